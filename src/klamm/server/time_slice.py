@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -22,14 +22,15 @@ _AT_ONCE: Final = 64
 """Number of cheap items (microseconds each) that are processed between two looks at the clock."""
 
 
-def run_at_once(steps: Generator[None, None, Result]) -> Result:
-    """Return the result of a generator that yields between its steps, without pauses (see ``TimeSlice.run``)."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+def run_at_once(steps: Coroutine[None, None, Result]) -> Result:
+    """Return the result of a coroutine that never waits, without a task. Its time slice is ``math.inf``."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    steps.close()
+    raise RuntimeError("The coroutine waits")
 
 
 class TimeSlice:
@@ -66,20 +67,6 @@ class TimeSlice:
     def over(self, items: Iterable[Item]) -> InSlices[Item]:
         """Iterate over items, with a possible pause before each one."""
         return InSlices(self, iter(items))
-
-    async def run(self, steps: Generator[None, None, Result]) -> Result:
-        """Return the result of a generator that yields between its steps, with possible pauses there.
-
-        For work that must be done at once when it is short (``run_at_once``).
-        """
-        while True:
-            try:
-                for _ in range(_AT_ONCE):
-                    next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            await self.give_way()
 
     async def listed(self, items: Iterable[Item]) -> list[Item]:
         """Build a list, with a possible pause after every few items. For items that take microseconds each."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from types import SimpleNamespace
 
 import pytest
 
 from klamm.server import time_slice as module
-from klamm.server.time_slice import SLICE_S, TimeSlice
+from klamm.server.time_slice import SLICE_S, TimeSlice, run_at_once
 
 
 def test_long_iteration_yields_to_other_tasks() -> None:
@@ -71,3 +72,15 @@ def test_lists_are_freed_while_others_are_let_in(monkeypatch: pytest.MonkeyPatch
     time_slice, one, other = TimeSlice(), list(range(640)), [None]
     asyncio.run(time_slice.free(one, other))
     assert (one, other, time_slice.pauses) == ([], [], 9)
+
+
+def test_coroutine_that_never_pauses_runs_without_a_task() -> None:
+    async def steps() -> list[int]:
+        return [item async for item in TimeSlice(math.inf).over(range(3))]
+
+    assert run_at_once(steps()) == [0, 1, 2]
+
+
+def test_coroutine_that_pauses_needs_a_task() -> None:
+    with pytest.raises(RuntimeError, match="waits"):
+        run_at_once(TimeSlice(-1).give_way())

@@ -7,22 +7,24 @@ topics. With a policy on flows, clients get no later one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT16
 from klamm.gateway.policies.parts import in_order
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect, known_outcomes
+from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect
 from klamm.gateway.relay.api import AcksField, RelayedApi
 from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Forward, Reply, Wait
 from klamm.policy.answers import Throttle
 from klamm.policy.details import ProduceDetails
 from klamm.policy.kinds import FLOW
+from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -32,7 +34,7 @@ from klamm.server.codec import ELEMENTS_AT_ONCE, coded
 from klamm.server.time_slice import TimeSlice, run_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from klamm.gateway.frames.addresses import AddressBook, Body
     from klamm.gateway.relay.filter import FilterContext, FilterResult
@@ -212,11 +214,35 @@ def _strength(acks: int | None) -> int:
     return _STRENGTHS.get(acks, len(_STRENGTHS))
 
 
+def _strongest(overrides: Collection[Override], acks: int, *, topics: int) -> Override | None:
+    """Return the override whose acks a request gets; None if it keeps its own ``acks``.
+
+    Its own acks count as long as one of its ``topics`` is not overridden.
+    """
+    overrides = [override for override in overrides if override.acks is not None]
+    strongest = max(overrides, key=lambda override: _strength(override.acks), default=None)
+    if strongest is None or (len(overrides) < topics and _strength(acks) >= _strength(strongest.acks)):
+        return None
+    return None if strongest.acks == acks else strongest
+
+
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """Decision on a long Produce request, made beside other requests."""
+    """Decision on a long request, made beside other requests."""
 
     decision: FilterResult
+
+
+class _UnknownError(Exception):
+    """The policy must be asked about some topics.
+
+    Args:
+        outcomes: Outcome of each question, None if the policy must be asked.
+    """
+
+    def __init__(self, outcomes: Mapping[Details, PolicyOutcome | None]) -> None:
+        super().__init__()
+        self.outcomes = outcomes
 
 
 class ProducedTopics:
@@ -241,62 +267,80 @@ class ProducedTopics:
             return context.wait_result.decision
         if _is_long(request):
             size = OBJECT_BYTES * sum(1 + len(data.partition_data) for data in request.topic_data)
-            return Wait(work=partial(self._judge_long, request, context.author, size), kept_bytes=size)
-        questions = produce_questions(request, context.author)
-        judged = run_at_once(self._judge_topics(questions, request.acks, context.wait_result))
-        return judged if isinstance(judged, Wait) else produce_decision(request, *judged)
+            return Wait(work=partial(self._decide_long, request, context.author, size), kept_bytes=size)
 
-    async def _judge_long(self, request: ProduceRequest, author: Author, size: int) -> _Decided:
+        async def wait(outcomes: Mapping[Details, PolicyOutcome | None]) -> Mapping[Details, PolicyOutcome]:
+            raise _UnknownError(outcomes)
+
+        questions, learned = produce_questions(request, context.author), context.wait_result or {}
+        answers = self._answers(questions, request.acks, learned, wait, TimeSlice(math.inf))
+        try:
+            return produce_decision(request, *run_at_once(answers))
+        except _UnknownError as unknown:
+            work = partial(self._policies.learn, FLOW, unknown.outcomes)
+            return Wait(work=work, kept_bytes=OBJECT_BYTES * len(unknown.outcomes))
+
+    async def _decide_long(self, request: ProduceRequest, author: Author, size: int) -> _Decided:
         """Return the decision on a long Produce request of ``size`` bytes in memory, and let other requests run."""
         questions = await coded(partial(produce_questions, request, author), size)
-        learned = None
-        while True:
-            judged = await TimeSlice().run(self._judge_topics(questions, request.acks, learned))
-            if not isinstance(judged, Wait):
-                return _Decided(await coded(partial(produce_decision, request, *judged), size))
-            learned = await judged.work()
+        learn = partial(self._policies.learn, FLOW)
+        decision = await self._answers(questions, request.acks, {}, learn, TimeSlice())
+        return _Decided(await coded(partial(produce_decision, request, *decision), size))
 
-    def _judge_topics(
-        self, questions: Sequence[ProduceDetails], acks: int, learned: Any
-    ) -> Generator[None, None, tuple[int, list[ApiError | Answer | None]] | Wait]:
-        """Return the acks of a Produce request after its overrides, and the answer about each topic. Yields between.
+    async def _answers(
+        self,
+        questions: Sequence[ProduceDetails],
+        acks: int,
+        learned: Mapping[Details, PolicyOutcome],
+        learn: Callable[[Mapping[Details, PolicyOutcome | None]], Awaitable[Mapping[Details, PolicyOutcome]]],
+        slices: TimeSlice,
+    ) -> tuple[int, list[ApiError | Answer | None]]:
+        """Return the acks of a Produce request after its overrides, and the answer about each topic.
 
         A request has one ``acks`` for all its topics, so the strongest override wins, and satisfies weaker ones. The
         policy is asked again about every topic whose acks have changed, in audit mode too: it counts and logs what the
         policy would decide if it was enforced. Only the acks stay those of the client then.
+
+        Args:
+            questions: Question about each topic.
+            acks: Acks that the client requests.
+            learned: Outcomes that the request has waited for.
+            learn: Function that asks the policy the questions without an outcome.
+            slices: Time slices of the request.
         """
-        policies = self._policies
-        first = yield from known_outcomes(policies, FLOW, questions, learned)
-        if isinstance(first, Wait):
-            return first
-        overrides: dict[Details, Override] = {}
-        for details, outcome in first.items():
-            yield
-            override = policies.override_of(FLOW, details, outcome)
-            if override is not None:
-                overrides[details] = override
-        wanted = [override.acks for override in overrides.values() if override.acks is not None]
-        if len(wanted) < len(first):
-            wanted.append(acks)
-        strongest = max(wanted, key=_strength, default=acks)
-        changed: dict[ProduceDetails, ProduceDetails] = {}
-        for each in questions:
-            yield
-            changed[each] = replace(each, acks=strongest) if first[each].error is None else each
-        second = yield from known_outcomes(policies, FLOW, changed.values(), learned)
-        if isinstance(second, Wait):
-            return second
-        cause = next((override for override in overrides.values() if override.acks == strongest), None)
+        policies, current, cause = self._policies, acks, None
+        outcomes: dict[ProduceDetails, tuple[ProduceDetails, PolicyOutcome]] = {}
+        overrides: dict[ProduceDetails, Override] = {}
+
+        async def check(checked_acks: int, overridden: Override | None) -> Override | None:
+            asked: dict[ProduceDetails, ProduceDetails] = {}
+            known: dict[Details, PolicyOutcome | None] = {}
+            async for question in slices.over(questions):
+                is_changed = overridden is not None and outcomes[question][1].error is None
+                details = asked[question] = replace(question, acks=checked_acks) if is_changed else question
+                known[details] = learned.get(details) or policies.known(FLOW, details)
+            decided: Mapping[Details, Any] = await learn({**learned, **known}) if None in known.values() else known
+            async for question, details in slices.over(asked.items()):
+                outcomes[question] = details, decided[details]
+                override = policies.override_of(FLOW, details, decided[details])
+                if override is not None and overridden is None:
+                    overrides[question] = override
+            return _strongest(overrides.values(), acks, topics=len(asked)) if overridden is None else None
+
+        async def apply(_: int, override: Override) -> None:
+            nonlocal current, cause
+            current, cause = cast("int", override.acks), override
+
+        await decide_and_check(lambda: [current], lambda checked: checked, check, Revision(), apply)
         answers = []
-        for each in questions:
-            yield
-            outcome = second[changed[each]]
-            override = policies.override_of(FLOW, changed[each], outcome)
-            if override is not None and _strength(override.acks) <= _strength(strongest):
+        async for question in slices.over(questions):
+            details, outcome = outcomes[question]
+            override = policies.override_of(FLOW, details, outcome)
+            if override is not None and _strength(override.acks) <= _strength(current):
                 outcome = PolicyOutcome(None, None)
-            overridden = None if strongest == acks else overrides.get(each, cause)
-            answers.append(effect(policies, FLOW, changed[each], outcome, overridden))
-        return strongest if policies.is_enforced(FLOW) else acks, answers
+            overridden = None if cause is None else overrides.get(question, cause)
+            answers.append(effect(policies, FLOW, details, outcome, overridden))
+        return current if policies.is_enforced(FLOW) else acks, answers
 
 
 POLICY: Final = PolicyApi(

@@ -12,10 +12,9 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
-from klamm.server.time_slice import run_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Answer, Override
@@ -133,31 +132,6 @@ async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api:
     return answer if isinstance(answer, ApiError) else None
 
 
-def known_outcomes(
-    policies: Policies, kind: PolicyKind, questions: Iterable[Details], learned: Mapping[Details, PolicyOutcome] | None
-) -> Generator[None, None, Mapping[Details, PolicyOutcome] | Wait]:
-    """Return the outcome of each question to a policy that remembers its decisions. Yields between the questions.
-
-    Unless all are known, the request is judged again when they are.
-
-    Args:
-        policies: Policies in use.
-        kind: Kind of the policy.
-        questions: Questions to it.
-        learned: Outcomes that the request has waited for; None at first.
-    """
-    earlier = learned or {}
-    found: dict[Details, PolicyOutcome | None] = {}
-    for details in questions:
-        yield
-        found[details] = earlier.get(details) or policies.known(kind, details)
-    known = {details: outcome for details, outcome in found.items() if outcome is not None}
-    if len(known) == len(found):
-        return known
-    wanted = {**earlier, **found}
-    return Wait(work=partial(policies.learn, kind, wanted), kept_bytes=OBJECT_BYTES * len(wanted))
-
-
 def effect(
     policies: Policies, kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridden: Override | None = None
 ) -> ApiError | Answer | None:
@@ -174,5 +148,9 @@ def remembered_effect(
     policies: Policies, kind: PolicyKind, details: Details, context: FilterContext
 ) -> ApiError | Answer | Wait | None:
     """Return the effect of a policy that remembers its decisions, on a request with a single question."""
-    outcomes = run_at_once(known_outcomes(policies, kind, [details], context.wait_result))
-    return outcomes if isinstance(outcomes, Wait) else effect(policies, kind, details, outcomes[details])
+    learned = context.wait_result or {}
+    outcome = learned.get(details) or policies.known(kind, details)
+    if outcome is None:
+        questions = {**learned, details: None}
+        return Wait(work=partial(policies.learn, kind, questions), kept_bytes=OBJECT_BYTES * len(questions))
+    return effect(policies, kind, details, outcome)

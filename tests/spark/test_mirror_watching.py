@@ -96,7 +96,7 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
     assert "on the target only: 1, the first is offset 100 of A.watched" in spoiled_words
     assert gauges["record_lag"] == 0
     assert gauges["byte_count"] > 200 * 100
-    assert gauges["replication_latency_ms_max"] >= gauges["replication_latency_ms_min"] > 1_000_000_000
+    assert gauges["replication_latency_ms_max"] >= gauges["replication_latency_ms_min"] > 2 * 3_600_000
     assert gauges["record_age_ms"] > 0
     [flow] = status["flows"]
     assert (flow["flow"], flow["state"], flow["lag"]) == ("A->B", "RUNNING", 0)

@@ -82,6 +82,6 @@ def test_every_recorded_case_is_run_and_every_decision_is_reported() -> None:
     assert set(NOT_COMPARED) == set(DECIDED)
 
 
-def test_a_run_leaves_no_dynamic_config_behind(env: Any) -> None:
+def test_run_leaves_no_dynamic_configs(env: Any) -> None:
     for resource in ((RUNNER.kit.BROKER, "1"), (RUNNER.kit.BROKER, "")):
         assert RUNNER.kit.dynamic_configs(env.conn, *resource) == env.baseline[resource]

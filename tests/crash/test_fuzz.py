@@ -219,7 +219,7 @@ def test_megabyte_values_are_rejected_atomically(broker: KlammBroker) -> None:
     assert pss_bytes(broker) - memory < 48 * MEBI
 
 
-def test_others_are_served_while_a_megabyte_of_crumbs_is_read(broker: KlammBroker) -> None:
+def test_bystander_is_served_during_decoding_of_tiny_elements(broker: KlammBroker) -> None:
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     resources = [resource(resource_type=2, resource_name="a", configs=[])] * 60_000
     crumbs = bytes(encode(IncrementalAlterConfigsRequest(resources=resources), 0))[:-1]

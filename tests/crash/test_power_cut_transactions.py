@@ -70,7 +70,7 @@ def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[i
 
 
 @pytest.mark.parametrize("options", [DURABLE, ()], ids=["flushed", "in the page cache"])
-def test_no_power_cut_breaks_a_promise(scratch: Path, options: tuple[str, ...]) -> None:
+def test_power_cuts_break_no_guarantee(scratch: Path, options: tuple[str, ...]) -> None:
     total = 0
     for run in range(_RUNS):
         directory = scratch / str(run)

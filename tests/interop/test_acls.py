@@ -139,7 +139,7 @@ def test_principal_without_acls_cannot_read_or_write_acls(broker: klamm.Broker) 
     assert admin.describe_acls(EVERY_ACL).result(10) == []
 
 
-def test_tools_name_the_principal_and_the_missing_right(
+def test_tools_report_principal_and_missing_acl(
     broker: klamm.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given
@@ -246,7 +246,7 @@ def test_principal_without_read_on_group_or_topic_consumes_nothing(broker: klamm
     stranger.close()
 
 
-def test_without_an_authorizer_there_are_no_acls_to_be_had() -> None:
+def test_create_acls_without_authorizer_is_security_disabled() -> None:
     with klamm.Broker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         (created,) = admin.create_acls([acl(AclOperation.READ)]).values()

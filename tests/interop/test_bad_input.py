@@ -90,7 +90,7 @@ def test_version_advertised_only_for_old_clients_closes_the_connection(broker: B
     assert_closed_and_alive(broker, request(0, 2))
 
 
-def test_ten_thousand_parts_of_a_produce_request_do_not_hold_others_up(broker: Broker) -> None:
+def test_ten_thousand_produce_partitions_do_not_delay_other_clients(broker: Broker) -> None:
     """An assignment that names one partition twice must not be compared with itself ten thousand times either."""
     topic = CreateTopicsRequest.CreatableTopic(
         name="twice",
@@ -137,7 +137,7 @@ def test_megabyte_of_garbage_is_handled_within_two_seconds(
         assert answer(bystander)
 
 
-def test_random_frames_on_every_key_never_end_the_broker(broker: Broker) -> None:
+def test_random_frames_on_every_key_do_not_stop_the_broker(broker: Broker) -> None:
     generator = random.Random(649)
     for _ in range(400):
         key, version = generator.randrange(-2, 95), generator.randrange(-1, 19)
@@ -169,7 +169,7 @@ def test_invalid_software_name_is_rejected_without_closing_the_connection(broker
         assert answer(connection)[4:6] == b"\x00\x00"
 
 
-def test_requests_sent_ahead_are_answered_in_order(broker: Broker) -> None:
+def test_pipelined_requests_are_answered_in_order(broker: Broker) -> None:
     with connect(broker) as connection:
         connection.sendall(b"".join(request(18, 0, correlation_id=index) for index in range(200)))
         with connection.makefile("rb") as stream:

@@ -82,7 +82,7 @@ def test_import_without_its_extra_names_the_extra(installed: BaseInstall, statem
 
 
 @pytest.mark.parametrize("action", ["status", "verify", "cutover"])
-def test_looking_at_a_mirror_needs_no_spark(installed: BaseInstall, action: str, tmp_path: Path) -> None:
+def test_mirror_status_verify_and_cutover_need_no_spark(installed: BaseInstall, action: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "mm2.properties"
     file.write_text(

@@ -110,7 +110,7 @@ def klamms() -> dict[str, list[Answer]]:
         return answers_of(broker.bootstrap_servers, "damaged-")
 
 
-def test_klamm_answers_as_kafka_did(klamms: dict[str, list[Answer]]) -> None:
+def test_klamm_returns_the_codes_recorded_from_kafka(klamms: dict[str, list[Answer]]) -> None:
     expected = {
         case: [expected_code(case, topic, code) for topic, code in zip(TOPICS, codes, strict=True)]
         for case, codes in KAFKAS_CODES.items()

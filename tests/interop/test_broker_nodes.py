@@ -116,7 +116,7 @@ def slow_consumers_only(request: Mapping[str, Any]) -> bool:
     return bool(request["client_id"] == "slow")
 
 
-def test_function_of_the_test_chooses_the_requests_of_a_fault() -> None:
+def test_fault_applies_to_requests_selected_by_a_function() -> None:
     with Broker(control=True, topics={"t": 2}) as broker:
         broker.produce("t", "1", headers={"trace": "x"}, key="k", timestamp=1_000)
         fault = broker.inject("Fetch", throttle=0.01, when=slow_consumers_only, times=None)

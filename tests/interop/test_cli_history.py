@@ -194,7 +194,7 @@ def test_resource_without_type_is_rejected(broker: Broker, data_dir: Path, capsy
     assert "acks: unset -> 1" in capsys.readouterr().out
 
 
-def test_quotas_are_in_the_history_and_go_back(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quotas_are_recorded_in_the_history_and_reverted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     # given: quotas of a user whose name has everything that could be mistaken, and of default clients
     server = ["--bootstrap-server", broker.bootstrap_servers]
     whom = ["--user", "a,b=%<c>", "--client-defaults"]

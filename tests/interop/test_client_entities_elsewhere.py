@@ -33,7 +33,7 @@ def alter(broker: Broker, resource_type: int, name: str) -> int:
     ("resource_type", "error"),
     [(16, INVALID_REQUEST), (32, INVALID_CONFIG), (64, INVALID_REQUEST), (1, INVALID_REQUEST), (3, INVALID_REQUEST)],
 )
-def test_no_resource_type_of_the_config_apis_means_a_client(
+def test_config_apis_have_no_resource_type_for_clients(
     klamm_session_broker: Broker, resource_type: int, error: int
 ) -> None:
     """K649-64: 16 and 32 are client metrics and groups, which have no acks; the others are nothing."""

@@ -96,7 +96,7 @@ def test_rejected_quota_entity_does_not_affect_others() -> None:
         assert describe(client) == {ANNA: {"producer_byte_rate": 1.0}}
 
 
-def test_quotas_are_no_client_configs_and_no_configs() -> None:
+def test_quotas_and_client_configs_are_separate() -> None:
     """K649-28: Quota keys of the same entity never appear here, and client configs never appear in
     DescribeClientQuotas.
     """

@@ -54,7 +54,7 @@ def write(broker: klamm.Broker, name: str, writer: int, acknowledged: list[str])
     connection.close()
 
 
-def test_no_update_is_lost_and_all_are_there_after_a_kill() -> None:
+def test_concurrent_updates_all_apply_and_survive_a_kill() -> None:
     """K339-23: No lost update: concurrent alterations of different keys of one resource all survive.
 
     K339-38: Changes survive a broker restart.

@@ -132,13 +132,13 @@ def test_cluster_default_applies_to_topics_without_override(lab: Lab) -> None:
         lab.set_on(BROKER, "", "log.retention.ms", None)
 
 
-def test_cleanup_policy_compact_keeps_the_last_of_each_key(lab: Lab) -> None:
+def test_cleanup_policy_compact_keeps_the_last_record_of_each_key(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"a", b"b", b"c")
     lab.set(cleanup_policy="compact")
     lab.wait_for(offsets=[2, 3, 4])
 
 
-def test_cleanup_policy_can_be_both(lab: Lab) -> None:
+def test_cleanup_policy_may_be_compact_and_delete(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"a", b"c")
     lab.set(cleanup_policy="compact,delete")
     lab.wait_for(offsets=[1, 2, 3])
@@ -146,7 +146,7 @@ def test_cleanup_policy_can_be_both(lab: Lab) -> None:
     lab.wait_for(start_offset=4)
 
 
-def test_min_compaction_lag_ms_protects_the_young(lab: Lab) -> None:
+def test_min_compaction_lag_ms_delays_compaction(lab: Lab) -> None:
     lab.set(min_compaction_lag_ms=str(2 * HOUR_MS), cleanup_policy="compact")
     lab.fill(b"a", b"a", b"a", b"b")
     time.sleep(0.4)
@@ -155,7 +155,7 @@ def test_min_compaction_lag_ms_protects_the_young(lab: Lab) -> None:
     lab.wait_for(offsets=[2, 3])
 
 
-def test_min_cleanable_dirty_ratio_lets_little_wait_and_max_compaction_lag_ms_not_for_long(lab: Lab) -> None:
+def test_min_cleanable_dirty_ratio_delays_compaction_up_to_max_compaction_lag_ms(lab: Lab) -> None:
     lab.set(min_cleanable_dirty_ratio="1", cleanup_policy="compact")
     lab.fill(b"a", b"a", b"a", b"b")
     time.sleep(0.4)
@@ -185,7 +185,7 @@ def test_file_delete_delay_ms_delays_file_deletion(lab: Lab) -> None:
     wait_until(lambda: len(lab.files("*.log.deleted")) == 2, timeout_s=10, what="the third file to go")
 
 
-def test_segment_bytes_closes_a_segment(lab: Lab) -> None:
+def test_segment_bytes_rolls_segments(lab: Lab) -> None:
     lab.set(segment_bytes=str(1 << 20))
     for _ in range(3):
         lab.produce("x" * 600_000)
@@ -204,7 +204,7 @@ def test_segment_bytes_limits_the_stored_batch(lab: Lab, codec: str) -> None:
     assert len(lab.offsets()) == (codec == "gzip")
 
 
-def test_index_interval_bytes_is_how_dense_the_index_is(lab: Lab) -> None:
+def test_index_interval_bytes_sets_index_density(lab: Lab) -> None:
     lab.set(index_interval_bytes="1")
     for number in range(20):
         lab.produce(f"{number}", at=now_ms() - HOUR_MS)
@@ -220,7 +220,7 @@ def test_segment_index_bytes_rolls_segment_with_full_index(lab: Lab) -> None:
     assert len(lab.files("*.log")) >= 4
 
 
-def test_flush_ms_makes_data_durable_in_time(lab: Lab) -> None:
+def test_flush_ms_flushes_the_log(lab: Lab) -> None:
     lab.produce("x")
     lab.set(flush_ms="50")
     checkpoint = lab.broker.data_dir / "logs" / "recovery-point-offset-checkpoint"
@@ -229,7 +229,7 @@ def test_flush_ms_makes_data_durable_in_time(lab: Lab) -> None:
     )
 
 
-def test_max_message_bytes_bounds_a_batch(lab: Lab) -> None:
+def test_max_message_bytes_rejects_larger_batches(lab: Lab) -> None:
     lab.produce("x" * 1000)
     lab.set(max_message_bytes="500")
     with pytest.raises(RefusedError) as refused:
@@ -301,7 +301,7 @@ def test_preallocate_reserves_space_until_the_segment_rolls(lab: Lab) -> None:
     assert log.stat().st_blocks * 512 < 1 << 20
 
 
-def test_min_insync_replicas_counts_at_most_the_replicas_there_are(lab: Lab) -> None:
+def test_min_insync_replicas_is_capped_at_the_replication_factor(lab: Lab) -> None:
     """As Apache Kafka 4.4 does: one replica in sync out of one is enough, whatever the config says."""
     lab.set(min_insync_replicas="3")
     lab.produce("x")

@@ -228,7 +228,7 @@ def test_header_without_value_is_rejected(
     assert outcome == Outcome(1, "", "klamm produce: Header 'h': this command cannot send a header without a value\n")
 
 
-def test_documents_are_printed_per_record(
+def test_json_output_prints_one_document_per_record(
     klamm_broker_process: KlammBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = klamm_broker_process.bootstrap_servers
@@ -247,7 +247,7 @@ def test_documents_are_printed_per_record(
     assert record["timestamp"] == first["timestamp"]
 
 
-def test_ctrl_c_and_sigterm_end_a_command_in_order(klamm_broker_process: KlammBroker) -> None:
+def test_sigint_and_sigterm_stop_commands_gracefully(klamm_broker_process: KlammBroker) -> None:
     address = klamm_broker_process.bootstrap_servers
     with new_topic(address) as topic, AdminClient(address) as admin:
         with started("produce", address, topic, "--timeout", "0", "-o", "json") as producer:

@@ -136,7 +136,7 @@ def group_type(broker: KlammBroker, group: str) -> str:
     return next(kinds[each.type] for each in listed if each.group_id == group)
 
 
-def test_members_come_go_and_are_killed_while_the_broker_restarts(tmp_path: Path) -> None:
+def test_group_survives_joining_leaving_and_killed_members_during_broker_restarts(tmp_path: Path) -> None:
     """K848-14."""
     values = [str(number) for number in range(RECORDS)]
     stages = [values[number::4] for number in range(4)]

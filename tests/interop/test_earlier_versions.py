@@ -90,7 +90,7 @@ def test_user_of_earlier_version_logs_in_with_its_acls(data_dir: Path) -> None:
             consumer.close()
 
 
-def test_there_is_an_archive_of_this_format_with_a_row_in_every_table(tmp_path: Path) -> None:
+def test_current_format_has_an_archive_with_a_row_in_every_table(tmp_path: Path) -> None:
     formats = {}
     for name in NAMES:
         with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:

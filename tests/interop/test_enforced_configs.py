@@ -64,7 +64,7 @@ def outcome(producer: Producer) -> str:
     return "" if error is None else error.name()
 
 
-def test_records_of_a_producer_with_acks_1_are_held_to_acks_all(broker: klamm.Broker, admin: AdminClient) -> None:
+def test_acks_all_is_enforced_on_producer_with_acks_1(broker: klamm.Broker, admin: AdminClient) -> None:
     """K649-93."""
     # given: only what is served with acks=all meets too few replicas
     settings = {"bootstrap.servers": broker.bootstrap_servers, "acks": 1, "retries": 0}
@@ -246,7 +246,7 @@ def test_raised_session_timeout_keeps_classic_java_consumer_through_a_pause(
 
 
 @pytest.mark.usefixtures("java")
-def test_records_of_a_java_producer_with_acks_1_are_held_to_acks_all(broker: klamm.Broker, admin: AdminClient) -> None:
+def test_acks_all_is_enforced_on_java_producer_with_acks_1(broker: klamm.Broker, admin: AdminClient) -> None:
     """K649-93."""
     settings = ("acks=1", "enable.idempotence=false", "retries=0", "client.id=java-held")
     given = [word for each in settings for word in ("--producer-property", each)]

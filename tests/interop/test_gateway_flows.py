@@ -110,7 +110,7 @@ def decisions(
     return next((int(line.removeprefix(start)) for line in lines if line.startswith(start)), 0)
 
 
-def test_denied_topics_are_cut_out_of_a_request(client: WireClient, metrics: str) -> None:
+def test_denied_topics_are_removed_from_the_request(client: WireClient, metrics: str) -> None:
     before = {topic: client.end_offset(topic, 0) for topic in TOPICS}
     response = client.ask(produce("orders", "archive.eu", "billing.eu", acks=-1), ProduceResponse, 9)
     assert outcomes(response) == {

@@ -151,7 +151,7 @@ def topic(
 
 
 @pytest.mark.parametrize("version", [2, 4, 5, 7])
-def test_created_topics(both: Both, version: int) -> None:
+def test_create_topics_is_decided_like_in_the_broker(both: Both, version: int) -> None:
     answers = both.create(
         topic(f"team.v{'abcdefgh'[version]}", partitions=2, retention_ms="5"),
         topic("Nonsense"),
@@ -173,13 +173,13 @@ def test_created_topics(both: Both, version: int) -> None:
     assert [code for code, _ in found.values()].count(ErrorCode.POLICY_VIOLATION) == 5
 
 
-def test_validated_topics(both: Both) -> None:
+def test_create_topics_with_validate_only_is_decided_like_in_the_broker(both: Both) -> None:
     answers = both.create(topic("team.tried", partitions=2), topic("team.wide", factor=3), validate_only=True)
     assert [entry.error_code for entry in answers] == [0, ErrorCode.POLICY_VIOLATION]
     assert "team.tried" not in both.clients[1].topic_ids()
 
 
-def test_overridden_topics(both: Both) -> None:
+def test_overridden_topics_are_created_like_in_the_broker(both: Both) -> None:
     for validate_only in (True, False):
         (answer,) = both.create(topic("right.one", partitions=1, flush_ms="500"), validate_only=validate_only)
         assert (answer.error_code, answer.num_partitions) == (0, 3)
@@ -187,7 +187,7 @@ def test_overridden_topics(both: Both) -> None:
     assert both.clients[1].topic_configs("right.one")["flush.ms"] == "100"
 
 
-def test_added_partitions(both: Both) -> None:
+def test_create_partitions_is_decided_like_in_the_broker(both: Both) -> None:
     both.create(topic("team.grows", partitions=1), topic("team.leaps", partitions=1))
     for validate_only in (True, False):
         request = CreatePartitionsRequest(
@@ -205,7 +205,7 @@ def test_added_partitions(both: Both) -> None:
         ]
 
 
-def test_altered_configs(both: Both) -> None:
+def test_incremental_alter_configs_is_decided_like_in_the_broker(both: Both) -> None:
     both.create(
         topic("team.altered", retention_ms="7"), topic("team.other"), topic("right.altered"), topic("right.appended")
     )
@@ -235,7 +235,7 @@ def test_altered_configs(both: Both) -> None:
     )
 
 
-def test_replaced_configs(both: Both) -> None:
+def test_alter_configs_is_decided_like_in_the_broker(both: Both) -> None:
     both.create(topic("team.replaced", retention_ms="7", flush_ms="5"))
     for configs in ({"flush.ms": "6"}, {"flush.ms": "6", "retention.ms": "8"}):
         resource = AlterConfigsRequest.AlterConfigsResource(
@@ -247,7 +247,7 @@ def test_replaced_configs(both: Both) -> None:
         assert answer.error_code == (ErrorCode.POLICY_VIOLATION if len(configs) == 1 else 0)
 
 
-def test_deleted_topics(both: Both) -> None:
+def test_delete_topics_is_decided_like_in_the_broker(both: Both) -> None:
     both.create(topic("team.kept"), topic("team.gone"))
     answers = []
     for client, gone, kept in zip(both.clients, both.ids("team.gone"), both.ids("team.kept"), strict=True):
@@ -266,7 +266,7 @@ def test_deleted_topics(both: Both) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 4, 12])
-def test_topics_created_on_request(both: Both, version: int) -> None:
+def test_auto_created_topics_are_decided_like_in_the_broker(both: Both, version: int) -> None:
     letters = {1: "first", 4: "fourth", 12: "twelfth"}[version]
     names = [f"team.{letters}", f"Nonsense{version}", f"right.{letters}", "bad name"]
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names])
@@ -335,7 +335,7 @@ def test_hanging_policy_delays_only_requests_it_checks(
     assert "did not decide within 3000 ms" in (answer.topics[0].error_message or "")
 
 
-def test_altered_brokers(both: Both) -> None:
+def test_broker_configs_are_decided_like_in_the_broker(both: Both) -> None:
     alter_broker(both, "1")
     alter_broker(both, "")  # last, because policies deny the removal of a default that a broker would inherit
 

@@ -198,7 +198,7 @@ def moving(real_kafka_3: KafkaCluster, admins: tuple[AdminClient, AdminClient]) 
             admin.delete_topics([topic]).result(60)
 
 
-def test_reassignment_in_progress_hides_no_further_replica(
+def test_reassignment_in_progress_does_not_bypass_the_policy(
     moving: str, admins: tuple[AdminClient, AdminClient]
 ) -> None:
     second, partition = admins[1], TopicPartition(moving, 0)

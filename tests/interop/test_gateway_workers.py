@@ -72,7 +72,7 @@ def served_sockets(pid: int) -> int:
     return count
 
 
-def test_connections_are_dealt_evenly_and_counted_together(gateway: klamm.Gateway, metrics: str) -> None:
+def test_connections_are_spread_evenly_and_counted_together(gateway: klamm.Gateway, metrics: str) -> None:
     wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 0, timeout_s=60, what="none of another test")
     workers = children(gateway.pid)
     idle = {worker: served_sockets(worker) for worker in workers}

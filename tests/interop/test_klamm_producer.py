@@ -199,7 +199,7 @@ def test_clients_cannot_write_registrations(broker: KlammBroker) -> None:
     assert registrations(broker.bootstrap_servers) == before
 
 
-def test_clients_cannot_make_the_topic_of_registrations() -> None:
+def test_clients_cannot_create_the_registrations_topic() -> None:
     """K649-48: The registration topic is not mirrored and not writable by clients."""
     with KlammBroker() as fresh, AdminClient(fresh.bootstrap_servers, timeout_ms=20_000) as admin:
         curious = kafka.KafkaConsumer(REGISTRATIONS, bootstrap_servers=fresh.bootstrap_servers)

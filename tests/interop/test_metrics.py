@@ -87,7 +87,7 @@ def test_metrics_page_counts_requests_and_decisions(broker: klamm.Broker, port: 
     assert all(re.fullmatch(r"[a-z_]+(\{([a-z_]+=\"[^\"]*\",?)+\})?", name) for name in found)
 
 
-def test_other_requests_are_answered_as_http_has_it(broker: klamm.Broker, port: int) -> None:
+def test_http_errors_and_malformed_requests_are_answered(broker: klamm.Broker, port: int) -> None:
     assert broker.is_running
     assert get(port, "/nothing")[0] == 404
     assert get(port, method="POST")[0] == 405

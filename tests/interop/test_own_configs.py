@@ -185,7 +185,7 @@ def test_read_only_config_is_rejected_at_runtime(admin: AdminClient, name: str) 
         set_config(admin, name, "1")
 
 
-def test_all_of_them_are_described_with_type_value_and_documentation(admin: AdminClient) -> None:
+def test_klamm_broker_configs_are_described_with_type_value_and_documentation(admin: AdminClient) -> None:
     # given
     set_config(admin, "create.topic.policy.mode", "audit")
     resource = ConfigResource(ResourceType.BROKER, "1")
@@ -200,7 +200,7 @@ def test_all_of_them_are_described_with_type_value_and_documentation(admin: Admi
     assert own["policy.timeout.ms"].value == "2000"
 
 
-def test_allowed_keys_count_from_the_next_request_on(admin: AdminClient) -> None:
+def test_changed_allowed_keys_apply_to_the_next_request(admin: AdminClient) -> None:
     def set_for_client(key: str) -> None:
         entity = ClientConfigEntity.of_client("anna", "app")
         admin.alter_client_configs({entity: [ClientConfigOp(key, "0")]}).all().result()

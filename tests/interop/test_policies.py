@@ -174,7 +174,7 @@ def test_hanging_policy_fails_one_topic_of_a_request(admin: AdminClient) -> None
     assert "endless" not in admin.list_topics().result()
 
 
-def test_sighup_brings_a_changed_policy_into_force(broker: klamm.Broker, admin: AdminClient, module: Path) -> None:
+def test_sighup_reloads_changed_policy(broker: klamm.Broker, admin: AdminClient, module: Path) -> None:
     def refusal() -> str:
         with pytest.raises(PolicyViolationError) as refused:
             admin.create_topics([NewTopic(name="no")]).all().result()

@@ -86,7 +86,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroke
             yield klamm
 
 
-def test_after_a_kill_kafka_appends_a_repeated_batch_with_old_timestamps_again(
+def test_duplicate_batch_with_old_timestamps_after_a_kill_is_appended_by_kafka_only(
     broker: KafkaCluster | KlammBroker,
 ) -> None:
     """Kafka compares ``producer.id.expiration.ms`` with the timestamps of the records, klamm with the time of writing.

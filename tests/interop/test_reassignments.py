@@ -228,7 +228,7 @@ def test_kafkas_own_tool_moves_replicas_and_finds_them_moved(java: None, tmp_pat
         assert replicas(admin) == (2, 3)
 
 
-def test_plan_leaves_a_reassignment_in_progress_alone(
+def test_plan_ignores_a_reassignment_in_progress(
     real_kafka_3: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given

@@ -82,7 +82,7 @@ def client_hello() -> bytes:
     return outgoing.read()
 
 
-def test_tls_at_a_plain_port_and_the_reverse_are_turned_away(guarded: Guarded) -> None:
+def test_tls_on_plaintext_port_and_plaintext_on_tls_port_are_closed(guarded: Guarded) -> None:
     for address, sent in (
         (guarded.login, client_hello()),
         (guarded.tls, HANDSHAKE),
@@ -183,7 +183,7 @@ def test_malformed_scram_messages_are_rejected(guarded: Guarded, tokens: list[by
     assert guarded.is_serving()
 
 
-def test_guessing_takes_long(guarded: Guarded) -> None:
+def test_failed_logins_are_delayed(guarded: Guarded) -> None:
     """Each failure is answered after a delay: ``connection.failed.authentication.delay.ms``, here 20 ms."""
     began = time.monotonic()
     for _ in range(5):

@@ -150,7 +150,7 @@ def test_token_login_reports_session_lifetime(unsecured_broker: klamm.Broker) ->
     assert 0 < answer.session_lifetime_ms <= 600_000
 
 
-def test_librdkafka_with_an_expired_token_is_not_let_in(unsecured_broker: klamm.Broker) -> None:
+def test_expired_token_of_librdkafka_is_rejected(unsecured_broker: klamm.Broker) -> None:
     def expired(_: str) -> tuple[str, float]:
         return unsecured(claims_of("alice", exp=1.0)), time.time() + 60
 

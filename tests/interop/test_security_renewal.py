@@ -110,7 +110,7 @@ def test_invalid_keystore_is_rejected_and_current_one_kept(renewed: Renewed) -> 
     assert renewed.shown() == renewed.expected("first")
 
 
-def test_versions_change_for_new_connections(renewed: Renewed) -> None:
+def test_changed_tls_versions_apply_to_new_connections(renewed: Renewed) -> None:
     assert renewed.connect(maximum_version=ssl.TLSVersion.TLSv1_2)[1] == "TLSv1.2"
     renewed.alter({f"{PREFIX}ssl.enabled.protocols": "TLSv1.3"})
     with pytest.raises(ssl.SSLError):

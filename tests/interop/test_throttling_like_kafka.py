@@ -146,7 +146,7 @@ def test_versions_with_throttling_error_are_rejected_above_the_quota(limited: st
         assert created() == {f"{RUN}.s1", f"{RUN}.m1"}
 
 
-def test_older_versions_have_their_way_and_wait(limited: str) -> None:
+def test_versions_without_throttling_error_are_served_and_delayed(limited: str) -> None:
     assert create(limited, "patient", [f"{RUN}.o1"], 5) == (1, [DONE])
     assert create(limited, "patient", [f"{RUN}.o2"], 5) == (2, [DONE])
     assert create(limited, "patient", [f"{RUN}.o3"], 6) == (2, [REFUSED])
@@ -158,7 +158,7 @@ def test_validate_only_counts_toward_quota_but_invalid_requests_do_not(limited: 
     assert create(limited, "trial", [f"{RUN}.grows"], 7) == (AT_ONCE, [(36, f"Topic '{RUN}.grows' already exists.")])
 
 
-def test_more_partitions_count_by_their_number(limited: str) -> None:
+def test_added_partitions_are_charged_to_the_quota(limited: str) -> None:
     assert grow(limited, "grows", f"{RUN}.grows", 3, count=3, validate_only=True) == (AT_ONCE, [DONE])
     assert grow(limited, "grows", f"{RUN}.grows", 3, count=3) == (2, [REFUSED])
     assert grow(limited, "grows", f"{RUN}.grows", 3, count=1) == (AT_ONCE, [(37, "Topic already has 1 partition(s).")])
@@ -167,7 +167,7 @@ def test_more_partitions_count_by_their_number(limited: str) -> None:
     assert grow(limited, "grows-old", f"{RUN}.grows-old", 3, count=7) == (4, [REFUSED])
 
 
-def test_deletions_count_by_their_partitions(limited: str) -> None:
+def test_deleted_partitions_are_charged_to_the_quota(limited: str) -> None:
     assert delete(limited, "deletes", f"{RUN}.delete-0", 6) == (AT_ONCE, [DONE])
     assert delete(limited, "deletes", f"{RUN}.delete-1", 6) == (1, [REFUSED])
     assert delete(limited, "deletes", f"{RUN}.delete-1", 5) == (1, [REFUSED])

@@ -120,7 +120,7 @@ def test_topic_names_differing_in_dot_and_underscore_collide(client: WireClient)
 
 
 @pytest.mark.parametrize("counts", [[6_000, 6_000], [10_000, 0], [2**31 - 1, 2**31 - 1]])
-def test_ten_thousand_partitions_are_too_many_for_a_request(client: WireClient, counts: list[int]) -> None:
+def test_create_topics_above_10000_partitions_is_rejected(client: WireClient, counts: list[int]) -> None:
     before = client.topic_ids()
     topics = [
         CreateTopicsRequest.CreatableTopic(name=f"many-{index}", num_partitions=count, replication_factor=1)

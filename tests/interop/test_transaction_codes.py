@@ -135,7 +135,7 @@ def test_partitions_are_added_all_or_none(scene: Scene) -> None:
     assert sorted(codes) == [UNKNOWN_TOPIC, NOT_ATTEMPTED]
 
 
-def test_others_do_not_write_into_the_transaction(scene: Scene) -> None:
+def test_other_producers_cannot_write_into_the_transaction(scene: Scene) -> None:
     scene.begin(scene.first)
     stranger = scene.first._replace(producer_id=scene.first.producer_id + 100_000)
 
@@ -189,7 +189,7 @@ def test_open_transaction_is_aborted_for_the_next_producer(scene: Scene) -> None
     assert read_committed(scene.client, scene.topic) == []
 
 
-def test_offsets_count_when_the_transaction_is_committed(scene: Scene) -> None:
+def test_transactional_offsets_become_visible_on_commit(scene: Scene) -> None:
     ours, who, version = scene.ours, scene.first, scene.dialect.offsets
     group = f"group-of-{scene.topic}"
     find_group_coordinator(scene.client, group)

@@ -31,7 +31,7 @@ def test_control_characters_of_value_are_escaped_without_truncation() -> None:
     assert escaped("a\tb\r\n\x1b[2J\x9b" + "x" * 100) == "a\\tb\\r\\n\\x1b[2J\\x9b" + "x" * 100
 
 
-def test_names_in_log_records_begin_no_line_and_move_no_cursor() -> None:
+def test_log_records_escape_control_characters_of_names() -> None:
     formatter = LineFormatter("%(levelname)s %(message)s")
     name = "app\nERROR forged\r\x1b[2J"
     error = ValueError(name)

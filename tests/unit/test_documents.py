@@ -129,7 +129,7 @@ RECIPES = ("docs/testing.md", "docs/from-testcontainers.md")
 
 
 @pytest.mark.process
-def test_test_recipes_pass(pytester: pytest.Pytester) -> None:
+def test_recipes_for_tests_pass(pytester: pytest.Pytester) -> None:
     # given
     recipes = [snippet.text for snippet in PYTHON if snippet.page in RECIPES]
     pytester.makepyfile(**{f"test_recipe_{number}": text for number, text in enumerate(recipes)})

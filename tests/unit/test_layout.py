@@ -41,7 +41,7 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def test_docstrings_comments_and_blank_lines_are_no_code() -> None:
+def test_docstrings_comments_and_blank_lines_are_not_code_lines() -> None:
     text = '"""Module.\n\nMore.\n"""\n\n# why\nX = """a\n\n# b"""  # code\n"""Of X."""\n\n\ndef f():\n    """Do."""\n'
     assert code_lines(text, ast.parse(text)) == {7, 8, 9, 13}
 

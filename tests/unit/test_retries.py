@@ -15,7 +15,7 @@ def test_backoff_after_any_number_of_failures_is_the_maximum() -> None:
     assert backoff_s(100_000, 0.1, 5.0) == 5.0
 
 
-def test_alternating_reasons_are_new_once_until_the_failure_is_over() -> None:
+def test_alternating_reasons_are_logged_once_until_cleared() -> None:
     logged = LoggedReasons()
     reasons = ["b:1 refuses", "timed out after 59993 ms", "b:1 refuses", "timed out after 59998 ms"]
     assert [logged.is_new(reason) for reason in reasons] == [True, True, False, False]

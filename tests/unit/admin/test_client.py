@@ -168,7 +168,7 @@ def test_resource_missing_from_response_fails(broker: StubBroker, admin: AdminCl
         admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).all().result(5)
 
 
-def test_replacing_all_configs_is_deprecated_under_its_old_name(broker: StubBroker, admin: AdminClient) -> None:
+def test_legacy_alter_configs_is_deprecated(broker: StubBroker, admin: AdminClient) -> None:
     """K339-25: Old AlterConfigs keeps replace-all semantics: keys left out are removed.
 
     K339-26: AlterConfigs is marked deprecated.
@@ -210,7 +210,7 @@ def test_denied_resource_is_an_error(broker: StubBroker, admin: AdminClient) -> 
     assert [resource.configuration_keys for resource in sent.resources] == [["retention.ms"], None]
 
 
-def test_topics_are_made_each_on_its_own(broker: StubBroker, admin: AdminClient) -> None:
+def test_create_topics_has_one_result_per_topic(broker: StubBroker, admin: AdminClient) -> None:
     """K108-05: Refusal -> the topic's result is 42."""
     results = [
         CreateTopicsResponse.CreatableTopicResult(name="new", error_message=None, num_partitions=3),

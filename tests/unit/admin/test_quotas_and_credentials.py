@@ -34,7 +34,7 @@ def test_quota_entity_equality_ignores_part_order() -> None:
     assert ClientQuotaEntity.of({"user": None}) != ClientQuotaEntity.of({"client-id": None})
 
 
-def test_brokers_of_kafka_2_3_have_neither() -> None:
+def test_broker_of_kafka_2_3_does_not_support_quotas_and_scram() -> None:
     # given
     entity = ClientQuotaEntity.of({"user": "u"})
     with StubBroker() as broker, AdminClient(broker.bootstrap_servers, timeout_ms=30_000) as admin:

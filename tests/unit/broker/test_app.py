@@ -66,7 +66,7 @@ async def delete_topic(services: Services, name: str) -> None:
     await services.topics.delete(topic)
 
 
-def test_registrations_go_with_their_topic_and_with_no_other(tmp_path: Path) -> None:
+def test_deleting_the_registrations_topic_clears_registrations(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as services:
             await register(services, APP1, APP2)

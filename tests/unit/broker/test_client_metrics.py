@@ -145,7 +145,7 @@ def test_metrics_are_accepted_in_every_compression(codec: Codec) -> None:
         ),
     ],
 )
-def test_other_pushes_are_rejected(metrics: bytes, more: dict[str, Any], error: ErrorCode) -> None:
+def test_invalid_pushes_are_rejected(metrics: bytes, more: dict[str, Any], error: ErrorCode) -> None:
     """K714-04, -05."""
     scene = Scene()
     assert scene.push(scene.get(), metrics, **more) is error
@@ -177,7 +177,7 @@ def test_unusable_match_pattern_matches_no_client(caplog: pytest.LogCaptureFixtu
     assert "odd matches no client" in caplog.text
 
 
-def test_metrics_end_with_the_connection_and_after_silence() -> None:
+def test_metrics_are_removed_on_disconnect_or_silence() -> None:
     scene = Scene()
     assert scene.push(scene.get(), twenty_metrics()) is ErrorCode.NONE
     scene.service.forget_session(scene.session)

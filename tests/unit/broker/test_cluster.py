@@ -19,7 +19,7 @@ from klamm.broker.requests.checks import require_coordinator
         ("\N{GRINNING FACE}", 1772899),
     ],
 )
-def test_texts_hash_as_in_java(text: str, value: int) -> None:
+def test_java_hash_matches_java(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
@@ -27,7 +27,7 @@ def test_minimum_java_hash_maps_to_partition_zero() -> None:
     assert partition_for("polygenelubricants") == 0
 
 
-def test_groups_are_dealt_out_over_the_brokers() -> None:
+def test_groups_are_spread_over_the_brokers() -> None:
     coordinators = [coordinator_for(f"group-{number}", (1, 2, 3)) for number in range(300)]
 
     assert set(coordinators) == {1, 2, 3}

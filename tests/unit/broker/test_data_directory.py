@@ -124,7 +124,7 @@ DAMAGES = [lose, empty, overwrite, damage_a_page, damage_a_page_after_a_clean_en
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_logs_without_their_metadata_are_no_new_cluster(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_logs_without_metadata_are_not_started_as_a_new_cluster(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     async def main() -> None:
         await fill(tmp_path)
         damage(tmp_path)
@@ -233,7 +233,7 @@ def test_leader_epoch_increases_after_each_unclean_shutdown(tmp_path: Path) -> N
     run(main())
 
 
-def test_recovered_metadata_continue_behind_the_leader_epochs_of_the_logs(tmp_path: Path) -> None:
+def test_recovered_leader_epoch_is_above_that_of_the_logs(tmp_path: Path) -> None:
     async def main() -> None:
         await fill(tmp_path)
         for _ in range(3):
@@ -277,7 +277,7 @@ def overwritten(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(2_000) if os.environ.get("KLAMM_SOAK") else (*range(10), 1411, 1414))
-def test_start_with_a_damaged_file_succeeds_or_names_it(tmp_path: Path, every_file: Path, seed: int) -> None:
+def test_start_with_a_corrupt_file_succeeds_or_names_the_directory(tmp_path: Path, every_file: Path, seed: int) -> None:
     rng = random.Random(seed)
     data_dir = tmp_path / "data"
     shutil.copytree(every_file, data_dir)

@@ -21,7 +21,7 @@ def as_it_was() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_survivors_are_frozen_until_the_next_full_collection() -> None:
+def test_surviving_objects_are_frozen_until_the_next_full_collection() -> None:
     now_s = 0.0
     settings = GarbageSettings(lambda: now_s)
     settings.apply()

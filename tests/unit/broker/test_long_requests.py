@@ -71,9 +71,7 @@ LARGEST: Final = (
 
 
 @pytest.mark.process
-def test_no_request_of_the_largest_size_holds_the_event_loop_for_long(
-    held: HeldLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_of_maximum_size_does_not_block_the_event_loop(held: HeldLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # frames that are padded
     wanted = () if os.environ.get("KLAMM_SOAK") else LARGEST
     holds = {asked.name: longest_hold(held, asked) for asked in largest_requests(wanted)}

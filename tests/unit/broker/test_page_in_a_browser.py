@@ -137,7 +137,7 @@ def get(address: str, path: str, method: str = "GET") -> http.client.HTTPRespons
 @pytest.mark.parametrize(
     "path", ["/?topic=none", "/?group=none", "/?tp=99&gp=x&cp=-1&q=%FF%00", "/?topic=", "/?tp=" + "9" * 50]
 )
-def test_any_query_has_an_answer(path: str, address: str) -> None:
+def test_any_query_returns_a_page(path: str, address: str) -> None:
     answer = get(address, path)
     assert (answer.status, answer.getheader("Content-Type")) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in (answer.getheader("Content-Security-Policy") or "")

@@ -70,7 +70,7 @@ def test_rejected_mutations_are_not_counted_and_debt_falls_at_the_rate() -> None
     assert refused(house.request(), 1)
 
 
-def test_older_versions_are_made_to_wait_instead() -> None:
+def test_versions_without_throttling_error_are_delayed() -> None:
     house = House(2.0)
     quota = house.request(is_strict=False)
     assert not refused(quota, 22)

@@ -104,7 +104,7 @@ def test_wide_transaction_ends_without_blocking_the_loop(held: HeldLoop) -> None
         assert held.longest().seconds < MOST_S
 
 
-def test_no_first_marker_of_a_log_waits_for_the_disk_on_the_event_loop(
+def test_first_marker_of_a_log_is_written_outside_the_event_loop(
     held: HeldLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new partition gets its directory in a thread, as by Produce."""

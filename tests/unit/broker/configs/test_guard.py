@@ -95,7 +95,7 @@ def test_resource_changed_during_policy_check_is_checked_again() -> None:
     asyncio.run(run())
 
 
-def test_no_update_is_lost_while_the_policy_thinks() -> None:
+def test_concurrent_updates_survive_policy_checks() -> None:
     async def run() -> None:
         store = MemoryConfigStore()
         service = make_service(store, guards=(SlowGuard(),))

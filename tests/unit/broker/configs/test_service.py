@@ -167,7 +167,7 @@ def test_changes_of_one_request_are_one_commit() -> None:
     assert len(store.committed) == 1
 
 
-def test_others_are_served_while_a_large_request_is_worked_off() -> None:
+def test_large_request_does_not_delay_other_requests() -> None:
     """K339-20: Every requested resource appears once in the response."""
 
     async def scenario() -> None:
@@ -274,7 +274,7 @@ def test_missing_topic_is_reported_after_value_validation() -> None:
     assert alter(make_service(), topic("missing"))[0][0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_validate_only_decides_and_leaves_no_trace() -> None:
+def test_validate_only_returns_errors_and_changes_nothing() -> None:
     """K339-21: validate_only=true validates (same errors) but changes nothing."""
     store = MemoryConfigStore()
     service = make_service(store)

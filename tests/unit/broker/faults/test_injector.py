@@ -307,7 +307,7 @@ def test_dropped_connection_ends_the_request(rig: Rig, name: str, after_serving:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_without_an_answer_a_request_waits_until_the_broker_stops(rig: Rig, name: str) -> None:
+def test_request_without_a_response_waits_until_the_broker_stops(rig: Rig, name: str) -> None:
     version = VERSIONS[name][-1]
     rig.inject(name, no_answer=True)
 

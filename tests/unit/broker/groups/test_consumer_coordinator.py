@@ -121,7 +121,7 @@ def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(scene: 
     run(main())
 
 
-def test_sessions_after_a_restart_end_without_heartbeats(scene: Scene) -> None:
+def test_session_without_heartbeats_after_a_restart_expires(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await scene.beat(groups, "m1", 0)
@@ -247,7 +247,7 @@ def test_group_deleted_during_write_stays_deleted(scene: Scene) -> None:
     run(main())
 
 
-def test_fetched_offsets_need_the_epoch_of_the_member(scene: Scene) -> None:
+def test_offset_fetch_requires_the_member_epoch(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await scene.beat(groups, "m1", 0)

@@ -274,7 +274,7 @@ def test_disconnect_during_parked_join_does_not_affect_others(scene: Scene) -> N
         "many protocols",
     ],
 )
-def test_join_above_limits_is_rejected_without_a_trace(
+def test_join_above_limits_is_rejected_and_creates_no_group(
     scene: Scene, group_id: str, change: dict[str, Any], error_code: ErrorCode
 ) -> None:
     async def main() -> None:
@@ -331,7 +331,7 @@ def test_oversized_assignment_is_rejected(scene: Scene) -> None:
 # ---- offsets
 
 
-def test_committed_offsets_are_there_after_a_restart(scene: Scene) -> None:
+def test_committed_offsets_survive_a_restart(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             codes = await commit(groups, offset(value=1), offset("b", 2, 5, "note"))
@@ -360,7 +360,7 @@ def test_fetch_without_commit_returns_no_offset(scene: Scene) -> None:
     run(main())
 
 
-def test_bad_partitions_and_metadata_never_fail_their_neighbours(scene: Scene) -> None:
+def test_invalid_partitions_and_metadata_do_not_fail_others(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             codes = await commit(
@@ -432,7 +432,7 @@ def test_recreated_topic_inherits_no_offsets(scene: Scene) -> None:
     run(main())
 
 
-def test_thousands_of_commits_share_the_disk(scene: Scene) -> None:
+def test_thousands_of_offset_commits_share_few_disk_commits(scene: Scene) -> None:
     async def main() -> None:
         async with scene.running() as groups:
             await asyncio.gather(*(commit(groups, offset(value=n), group_id=f"g{n % 50}") for n in range(2000)))

@@ -21,7 +21,7 @@ def test_defaults_match_kafka() -> None:
     assert GroupCoordinatorSettings.from_config(KAFKA_DEFAULTS.__getitem__) == GroupCoordinatorSettings()
 
 
-def test_minutes_become_milliseconds() -> None:
+def test_offsets_retention_minutes_are_converted_to_milliseconds() -> None:
     settings = GroupCoordinatorSettings.from_config({**KAFKA_DEFAULTS, "offsets.retention.minutes": 2}.__getitem__)
 
     assert settings.offsets_retention_ms == 120_000

@@ -155,7 +155,7 @@ def test_pending_member_id_is_removed_when_group_is_full() -> None:
     assert "m2" not in scene.group.members.pending
 
 
-def test_ids_are_not_given_out_without_end() -> None:
+def test_pending_member_ids_are_limited() -> None:
     scene = GroupScene()
     for number in range(MAX_PENDING_MEMBERS):
         scene.send_join(attempt(new_member_id=str(number)))
@@ -515,7 +515,7 @@ def test_heartbeats_are_checked_for_member_and_generation() -> None:
     assert scene.heartbeat("stranger", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_heartbeats_are_welcome_before_the_assignment() -> None:
+def test_heartbeat_before_the_assignment_is_accepted() -> None:
     scene = GroupScene()
     scene.new_dynamic("m1")
     scene.wait(3)

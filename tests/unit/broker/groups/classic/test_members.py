@@ -71,7 +71,7 @@ def test_empty_group_selects_no_protocol_and_accepts_any() -> None:
     assert group.supports_any((("whatever", b""),))
 
 
-def test_protocols_of_former_members_leave_no_trace() -> None:
+def test_protocols_of_former_members_are_removed() -> None:
     group = group_of(member("a", "x"))
     for number in range(100):
         one = member("b", f"protocol-{number}", "x")

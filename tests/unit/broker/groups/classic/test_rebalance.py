@@ -124,7 +124,7 @@ def test_static_members_missing_a_rebalance_expire_with_their_sessions() -> None
     assert (before, scene.state) == (GroupState.PREPARING_REBALANCE, GroupState.EMPTY)
 
 
-def test_static_members_without_rebalance_timeout_do_not_keep_the_group_busy() -> None:
+def test_static_members_without_rebalance_timeout_do_not_cause_busy_timers() -> None:
     scene = GroupScene()
     scene.send_join(attempt(instance_id="i1", new_member_id="s1", rebalance_timeout_ms=0, session_timeout_ms=100_000))
     scene.wait(3)
@@ -283,7 +283,7 @@ def test_early_timer_changes_nothing() -> None:
     assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE
 
 
-def test_members_get_their_whole_session_again_after_a_restart() -> None:
+def test_members_get_a_full_session_after_a_restart() -> None:
     scene = GroupScene()
     generation_id = scene.stable("m1")
     scene.seconds += 1000

@@ -19,7 +19,7 @@ def restarted(scene: GroupScene) -> GroupScene:
     return again
 
 
-def test_members_carry_on_in_their_generation_after_a_restart() -> None:
+def test_members_keep_their_generation_after_a_restart() -> None:
     # given
     scene = GroupScene()
     generation_id = scene.stable("m1", "m2")

@@ -195,6 +195,6 @@ class AnyHistory(RuleBasedStateMachine):
         assert {item for member in self.members.values() for item in member.owned} == expected
 
 
-def test_any_history_keeps_the_promises() -> None:
+def test_any_history_preserves_kip_848_guarantees() -> None:
     """K848-02, -03."""
     run_state_machine_as_test(AnyHistory, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))

@@ -37,7 +37,7 @@ def test_subscription_of_any_version_is_decoded(
 
 
 @given(st.binary(max_size=40))
-def test_other_bytes_are_a_value_error(data: bytes) -> None:
+def test_arbitrary_bytes_parse_or_raise_value_error(data: bytes) -> None:
     for read in (read_subscription, read_assignment):
         try:
             read(data)

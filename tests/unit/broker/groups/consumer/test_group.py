@@ -117,9 +117,7 @@ def test_member_that_does_not_revoke_in_time_is_removed() -> None:
         pytest.param(0, "", ErrorCode.FENCED_MEMBER_EPOCH, id="it joins again while it is a member"),
     ],
 )
-def test_only_the_present_epoch_and_a_lost_response_are_accepted(
-    epoch: int, owned: str | None, code: ErrorCode
-) -> None:
+def test_only_current_epoch_or_lost_response_is_accepted(epoch: int, owned: str | None, code: ErrorCode) -> None:
     """K848-07."""
     scene = ConsumerScene(t=2)
     members = [scene.join("m1", "t"), scene.join("m2", "t")]
@@ -177,7 +175,7 @@ def test_full_group_rejects_new_members() -> None:
     scene.beat(member)
 
 
-def test_most_members_choose_the_assignor() -> None:
+def test_assignor_with_most_votes_is_used() -> None:
     """K848-04."""
     scene = ConsumerScene(t=1)
     scene.send("m1", 0, topics={"t"}, assignor="range")
@@ -292,7 +290,7 @@ def test_invalid_regular_expression_is_rejected() -> None:
         ("", -1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_commits_need_the_epoch_of_the_member(member_id: str, epoch: int, code: ErrorCode) -> None:
+def test_commits_and_fetches_require_the_member_epoch(member_id: str, epoch: int, code: ErrorCode) -> None:
     """K848-09."""
     scene = ConsumerScene(t=1)
     scene.join("m", "t")

@@ -282,7 +282,7 @@ def test_requests_of_the_wrong_protocol_are_rejected() -> None:
     assert not isinstance(scene.group, ClassicGroup)
 
 
-def test_classic_members_leave() -> None:
+def test_classic_members_leave_by_id_or_instance() -> None:
     scene = MixedScene(t=2)
     member: FakeMember = scene.join("n", "t")
     scene.classic_join(joins("c1", "t"))

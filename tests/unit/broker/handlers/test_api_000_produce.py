@@ -146,7 +146,7 @@ def test_partition_without_records_is_rejected(broker: DataPath, records: bytes 
 
 
 @pytest.mark.parametrize("cut", [1, 16, 60])
-def test_cut_records_are_no_batch(broker: DataPath, cut: int) -> None:
+def test_truncated_records_are_rejected(broker: DataPath, cut: int) -> None:
     assert produce(broker, request(batch("a")[:-cut])).error_code == ErrorCode.INVALID_RECORD
 
 

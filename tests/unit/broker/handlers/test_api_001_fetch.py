@@ -93,7 +93,7 @@ def test_body_equals_the_encoding_of_the_codec(version: int) -> None:
     assert encode(decode(FetchResponse, version, written), version) == written
 
 
-def test_limits_hold_but_for_the_first_batch(broker: DataPath) -> None:
+def test_byte_limits_apply_except_to_the_first_batch(broker: DataPath) -> None:
     size = len(batch("x" * 100))
     for index in (0, 1):
         for _ in range(3):
@@ -140,7 +140,7 @@ def test_rest_of_large_response_is_read_when_it_is_sent(broker: DataPath, isolat
     assert len(found(answer)) == 12
 
 
-def test_partitions_take_turns_when_the_limit_is_small(broker: DataPath) -> None:
+def test_partitions_rotate_under_a_small_limit(broker: DataPath) -> None:
     for index in (0, 1):
         broker.log("t", index).append(batch("x"))
 
@@ -215,7 +215,7 @@ def test_id_of_deleted_topic_is_rejected_after_recreation(broker: DataPath) -> N
     assert fetch(broker, request(partition())).responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_where_the_logs_part_is_reported(broker: DataPath) -> None:
+def test_diverging_epoch_is_returned(broker: DataPath) -> None:
     """KIP-595's diverging epoch."""
     log = broker.log()
     log.append(batch("a"))
@@ -358,7 +358,7 @@ def test_fetch_session_reports_changed_log_start_offset(broker: DataPath) -> Non
     assert told(go_on(broker, session, 2)) == []
 
 
-def test_partitions_of_a_session_take_turns(broker: DataPath) -> None:
+def test_partitions_of_a_fetch_session_rotate(broker: DataPath) -> None:
     for index in (0, 1):
         for _ in range(2):
             broker.log("t", index).append(batch("x"))
@@ -408,7 +408,7 @@ def test_fetch_sessions_are_limited_and_stale_ones_evicted(broker: DataPath) -> 
     assert {go_on(broker, first, 2).error_code, go_on(broker, third, 1).error_code} == {0}
 
 
-def test_epochs_of_a_session_go_round(broker: DataPath) -> None:
+def test_fetch_session_epoch_wraps_to_one(broker: DataPath) -> None:
     session = open_session(broker, partition())
     broker.sessions._sessions[session].epoch = 2**31 - 1
 

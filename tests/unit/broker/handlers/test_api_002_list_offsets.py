@@ -96,7 +96,7 @@ def test_deleted_records_are_not_found(broker: DataPath) -> None:
     assert answer(broker, 5) == (30, 2, 0)
 
 
-def test_tiers_do_not_exist(broker: DataPath) -> None:
+def test_local_and_tiered_offsets_are_those_of_an_untiered_log(broker: DataPath) -> None:
     """KIP-405, KIP-1005."""
     broker.log().append(batch("x"))
 

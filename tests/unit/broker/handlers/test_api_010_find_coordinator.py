@@ -34,7 +34,7 @@ def test_each_key_is_answered_with_its_coordinator(version: int, key_type: int) 
 
 @pytest.mark.parametrize("version", [1, 6])
 @pytest.mark.parametrize("key_type", [2, 3, -1])
-def test_other_kinds_of_keys_have_no_coordinator(version: int, key_type: int) -> None:
+def test_other_key_types_have_no_coordinator(version: int, key_type: int) -> None:
     with GroupBroker() as broker:
         request = FindCoordinatorRequest(
             key="" if version >= 4 else "g", key_type=key_type, coordinator_keys=["g"] if version >= 4 else []

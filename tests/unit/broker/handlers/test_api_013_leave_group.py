@@ -19,7 +19,7 @@ def test_single_member_versions_report_error_at_top_level(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_new_versions_name_several_and_read_an_error_for_each(version: int) -> None:
+def test_multi_member_versions_report_one_error_per_member(version: int) -> None:
     """KIP-345."""
     with GroupBroker() as broker:
         request = LeaveGroupRequest(

@@ -28,7 +28,7 @@ def delete(
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_records_below_the_offset_are_gone(broker: DataPath, version: int) -> None:
+def test_records_below_the_offset_are_deleted(broker: DataPath, version: int) -> None:
     for _ in range(4):
         broker.log().append(batch("x"))
 
@@ -60,7 +60,7 @@ def test_offset_below_log_start_changes_nothing(broker: DataPath) -> None:
     assert delete(broker, 1) == (0, 2)
 
 
-def test_whole_segments_go_at_once(broker: DataPath, tmp_path: Path) -> None:
+def test_whole_segments_are_deleted_at_once(broker: DataPath, tmp_path: Path) -> None:
     broker.configs["segment.bytes"] = "300"
     for _ in range(12):
         broker.log().append(batch("x"))

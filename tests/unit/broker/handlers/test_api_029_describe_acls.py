@@ -66,7 +66,7 @@ def test_describe_acls_without_describe_on_cluster_is_rejected(broker: AclBroker
     assert (answer.error_code, answer.resources) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
 
 
-def test_without_an_authorizer_there_are_none() -> None:
+def test_describe_acls_without_authorizer_is_security_disabled() -> None:
     answer = describe(AclBroker(authorizer=False))
     assert (answer.error_code, answer.error_message) == (
         ErrorCode.SECURITY_DISABLED,

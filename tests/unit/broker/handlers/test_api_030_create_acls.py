@@ -48,7 +48,7 @@ def test_create_acls_without_alter_on_cluster_is_rejected() -> None:
     assert broker.store.rows == set()
 
 
-def test_without_an_authorizer_there_are_none() -> None:
+def test_create_acls_without_authorizer_is_security_disabled() -> None:
     assert create(AclBroker(authorizer=False), creation("a")) == [
         (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     ]

@@ -64,6 +64,6 @@ def test_invalid_filter_is_rejected_and_others_apply(broker: AclBroker) -> None:
     assert {row.resource_name for row in broker.store.rows} == {"a"}
 
 
-def test_without_an_authorizer_there_are_none() -> None:
+def test_delete_acls_without_authorizer_is_security_disabled() -> None:
     answer = AclBroker(authorizer=False).ask(ROUTE, DeleteAclsRequest(filters=[wanted(None)]), DeleteAclsResponse, 3)
     assert [result.error_code for result in answer.filter_results] == [ErrorCode.SECURITY_DISABLED]

@@ -182,7 +182,7 @@ def test_concurrent_creations_create_each_topic_once(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_topic_gets_its_logs_after_the_request_is_cancelled(tmp_path: Path) -> None:
+def test_topic_of_canceled_request_gets_its_logs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_broker(tmp_path) as broker:
             topic, durable = broker.topics.begin_create("orphan", ((1,),), configs={}, author=BROKER_ITSELF)

@@ -30,7 +30,7 @@ def half(broker: DataPath) -> DataPath:
     return broker
 
 
-def test_metadata_name_no_leader(half: DataPath) -> None:
+def test_metadata_reports_no_leader(half: DataPath) -> None:
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
 
     (topic,) = half.ask(api_003_metadata.ROUTE, asked, MetadataResponse, 12).topics
@@ -42,7 +42,7 @@ def test_metadata_name_no_leader(half: DataPath) -> None:
     assert (offline.replica_nodes, offline.isr_nodes) == ([HERE], [HERE])
 
 
-def test_described_topics_name_no_leader(half: DataPath) -> None:
+def test_describe_topic_partitions_reports_no_leader(half: DataPath) -> None:
     asked = DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsRequest.TopicRequest(name="t")], response_partition_limit=10
     )

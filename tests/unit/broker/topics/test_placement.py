@@ -39,7 +39,7 @@ def place(
     )
 
 
-def test_unset_numbers_mean_the_defaults() -> None:
+def test_unset_partitions_and_replication_factor_use_broker_defaults() -> None:
     """K108-17: No assignment: numbers filled (defaults resolved when -1), replicasAssignments None."""
     placement = place()
     assert (len(placement.partitions), placement.replication_factor, placement.is_manual) == (4, 2, False)

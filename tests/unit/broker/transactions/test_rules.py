@@ -86,7 +86,7 @@ def test_fenced_producer_cannot_reinitialize() -> None:
         initialized(second, ProducerIdentity(6, 0))
 
 
-def test_used_up_epochs_lead_to_a_new_producer_id() -> None:
+def test_exhausted_epochs_get_a_new_producer_id() -> None:
     last = replace(initialized(), producer_epoch=MAX_EPOCH)
     assert rules.needs_new_producer_id(last, None)
     assert rules.needs_new_producer_id(last, last.identity)
@@ -126,7 +126,7 @@ def test_groups_per_transaction_are_limited() -> None:
         rules.add(known, known.identity, groups={"one more"}, now_ms=1)
 
 
-def test_only_the_present_producer_adds_and_writes() -> None:
+def test_only_the_current_producer_may_add_and_write() -> None:
     known = ongoing()
 
     for who, error in (
@@ -165,7 +165,7 @@ def test_end_txn_v5_bumps_epoch_and_recognizes_retries() -> None:
         end_again(done, done.identity, commit=True)
 
 
-def test_while_markers_are_written_all_requests_wait() -> None:
+def test_requests_during_prepare_are_concurrent_transactions() -> None:
     known = ongoing()
     prepared = end_again(known, known.identity, commit=True).transaction
 

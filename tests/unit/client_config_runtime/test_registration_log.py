@@ -168,7 +168,9 @@ def test_concurrent_registrations_append_sequentially() -> None:
     assert len(records.records) == 5
 
 
-def test_memory_and_disk_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_registrations_per_entity_and_version_are_limited(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """K649-48: The registration topic is not mirrored and not writable by clients."""
     monkeypatch.setattr(registration_log, "MAX_VERSIONS_PER_ENTITY", 3)
     monkeypatch.setattr(registration_log, "MAX_LISTS_PER_VERSION", 2)
@@ -186,7 +188,7 @@ def test_memory_and_disk_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: py
     assert caplog.text.count("No room to register") == 1
 
 
-def test_long_names_do_not_fill_memory_and_disk_either() -> None:
+def test_registrations_are_limited_in_bytes() -> None:
     """K649-48: The registration topic is not mirrored and not writable by clients."""
     records = MemoryRecords()
     log = RegistrationLog(records, max_bytes=1_000)

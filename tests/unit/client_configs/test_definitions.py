@@ -60,7 +60,7 @@ def test_broker_limits_bound_the_session_timeout() -> None:
 
 
 @pytest.mark.parametrize("name", ["foo", "producer_byte_rate", "supported.configs", "supported.config", ""])
-def test_other_keys_do_not_exist(name: str) -> None:
+def test_unknown_config_key_is_rejected(name: str) -> None:
     """K649-46: Registering never changes the entity's configs; ``supported.configs``/``supported.config`` is not a
     config key.
 

@@ -46,7 +46,7 @@ def test_enforcement_of_the_most_specific_entity_wins(
     assert is_enforced_anywhere(configs.values(), is_on=broker) is (is_on or bool(switches))
 
 
-def test_clients_never_receive_the_switch() -> None:
+def test_enforcement_switch_is_not_sent_to_clients() -> None:
     """K649-92."""
     configs = {ALICE: {ENFORCEMENT: "on", "acks": "1"}, APP: {"rollout.enforcement": "100:off"}}
     assert resolve(configs, APP) == {"acks": "1"}
@@ -75,7 +75,7 @@ def test_enforced_session_timeout_is_clamped_to_broker_limits(value: str, expect
         (7, -1, 7),
     ],
 )
-def test_acks_are_only_raised(requested: int, enforced: int | None, held: int) -> None:
+def test_enforced_acks_are_never_lowered(requested: int, enforced: int | None, held: int) -> None:
     """K649-93."""
     assert held_acks(requested, Enforced(is_on=True, acks=enforced)) == held
 
@@ -112,7 +112,7 @@ def test_each_key_is_followed_or_enforced(
         (90_000, 90_000, (60_000, 15_000)),
     ],
 )
-def test_members_of_consumer_groups_get_timings_within_the_limits_of_the_broker(
+def test_enforced_group_timings_stay_within_broker_limits(
     session_ms: int | None, interval_ms: int | None, held: tuple[int, int]
 ) -> None:
     """K649-95: what is not enforced stays that of the group, but for an interval that must be below the timeout."""

@@ -31,7 +31,7 @@ def test_default_match_selects_the_default_entity() -> None:
     assert accepted([("user", 1, None)], strict=True) == [DEFAULT_USER]
 
 
-def test_any_takes_named_and_default_entities() -> None:
+def test_any_match_selects_named_and_default_entities() -> None:
     """K649-21: MatchType 2 returns every entity having that type, named or default."""
     assert accepted([("user", 2, None)], strict=True) == [ALICE, BOB, DEFAULT_USER]
 
@@ -41,7 +41,7 @@ def test_filter_without_strict_selects_entities_with_further_types() -> None:
     assert accepted([("user", 0, "alice")], strict=False) == [ALICE, ALICE_APP1, ALICE_DEFAULT]
 
 
-def test_all_components_have_to_be_met() -> None:
+def test_filter_components_are_combined_with_and() -> None:
     """K649-23: Components are ANDed; at most one per type, duplicate -> 42."""
     assert accepted([("user", 0, "alice"), ("client-id", 0, "app1")], strict=True) == [ALICE_APP1]
     assert accepted([("user", 0, "bob"), ("client-id", 0, "app1")], strict=True) == []

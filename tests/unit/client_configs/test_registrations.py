@@ -96,6 +96,6 @@ def test_invalid_record_value_raises_format_error(value: bytes) -> None:
         decode_value(APP1, value)
 
 
-def test_fields_of_later_versions_are_passed_over() -> None:
+def test_unknown_fields_of_later_versions_are_ignored() -> None:
     value = b'{"client_information":"a/1","supported_configs":["acks"],"version":7,"since":1}'
     assert decode_value(APP1, value).supported_configs == ("acks",)

@@ -53,7 +53,7 @@ def test_user_component_must_equal_the_principal() -> None:
         asking_entity(both, principal_name="bob", header_client_id=None)
 
 
-def test_without_a_client_id_component_the_header_names_the_client() -> None:
+def test_missing_client_id_component_falls_back_to_the_request_header() -> None:
     """K649-36: client-id component missing -> use the request header's client id; default/any match -> 42."""
     assert asking_entity([], principal_name="alice", header_client_id="app9") == of_client("alice", "app9")
     assert asking_entity([], principal_name="alice", header_client_id=None) == of_client("alice", "")

@@ -230,7 +230,7 @@ def test_response_without_resolved_entry_disables_dynamic_configs() -> None:
     assert configs.disabled_because is not None
 
 
-def test_failures_are_tried_again_with_growing_pauses_up_to_the_interval() -> None:
+def test_failures_are_retried_with_backoff_up_to_the_interval() -> None:
     """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
     response) -> retry, expiry clock not reset.
     """
@@ -269,7 +269,7 @@ def test_library_specific_static_value_applies_until_overridden() -> None:
     assert configs.on_answer(0.0, answer()) is None
 
 
-def test_no_interval_and_no_backoff_leave_the_client_time_for_its_own_work() -> None:
+def test_zero_interval_and_backoff_still_pause_between_requests() -> None:
     configs = DynamicConfigs(
         client_id="app1", static={"acks": "1"}, normalise=lambda values: values, interval_s=0.0, retry_backoff_s=0.0
     )

@@ -74,7 +74,7 @@ def test_only_the_caller_gets_the_error_of_an_unreadable_response(body: bytes) -
         response.unwrap()
 
 
-def test_bytes_behind_the_end_matter_only_where_two_apis_share_a_key() -> None:
+def test_trailing_bytes_are_rejected_only_if_two_apis_share_the_key() -> None:
     body = bytes(encode(EMPTY, 0)) + b"x"
     request = BridgedRequest(DescribeClientConfigsRequest(), DescribeClientConfigsResponse, 0)
     assert answered(request, body).unwrap() == EMPTY

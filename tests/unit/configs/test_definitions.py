@@ -69,7 +69,7 @@ def test_topic_configs_list_their_broker_synonyms() -> None:
     assert "log.flush.scheduler.interval.ms" not in broker_families()
 
 
-def test_update_modes_come_from_the_facts() -> None:
+def test_update_modes_match_kafka() -> None:
     table = broker_configs()
     assert table["num.partitions"].update_mode is UpdateMode.READ_ONLY
     assert table["listeners"].update_mode is UpdateMode.PER_BROKER

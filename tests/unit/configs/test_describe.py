@@ -70,7 +70,7 @@ def test_retention_ms_has_no_synonyms_until_ms_is_set() -> None:
     assert chain(config) == [("log.retention.ms", "-5", DYNAMIC), ("log.retention.hours", "168", DEFAULT)]
 
 
-def test_hours_of_the_properties_file_reach_topics_as_milliseconds() -> None:
+def test_static_hours_and_minutes_become_topic_milliseconds() -> None:
     layers = BrokerLayers(static={"log.retention.hours": "2", "log.roll.hours": "1"})
     assert topic_config("retention.ms", layers).value == "7200000"
     assert topic_config("segment.ms", layers).value == "3600000"
@@ -194,7 +194,7 @@ def test_create_topic_response_shows_values_verbatim() -> None:
     assert [c.name for c in described] == sorted(c.name for c in described)
 
 
-def test_keys_select_and_unknown_or_repeated_keys_do_no_harm() -> None:
+def test_select_keys_ignores_unknown_and_repeated_keys() -> None:
     described = TopicDescriber(BrokerLayers()).describe({})
     assert [c.name for c in select_keys(described, ["flush.ms", "nope", "flush.ms"])] == ["flush.ms"]
     assert select_keys(described, []) == select_keys(described, None) == described

@@ -55,5 +55,5 @@ def test_only_configs_in_milliseconds_have_a_duration(name: str, value: str, sho
         ("cleanup.policy", "delete", None),
     ],
 )
-def test_value_in_words(name: str, value: str, words: str | None) -> None:
+def test_value_is_formatted_in_words(name: str, value: str, words: str | None) -> None:
     assert value_in_words(name, value) == words

@@ -66,7 +66,7 @@ def test_session_timeout_must_exceed_heartbeat_interval() -> None:
     )
 
 
-def test_there_is_no_default_group() -> None:
+def test_default_group_resource_is_rejected() -> None:
     assert refusal(GroupSchema(group_id="", layers=BrokerLayers()), {}) == (
         ErrorCode.INVALID_REQUEST,
         "Default group resources are not allowed.",

@@ -135,7 +135,7 @@ def test_subtract_of_every_element_leaves_an_empty_list() -> None:
     assert after({THROTTLED: "0:1"}, operation(THROTTLED, SUBTRACT, "0:1")) == {THROTTLED: ""}
 
 
-def test_append_to_an_emptied_list_does_not_bring_the_default_back() -> None:
+def test_append_to_an_empty_list_does_not_restore_the_default() -> None:
     """K339-14: SUBTRACT of every element leaves an explicit empty list, not the default."""
     assert after({CLEANUP: ""}, operation(CLEANUP, APPEND, "compact")) == {CLEANUP: "compact"}
 

@@ -27,7 +27,7 @@ def test_unknown_topic_config_is_an_invalid_config() -> None:
 @pytest.mark.parametrize(
     "name", ["RETENTION.MS", " retention.ms", "message.format.version", "message.downconversion.enable"]
 )
-def test_names_are_matched_to_the_letter_and_removed_configs_are_unknown(name: str) -> None:
+def test_config_names_are_case_sensitive_and_removed_configs_unknown(name: str) -> None:
     """K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op."""
     assert refusal({name: "1"}).error_message == f"Unknown topic config name: {name}"
 

@@ -60,7 +60,7 @@ def bare(found: RowBatch) -> list[Record]:
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=20), st.sampled_from([Codec.NONE, Codec.LZ4, Codec.ZSTD]))
-def test_columns_are_encoded_as_single_records_are(records: list[Record], codec: Codec) -> None:
+def test_columns_are_encoded_like_single_records(records: list[Record], codec: Codec) -> None:
     (batch,) = batches_of(rows_from(records))
     expected = encode_batch(
         numbered(records), codec=codec, producer_id=7, producer_epoch=3, base_sequence=5, is_transactional=True
@@ -86,7 +86,7 @@ def test_batches_are_cut_before_they_are_too_large_and_a_large_record_is_alone(m
     assert [len(each) for each in batches_of(rows_from(records))] == [3, 1, 2]
 
 
-def test_halves_hold_the_same_records_with_offsets_of_their_own() -> None:
+def test_split_halves_keep_records_with_their_own_offsets() -> None:
     records = [Record(b"%d" % at, None, timestamp=100 + at) for at in range(5)]
     (batch,) = batches_of(rows_from(records))
     first, second = batch.halves()
@@ -94,7 +94,7 @@ def test_halves_hold_the_same_records_with_offsets_of_their_own() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=50), st.integers(1, 100), st.integers(0, 3))
-def test_keys_go_where_kafkas_partitioner_puts_them(keys: list[bytes], count: int, skipped: int) -> None:
+def test_keys_are_partitioned_like_kafka(keys: list[bytes], count: int, skipped: int) -> None:
     column: Any = pa.array([b"before"] * skipped + keys, pa.binary())[skipped:]
     found = partitions_of(column, np.full(len(keys), count, np.int64))
     assert found.tolist() == [partition_for_key(key, count) for key in keys]

@@ -110,7 +110,7 @@ def test_denied_topic_fails_even_if_missing_topics_are_allowed(readers: list[Top
         lenient.close()
 
 
-def test_pattern_selects_topics_as_they_come(servers: str, readers: list[TopicReader]) -> None:
+def test_pattern_selects_topics_created_later(servers: str, readers: list[TopicReader]) -> None:
     given = {"kafka.bootstrap.servers": servers, "subscribePattern": "(?i)^LAT.r-|_offsets"}
     reader = TopicReader(read_options(given, streaming=True))
     readers.append(reader)

@@ -41,7 +41,7 @@ def test_rates_cover_the_last_seconds() -> None:
     assert progress.records_per_s == pytest.approx(100.0)
 
 
-def test_elsewhere_than_at_a_terminal_plain_lines_come_now_and_then() -> None:
+def test_output_to_a_file_has_occasional_plain_lines() -> None:
     # given
     out = io.StringIO()
     meter = ProgressMeter(total=10)

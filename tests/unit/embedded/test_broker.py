@@ -53,7 +53,7 @@ def test_broker_uses_a_free_port_and_leaves_no_files_or_process() -> None:
     assert has_ended(pid)
 
 
-def test_two_brokers_live_beside_each_other() -> None:
+def test_two_brokers_run_side_by_side() -> None:
     with klamm.Broker() as one, klamm.Broker() as other:
         create_topic(one, "here")
         assert topics(other) == set()
@@ -344,7 +344,7 @@ def test_policy_output_of_any_size_is_logged(tmp_path: Path, monkeypatch: pytest
         assert "orders orders" in broker.log_text()
 
 
-def test_pytest_gives_brokers_to_tests(pytester: pytest.Pytester) -> None:
+def test_pytest_fixtures_provide_brokers(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile("""
         from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType

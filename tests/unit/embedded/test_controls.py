@@ -205,7 +205,7 @@ def test_clock_cannot_be_moved_back(broker: klamm.Broker) -> None:
         broker.advance_clock(timedelta(seconds=-1))
 
 
-def test_transactions_and_offsets_of_groups_end_with_the_clock(tmp_path: Path) -> None:
+def test_transactions_and_group_offsets_expire_with_the_advanced_clock(tmp_path: Path) -> None:
     with klamm.Broker(control=True, data_dir=tmp_path) as broker:
         # given
         broker.create_topic("orders")
@@ -232,7 +232,7 @@ def test_transactions_and_offsets_of_groups_end_with_the_clock(tmp_path: Path) -
         assert broker.committed_offsets("g") == {}
 
 
-def test_compaction_is_done_when_the_clock_has_moved() -> None:
+def test_compaction_runs_after_the_clock_advances() -> None:
     with klamm.Broker(control=True) as broker, client(broker) as wire:
         # given
         configs = {
@@ -262,7 +262,7 @@ def test_controls_require_control_mode_and_a_started_broker() -> None:
         klamm.Broker(control=True).records("a")
 
 
-def test_after_a_restart_the_clock_is_ahead_and_faults_are_over_and_a_paused_broker_stops(tmp_path: Path) -> None:
+def test_restart_keeps_the_advanced_clock_and_ends_faults(tmp_path: Path) -> None:
     with klamm.Broker(control=True, data_dir=tmp_path) as broker:
         broker.create_topic("kept", configs={"message.timestamp.type": "LogAppendTime"})
         with client(broker) as silent, broker.inject("Produce", no_answer=True, times=5) as fault:

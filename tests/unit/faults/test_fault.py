@@ -162,7 +162,7 @@ def test_fault_with_function_affects_matching_requests() -> None:
     assert affected == [True, False, True, False]
 
 
-def test_throttle_is_no_error() -> None:
+def test_throttle_fault_sets_throttle_time_without_an_error() -> None:
     selection = select(queue(fault(throttle_s=1.5)))
     assert (selection.throttle_time_ms, selection.errors) == (1500, [])
 

@@ -144,7 +144,7 @@ def test_oversized_record_and_other_rejections_are_reported(target: Target) -> N
 
 
 @pytest.mark.process
-def test_checkpoints_of_many_groups_are_more_than_a_broker_takes_at_once() -> None:
+def test_records_above_max_message_bytes_are_written_in_several_batches() -> None:
     """The driver writes its records through the same door."""
     with klamm.Broker() as broker:
         # given

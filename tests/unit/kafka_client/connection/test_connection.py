@@ -82,7 +82,7 @@ def connect() -> Iterator[Connect]:
         end.close()
 
 
-def test_versions_are_agreed_on_and_answers_come_in_any_pieces(connect: Connect) -> None:
+def test_versions_are_negotiated_and_responses_reassembled(connect: Connect) -> None:
     connection, peer = connect()
     connection.handshake(WAIT_S)
     assert connection.version_of(MetadataRequest) == 9

@@ -57,7 +57,7 @@ def test_kerberos_service_name_is_required_and_read(monkeypatch: pytest.MonkeyPa
         Security.of(settings)
 
 
-def test_keyword_arguments_have_the_same_meaning() -> None:
+def test_security_keyword_arguments_equal_properties() -> None:
     read = Security.of_keywords(
         {
             "security_protocol": "SASL_SSL",
@@ -80,7 +80,7 @@ def test_keyword_arguments_have_the_same_meaning() -> None:
         ({"security_protocol": "SASL_PLAINTEXT"}, "requires sasl_mechanism"),
     ],
 )
-def test_keyword_arguments_without_meaning_are_named(settings: dict[str, str], complaint: str) -> None:
+def test_invalid_security_keyword_arguments_are_rejected(settings: dict[str, str], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Security.of_keywords(settings)
 

@@ -13,7 +13,7 @@ def test_client_properties_become_connection_settings() -> None:
     assert (settings.request_timeout_s, settings.client_id) == (30.0, "other")
 
 
-def test_keyword_arguments_have_the_same_meaning() -> None:
+def test_connection_keyword_arguments_equal_properties() -> None:
     given = {"client_id": "me", "reconnect_backoff_ms": 10, "retry_backoff_ms": 5, "connections_max_idle_ms": 1}
     settings = ConnectionSettings.of_keywords("a:1, b:2", given)
     assert settings.bootstrap_servers == ("a:1", "b:2")

@@ -74,7 +74,7 @@ def test_batch_before_the_fetch_offset_is_skipped() -> None:
     assert treatments(data, fetch_offset=2) == [("COPY", 4)]
 
 
-def test_times_of_appending_become_the_records_own() -> None:
+def test_log_append_time_becomes_create_time_of_records() -> None:
     data = encode_batch(records(0, 2), timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=77)
     assert treatments(data) == [("REBUILD", 2)]
     view, _ = rebuild(RecordBatch(memoryview(data)), 0)

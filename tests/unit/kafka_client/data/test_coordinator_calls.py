@@ -54,7 +54,7 @@ class Coordinators:
         (ErrorCode.REQUEST_TIMED_OUT, [1, 1]),
     ],
 )
-def test_passing_codes_are_repeated_on_the_same_or_the_next_coordinator(code: ErrorCode, nodes: list[int]) -> None:
+def test_retriable_codes_are_retried_on_the_same_or_next_coordinator(code: ErrorCode, nodes: list[int]) -> None:
     coordinators = Coordinators([code, OK])
     coordinators.calls().until_answered(coordinators.ask, "EndTxn")
     assert coordinators.asked == nodes
@@ -69,7 +69,7 @@ def test_passing_codes_are_repeated_on_the_same_or_the_next_coordinator(code: Er
         ([ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_EPOCH], DeniedError),
     ],
 )
-def test_final_codes_end_the_call(codes: list[int], error: type[Exception]) -> None:
+def test_fatal_codes_end_the_call(codes: list[int], error: type[Exception]) -> None:
     coordinators = Coordinators(codes)
     with pytest.raises(error, match=ErrorCode(codes[0]).name):
         coordinators.calls().until_answered(coordinators.ask, "EndTxn")
@@ -92,7 +92,7 @@ def test_lost_connection_makes_the_next_call_look_up_the_coordinator() -> None:
         (CoordinatorType.GROUP, "EndTxn for group key: CONCURRENT_TRANSACTIONS"),
     ],
 )
-def test_repeating_ends_with_the_time_limit(kind: CoordinatorType, message: str) -> None:
+def test_retries_end_at_the_time_limit(kind: CoordinatorType, message: str) -> None:
     coordinators = Coordinators([ErrorCode.CONCURRENT_TRANSACTIONS])
     with pytest.raises(ConnectionLostError, match=message):
         coordinators.calls(patience_s=0, kind=kind).until_answered(coordinators.ask, "EndTxn")

@@ -51,7 +51,7 @@ def test_transactional_id_is_sent_in_every_produce_version(version: int) -> None
     assert request.transactional_id == "A-mm2-klamm-A-4-0"
 
 
-def test_records_are_sent_from_where_they_lie() -> None:
+def test_records_are_sent_without_a_copy() -> None:
     records = memoryview(bytearray(1000))
     body = produce_body(9, [PartitionRecords(TopicName("t", bytes(16)), 0, records)], timeout_ms=1)
     assert any(part is records for part in body)

@@ -81,7 +81,7 @@ def test_joined_batch_holds_all_records_unchanged(contents: list[list[Fields]]) 
     assert joined.max_timestamp == max(record.timestamp for record in expected)
 
 
-def test_numbers_of_any_length_are_written() -> None:
+def test_varints_of_any_length_are_joined() -> None:
     """Offsets beyond what is looked up, records beyond two bytes of length, times beyond one byte."""
     many: list[Fields] = [(None, b"", (), NOW + 200)] * 120
     contents: list[list[Fields]] = [[(None, bytes(100_000), (), NOW)], *[many] * 70]

@@ -31,7 +31,7 @@ TOPIC, GROUP, CLUSTER = (
         (ErrorCode.INVALID_CONFIG, "DescribeConfigs", "t", ALICE, None),
     ],
 )  # fmt: skip
-def test_missing_right_is_named(
+def test_missing_acl_is_named(
     code: ErrorCode, request_name: str, key: object, security: Security, expected: str | None
 ) -> None:
     error = api_error(code)

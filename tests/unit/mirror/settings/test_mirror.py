@@ -274,7 +274,7 @@ def test_cluster_alias_keys_rename_aliases() -> None:
     assert (heartbeats["B->A"].source_alias, heartbeats["B->A"].target_alias) == ("B", "us")
 
 
-def test_flows_whose_source_offsets_would_overwrite_each_other_are_rejected() -> None:
+def test_flows_overwriting_each_others_source_offsets_are_rejected() -> None:
     both = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nsource.cluster.alias=\n"
     assert len(settings(both).flows) == 2
     with pytest.raises(SettingsError, match=r"C->B and A->B both have source\.cluster\.alias= and the"):

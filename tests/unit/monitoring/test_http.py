@@ -50,7 +50,7 @@ def test_connection_above_the_limit_closes_the_oldest() -> None:
         ("localhost.evil.example.", False),
     ],
 )
-def test_pages_are_served_under_names_of_this_machine_only(host: str, is_served: bool) -> None:
+def test_status_pages_are_served_to_local_host_names_only(host: str, is_served: bool) -> None:
     async def view(_: object) -> tuple[str, str]:
         return "text/plain", "secret"
 

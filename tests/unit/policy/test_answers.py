@@ -62,5 +62,5 @@ def test_note_has_reason_and_stored_values() -> None:
 
 
 @pytest.mark.parametrize("note", ["changed", "x (stored instead: 5)", "x (stored instead: {)"])
-def test_other_messages_have_no_values(note: str) -> None:
+def test_note_in_another_format_has_no_values(note: str) -> None:
     assert PolicyOverride.of(note) == PolicyOverride(reason=note, values={})

@@ -72,7 +72,7 @@ def test_changed_dependency_is_reloaded_and_restored_by_undo(tmp_path: Path, tag
     assert sys.modules[f"{tag}_deep"].MOST == 1
 
 
-def test_modules_of_the_same_package_are_followed_in_every_form_of_import(tmp_path: Path, tag: str) -> None:
+def test_relative_and_absolute_imports_of_own_modules_are_followed(tmp_path: Path, tag: str) -> None:
     write(
         tmp_path,
         {

@@ -269,7 +269,7 @@ def test_rule_that_cannot_match_is_an_error_with_its_place(rule: str, message: s
     assert message in str(error.value)
 
 
-def test_file_cut_at_any_byte_is_an_error_or_keeps_whole_rules() -> None:
+def test_rules_file_truncated_at_any_byte_is_rejected_or_has_whole_rules() -> None:
     text = textwrap.dedent(RULES)
     whole = parse_rules(text, source="rules.yaml")
     for end in range(len(text)):
@@ -501,7 +501,7 @@ def test_rules_file_is_watched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "only_computes"), [("orders[.].*", True), ("(o+)+", True), ("orders(?=x).*", False)]
 )
-def test_rules_only_compute_unless_a_pattern_is_up_to_re(tmp_path: Path, pattern: str, only_computes: bool) -> None:
+def test_rules_only_compute_unless_a_pattern_needs_re(tmp_path: Path, pattern: str, only_computes: bool) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(f"rules: [{{name: a, partitions: {{max: 3}}}}, {{name: b, naming: '{pattern}'}}]")
     assert make_policy(RulesPolicy, policy_rules_file=str(path)).only_computes == only_computes

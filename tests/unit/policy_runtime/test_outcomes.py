@@ -40,7 +40,7 @@ def test_oldest_outcomes_are_evicted() -> None:
     assert held == list(range(3, MOST_OUTCOMES + 3))
 
 
-def test_long_texts_are_not_kept() -> None:
+def test_decisions_on_long_names_are_not_cached() -> None:
     known = KnownOutcomes(Clock())
     known.put(GroupDetails(group_id="g" * 600, client_id="c" * 600), ALLOWED)
     assert known.get(GroupDetails(group_id="g" * 600, client_id="c" * 600)) is None

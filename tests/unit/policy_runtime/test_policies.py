@@ -212,7 +212,7 @@ def test_policy_exception_maps_to_error_code_of_that_topic_only(
     serve({CREATE_KEY: either}, use)
 
 
-def test_class_named_by_several_configs_is_one_instance_on_one_thread(rules: Any) -> None:
+def test_class_named_by_several_configs_has_a_single_instance_and_thread(rules: Any) -> None:
     """K108-26: it is asked for what the properties say, and tells by the type of the details what it is."""
 
     async def use(policies: Policies) -> None:
@@ -310,7 +310,7 @@ def test_override_is_counted_and_logged_when_its_result_is_decided(
     ("topic", "reason"),
     [("denied-1", "denied-1: not six"), ("twice-1", "The policy overrides what it has itself set: two of its rules")],
 )
-def test_audit_mode_counts_an_override_whose_result_is_denied_as_denied(either: str, topic: str, reason: str) -> None:
+def test_audit_mode_counts_override_with_denied_result_as_denial(either: str, topic: str, reason: str) -> None:
     async def use(policies: Policies) -> None:
         assert await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {})) is None
         assert dict(policies.decisions) == {("create.topic", "audit", "refuse"): 1}

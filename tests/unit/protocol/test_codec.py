@@ -218,7 +218,7 @@ def test_malformed_body_is_rejected(cls: type[Message], version: int, body: str)
         decode(cls, version, _alter(body))
 
 
-def test_unknown_tagged_fields_and_bytes_after_the_end_are_passed_over() -> None:
+def test_unknown_tagged_fields_and_trailing_bytes_are_ignored() -> None:
     request = decode(IncrementalAlterConfigsRequest, 1, _alter("01 01 01 20 03 616263 ffff"))
     assert request == IncrementalAlterConfigsRequest(resources=[], validate_only=True)
 
@@ -326,7 +326,7 @@ def test_frame_of_empty_tagged_fields_is_rejected_before_decoding() -> None:
     assert skip_tagged_fields(memoryview(b"\xe8\x07" + b"\x05\x00" * 1000), 0, 2002) == 2002
 
 
-def test_elements_of_inner_arrays_count_too() -> None:
+def test_elements_of_nested_arrays_are_counted() -> None:
     body = bytes(encode(_commits(100, 300), 8))
     assert decode(OffsetCommitRequest, 8, body, max_elements=30_100)
     with pytest.raises(ProtocolError, match="Arrays hold more elements than"):

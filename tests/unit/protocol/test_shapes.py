@@ -87,25 +87,25 @@ alter_scram = st.builds(
 
 
 @given(request=describe_client_configs)
-def test_describing_client_configs_is_recognised(request: DescribeClientConfigsRequest) -> None:
+def test_describe_client_configs_request_is_recognized(request: DescribeClientConfigsRequest) -> None:
     """O649-A, K649-01."""
     assert is_client_configs_request(50, behind_the_client_id(request))
 
 
 @given(request=alter_client_configs)
-def test_altering_client_configs_is_recognised(request: AlterClientConfigsRequest) -> None:
+def test_alter_client_configs_request_is_recognized(request: AlterClientConfigsRequest) -> None:
     """O649-A, K649-02."""
     assert is_client_configs_request(51, behind_the_client_id(request))
 
 
 @given(request=describe_scram)
-def test_describing_scram_credentials_is_not_taken_for_it(request: DescribeUserScramCredentialsRequest) -> None:
+def test_describe_scram_request_is_not_a_client_configs_request(request: DescribeUserScramCredentialsRequest) -> None:
     """O649-A."""
     assert not is_client_configs_request(50, behind_the_client_id(request))
 
 
 @given(request=alter_scram)
-def test_altering_scram_credentials_is_not_taken_for_it(request: AlterUserScramCredentialsRequest) -> None:
+def test_alter_scram_request_is_not_a_client_configs_request(request: AlterUserScramCredentialsRequest) -> None:
     """O649-A."""
     assert not is_client_configs_request(51, behind_the_client_id(request))
 

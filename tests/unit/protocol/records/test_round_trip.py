@@ -153,7 +153,7 @@ def test_lz4_checksum_of_message_format_0_is_accepted() -> None:
     ]
 
 
-def test_offsets_within_a_wrapper_count_back_from_its_own() -> None:
+def test_offsets_in_a_compressed_message_set_are_relative_to_its_last_offset() -> None:
     builder = LegacyRecordBatchBuilder(1, int(Codec.GZIP), 1 << 20)
     for offset in range(3):
         builder.append(offset, 7, None, b"v")
@@ -284,7 +284,7 @@ def test_higher_lz4_level_compresses_better_and_default_levels_match() -> None:
     assert compress(Codec.GZIP, text, level=-1) == compress(Codec.GZIP, text)
 
 
-def test_lz4_frames_with_other_headers_and_cut_or_longer_ones() -> None:
+def test_lz4_frames_with_other_headers_are_accepted_and_wrong_lengths_rejected() -> None:
     data = bytes(range(256)) * 1000 + os.urandom(70_000)
     ours, other = compress(Codec.LZ4, data), bytes(cramjam.lz4.compress(data))
     assert ours[:7] != other[:7]
@@ -318,7 +318,7 @@ def test_lz4_frames_are_read_as_the_library_reads_them() -> None:
             decompress(Codec.LZ4, damaged)
 
 
-def test_only_a_view_is_overwritten_by_the_next_one() -> None:
+def test_decompress_view_reuses_its_buffer_and_decompress_copies() -> None:
     first, second = compress(Codec.LZ4, b"first" * 9), compress(Codec.LZ4, b"other" * 9)
     copy, view = decompress(Codec.LZ4, first), decompress_view(Codec.LZ4, first)
     assert copy == view

@@ -89,7 +89,7 @@ def test_page_loads_no_external_resources() -> None:
     assert re.search(r"src=|href=\"(?!#)|https?://|@import|url\(", page) is None
 
 
-def test_versions_over_time_add_up_and_the_small_ones_are_counted() -> None:
+def test_versions_over_time_are_stacked_and_small_ones_summarized() -> None:
     # given
     windows = tuple(
         VersionWindow(start_ms=day * DAY_MS, software="klamm", version=f"1.{version}", clients=version + 1)

@@ -159,7 +159,7 @@ def test_on_a_narrow_screen_the_counts_of_bars_are_seen_at_once(page: Page) -> N
     assert right < 360
 
 
-def test_on_a_narrow_screen_bars_are_as_long_as_the_screen_lets_them(page: Page) -> None:
+def test_bars_fill_a_narrow_screen(page: Page) -> None:
     ends = """[...document.querySelectorAll("svg.bars")].slice(0, 2).map(svg => [svg.getBoundingClientRect().right,
         Math.max(...[...svg.querySelectorAll("rect")].map(one => one.getBoundingClientRect().right))])"""
     for width in (1280, 380):

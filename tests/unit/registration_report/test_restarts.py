@@ -64,7 +64,7 @@ def test_ended_stream_is_restarted_after_a_pause(caplog: pytest.LogCaptureFixtur
     assert machine.started[1].is_stopped
 
 
-def test_pauses_grow_and_at_last_the_error_comes_through() -> None:
+def test_backoff_grows_and_the_last_failure_is_raised() -> None:
     machine = Machine()
     pauses = []
     for count in range(1, MAX_FAILURES):

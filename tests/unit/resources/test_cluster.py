@@ -72,7 +72,7 @@ def topics_of(admin: FakeAdmin, *names: str) -> dict[str, Existing]:
     return {key.name: existing for key, existing in observe(cast("AdminClient", admin), wanted).resources.items()}
 
 
-def test_topic_without_describe_configs_is_a_problem_of_its_own() -> None:
+def test_topic_without_describe_configs_right_is_a_problem() -> None:
     topics = topics_of(FakeAdmin(shows_reassignments=False), "open", "hidden", "new")
     assert {name: topic.problem for name, topic in topics.items()} == {
         "open": None,

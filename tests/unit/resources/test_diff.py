@@ -107,7 +107,7 @@ def test_undeclared_resources_are_kept_without_prune() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "deleted"), [(None, True), ("ord.*", True), ("ord", False)])
-def test_prune_deletes_undeclared_topics_whose_whole_name_matches(pattern: str | None, deleted: bool) -> None:
+def test_prune_deletes_undeclared_topics_matching_the_whole_name(pattern: str | None, deleted: bool) -> None:
     ownership = Ownership(prune={Kind.TOPIC: None if pattern is None else re.compile(pattern)})
     diffs = plan_resources([], EXISTING, ownership)
     assert [(diff.key, diff.is_deletion, diff.removals) for diff in diffs] == ([(ORDERS, True, 1)] if deleted else [])

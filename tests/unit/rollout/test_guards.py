@@ -91,7 +91,7 @@ def test_invalid_guard_is_rejected_with_the_allowed_forms(text: str, message: st
         ("metrics: increase m < 3", Figures(now=4), NO_DATA, "there was no figure before the roll-out"),
     ],
 )  # fmt: skip
-def test_figures_decide(text: str, figures: Figures, outcome: GuardOutcome, reason: str) -> None:
+def test_figures_decide_the_guards_outcome(text: str, figures: Figures, outcome: GuardOutcome, reason: str) -> None:
     result = judge(parse_guard(text), figures)
     assert (result.outcome, result.reason) == (outcome, reason)
 

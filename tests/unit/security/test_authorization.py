@@ -40,7 +40,7 @@ def test_everything_is_denied_without_an_acl() -> None:
     assert not allows()
 
 
-def test_without_any_acl_for_a_resource_the_setting_decides() -> None:
+def test_resource_without_acls_follows_allow_everyone_setting() -> None:
     assert allows(without_acl=True)
     assert not allows(acl(principal="User:bob"), without_acl=True)
 
@@ -94,7 +94,7 @@ def test_alter_configs_implies_describe_configs_only() -> None:
     assert not allows(acl(AclOperation.CREATE), operation=AclOperation.DESCRIBE)
 
 
-def test_super_users_are_above_every_deny() -> None:
+def test_super_user_bypasses_deny_acls() -> None:
     deny = acl(AclOperation.ALL, principal="User:*", name="*", permission=AclPermission.DENY)
     rules = AclRules([deny], super_users=frozenset({"User:root"}), allows_without_acl=False)
     assert rules.allow("User:root", HOST, AclOperation.WRITE, TOPIC, "orders")

@@ -6,7 +6,7 @@ from klamm.properties import SettingsError
 from klamm.security.principals import parse_super_users
 
 
-def test_super_users_are_separated_by_semicolons_since_certificate_names_have_commas() -> None:
+def test_super_users_are_separated_by_semicolons() -> None:
     assert parse_super_users("User:CN=a,OU=b; User:admin;") == {"User:CN=a,OU=b", "User:admin"}
     assert parse_super_users(None) == frozenset()
 

@@ -99,7 +99,7 @@ def test_store_repr_hides_its_key() -> None:
     assert "key=" not in repr(read_store(P12, password=OF_STORE))
 
 
-def test_der_becomes_pem() -> None:
+def test_der_is_encoded_as_pem() -> None:
     text = pem("CERTIFICATE", OWN.der)
     lines = text.splitlines()
     assert (lines[0], lines[-1]) == ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----")
@@ -122,6 +122,6 @@ def test_corrupt_store_raises_store_error(position: int, bit: int) -> None:
 
 
 @given(end=st.integers(0, len(JKS) - 1))
-def test_half_a_file_is_an_error(end: int) -> None:
+def test_truncated_store_is_rejected(end: int) -> None:
     with pytest.raises(StoreError):
         read_store(JKS[:end], password=None, key_password=OF_KEY)

@@ -117,7 +117,7 @@ def client_tls() -> ssl.SSLContext:
 
 @pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_silent_connections_count_and_their_places_are_given_back(
+def test_silent_connections_are_counted_and_released(
     tmp_path: Path, encrypted: bool, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def test() -> None:
@@ -154,7 +154,7 @@ def test_ipv4_client_of_ipv6_listener_has_its_ipv4_address(
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_failed_handshakes_give_their_places_back(
+def test_failed_handshakes_are_released_from_the_limits(
     tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def test() -> None:

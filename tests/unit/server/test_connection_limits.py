@@ -62,7 +62,7 @@ def test_listener_limit_applies_in_addition() -> None:
     admitted(counted, "10.0.0.1", "INNER")
 
 
-def test_there_are_no_more_connections_than_descriptors_for_them() -> None:
+def test_connections_are_limited_by_available_descriptors() -> None:
     counted = ConnectionLimits({"max.connections": 10, "max.connections.per.ip": 10}.get, most=2)
     first = admitted(counted, "10.0.0.1")
     admitted(counted, "10.0.0.1")

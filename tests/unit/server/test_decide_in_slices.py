@@ -31,7 +31,7 @@ def test_decision_without_concurrent_change_is_made_once() -> None:
     assert decided(lambda _: None) == (0, [1])
 
 
-def test_after_a_change_or_a_rollback_it_is_made_again_without_a_pause() -> None:
+def test_decision_is_repeated_without_a_pause_after_a_change_or_rollback() -> None:
     assert decided(Revision.advance) == (1, [1, 0])
     assert decided(Revision.roll_back) == (1, [1, 0])
 

@@ -80,7 +80,7 @@ def test_pipelined_requests_are_answered_in_order_however_they_are_cut(held: Hel
         sender.join()
 
 
-def test_turns_become_shorter_the_more_connections_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_become_shorter_with_more_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a round over all of them stays some 20 ms."""
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     turns, lengths = Turns(), []

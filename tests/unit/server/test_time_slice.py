@@ -67,7 +67,7 @@ def test_restart_begins_a_new_slice() -> None:
     asyncio.run(scenario())
 
 
-def test_lists_are_freed_while_others_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_freed_in_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
     time_slice, one, other = TimeSlice(), list(range(640)), [None]
     asyncio.run(time_slice.free(one, other))

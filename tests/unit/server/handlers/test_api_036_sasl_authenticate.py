@@ -57,7 +57,7 @@ def test_failed_login_does_not_reveal_existing_users(version: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "lifetime_ms"), [(0, 0), (1, 5000), (2, 5000)])
-def test_from_version_1_on_a_client_gets_the_lifetime_of_its_session(version: int, lifetime_ms: int) -> None:
+def test_session_lifetime_is_returned_since_v1(version: int, lifetime_ms: int) -> None:
     context = begun(version=version, max_session_ms=5000)
     assert answer(b"\x00alice\x00secret", context).session_lifetime_ms == lifetime_ms
 

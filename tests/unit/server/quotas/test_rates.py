@@ -41,7 +41,7 @@ def test_old_samples_are_dropped() -> None:
     assert window.is_idle(11.0)
 
 
-def test_withdrawn_values_do_not_count() -> None:
+def test_withdrawn_charges_do_not_count() -> None:
     window = RateWindow()
     for _ in range(100):
         window.add(1, 1.0)

@@ -36,7 +36,7 @@ async def work() -> str:
     return said
 
 
-def test_steps_are_measured_and_waiting_is_not() -> None:
+def test_computation_is_measured_and_waiting_is_not() -> None:
     async def run() -> tuple[str, float, float]:
         watch = stopwatch()
         began = time.perf_counter()
@@ -49,7 +49,7 @@ def test_steps_are_measured_and_waiting_is_not() -> None:
     assert passed_s - measured_s >= 10 * BUSY_S
 
 
-def test_errors_come_through_in_both_directions() -> None:
+def test_errors_pass_through_in_both_directions() -> None:
     async def refuses() -> None:
         await asyncio.sleep(0)
         raise ValueError("no")
@@ -118,7 +118,7 @@ def test_passing_error_needs_no_garbage_collection() -> None:
         gc.enable()
 
 
-def test_work_in_a_thread_counts_too() -> None:
+def test_work_in_a_thread_is_measured() -> None:
     async def run() -> float:
         watch = stopwatch()
         await asyncio.get_running_loop().run_in_executor(None, watch.call, be_busy)

@@ -110,7 +110,7 @@ def test_other_requests_are_not_charged() -> None:
     assert house.throttles.after(ApiKey.METADATA, session, None, request_bytes=10**6, response=None) == 0.0
 
 
-def test_time_beyond_the_percentage_is_waited_for_a_second_at_most() -> None:
+def test_request_percentage_throttle_is_capped_at_one_second() -> None:
     house = House({(("user", "anna"),): {"request_percentage": 10.0}})
     assert house.describe_cluster(0.9) == (0.0, 0)
     wait_s, told_ms = house.describe_cluster(0.11)
@@ -122,7 +122,7 @@ def test_time_beyond_the_percentage_is_waited_for_a_second_at_most() -> None:
     assert house.describe_cluster(0.1) == (0.0, 0)
 
 
-def test_writing_the_answer_counts_for_the_next_request() -> None:
+def test_response_encoding_is_charged_to_the_next_request() -> None:
     house = House({(("user", "anna"),): {"request_percentage": 10.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
     stopwatch = house.throttles.stopwatch(ApiKey.METADATA, session, None)
@@ -168,7 +168,7 @@ def test_address_above_its_connection_rate_is_rejected_alone() -> None:
     assert not house.connect().is_refused
 
 
-def test_connections_beyond_the_rate_wait_their_turn() -> None:
+def test_connections_above_the_creation_rate_are_delayed() -> None:
     house = House(max_connection_creation_rate=10)
     delays = [house.connect(f"10.0.1.{number}").delay_s for number in range(120)]
     assert delays[:100] == [0.0] * 100
@@ -183,7 +183,7 @@ def test_connection_rate_of_zero_and_of_a_listener_delay_connections() -> None:
     assert delays[10:] == pytest.approx([1.0, 2.0])
 
 
-def test_forgotten_clients_take_no_memory() -> None:
+def test_inactive_clients_are_forgotten() -> None:
     house = House({(("client-id", None),): {RATE: 100.0}})
     for number in range(3_000):
         house.produce("anna", f"client-{number}", 1)

@@ -65,7 +65,7 @@ def test_second_handshake_during_login_is_an_illegal_state() -> None:
     assert login.state is LoginState.FAILED
 
 
-def test_tokens_come_bare_after_the_oldest_handshake() -> None:
+def test_raw_token_is_expected_after_sasl_handshake_v0() -> None:
     login = a_login()
     assert not login.takes_bare_token
     login.handshake("PLAIN", 0)

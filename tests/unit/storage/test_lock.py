@@ -53,7 +53,7 @@ def test_lock_of_another_process_names_its_pid_and_ends_when_killed(tmp_path: Pa
     DataDirectoryLock(tmp_path).release()
 
 
-def test_missing_directories_are_made(tmp_path: Path) -> None:
+def test_missing_directories_are_created(tmp_path: Path) -> None:
     with DataDirectoryLock(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b" / "klamm.lock").read_text() == f"{os.getpid()}\n"
 

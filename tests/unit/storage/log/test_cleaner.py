@@ -341,7 +341,7 @@ def test_segments_after_a_young_segment_are_not_compacted(tmp_path: Path) -> Non
     assert run(house, NOON_MS + 6000) > 0
 
 
-def test_records_wait_no_longer_than_the_largest_lag(tmp_path: Path) -> None:
+def test_max_compaction_lag_ms_overrides_the_dirty_ratio(tmp_path: Path) -> None:
     """KIP-354."""
     house = compacted(tmp_path, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000", segment_ms=str(10**12))
     for _ in range(10):
@@ -352,7 +352,7 @@ def test_records_wait_no_longer_than_the_largest_lag(tmp_path: Path) -> None:
     assert house.log.config.roll_after_ms(0) == 1000
 
 
-def test_replaced_files_are_removed_when_their_time_is_over(tmp_path: Path) -> None:
+def test_replaced_files_are_removed_after_file_delete_delay_ms(tmp_path: Path) -> None:
     house = compacted(tmp_path, file_delete_delay_ms="5000")
     filled_segments(house, 40, keys=3)
     run(house)

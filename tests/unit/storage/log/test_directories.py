@@ -85,7 +85,7 @@ def test_many_partitions_of_a_long_name_are_deleted_and_created_again(tmp_path: 
     assert names(tmp_path) == sorted(f"{name}-{partition}" for partition in range(12))
 
 
-def test_directories_of_no_topic_are_put_aside_again_and_again(tmp_path: Path) -> None:
+def test_repeated_stray_directories_are_all_renamed(tmp_path: Path) -> None:
     """The metadata of the topic is gone after each crash, as when it was deleted and the broker was killed."""
     house = LogHouse(tmp_path)
     house.partitions.clear()

@@ -30,7 +30,7 @@ def filled(tmp_path: Path, count: int, *, step_ms: int = 0, **configs: str) -> L
     return house
 
 
-def test_segments_go_when_their_newest_record_is_too_old(tmp_path: Path) -> None:
+def test_segments_past_retention_ms_are_deleted(tmp_path: Path) -> None:
     house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
 
     assert apply_retention(house.log, NOON_MS) == 2

@@ -264,7 +264,7 @@ def test_duplicate_batch_is_answered_with_its_first_offset(house: LogHouse) -> N
     assert house.log.end_offset == 8
 
 
-def test_only_five_batches_are_remembered(house: LogHouse) -> None:
+def test_last_five_batches_of_a_producer_are_remembered(house: LogHouse) -> None:
     for sequence in range(6):
         house.log.append(sequenced(sequence))
 

@@ -9,7 +9,7 @@ import pytest
 from klamm.storage.log.housekeeping import with_pauses
 
 
-def test_other_tasks_run_once_per_so_many_items() -> None:
+def test_other_tasks_run_after_a_fixed_number_of_items() -> None:
     turns = 0
 
     async def count_turns() -> None:

@@ -42,7 +42,7 @@ def test_open_transaction_below_the_recovery_point_survives_a_power_cut(tmp_path
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_retention_leaves_no_gap_when_only_some_of_its_renames_survive(tmp_path: Path, seed: int) -> None:
+def test_partial_rename_of_expired_segments_leaves_no_gap(tmp_path: Path, seed: int) -> None:
     here, cut = tmp_path / "here", tmp_path / "cut"
     here.mkdir()
     disk = RecordedDisk(here)
@@ -66,7 +66,7 @@ def test_retention_leaves_no_gap_when_only_some_of_its_renames_survive(tmp_path:
         assert log.log_start_offset in {0, 6}, (left.moment, left.operation)
 
 
-def test_producers_of_a_longer_log_are_not_believed_when_the_log_is_as_long_again(tmp_path: Path) -> None:
+def test_producer_snapshot_of_a_longer_truncated_log_is_ignored(tmp_path: Path) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("kept"))
     asyncio.run(flush_and_checkpoint(house))

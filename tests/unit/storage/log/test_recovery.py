@@ -192,7 +192,7 @@ def test_producer_below_the_recovery_point_survives_a_crash(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"version": 2, "offset": 0, "producers": []}', '{"version": 1}', "[]"])
-def test_damaged_producer_files_are_passed_over(tmp_path: Path, damage: str) -> None:
+def test_corrupt_producer_snapshot_is_ignored(tmp_path: Path, damage: str) -> None:
     house = LogHouse(tmp_path)
     house.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=0))
     house.log.save_state()
@@ -246,7 +246,7 @@ def test_checkpoints_and_partition_metadata_use_kafkas_format(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("text", ["", "1\n0\n", "0\n2\nt 0 5\n", "0\n1\nnonsense\n", "0\n1\nt x 5\n"])
-def test_damaged_checkpoints_are_passed_over(tmp_path: Path, text: str) -> None:
+def test_corrupt_checkpoint_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "checkpoint").write_text(text)
 
     assert read_offsets(tmp_path / "checkpoint") == {}

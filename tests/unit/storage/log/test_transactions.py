@@ -132,7 +132,7 @@ def test_deleted_records_of_open_transaction_do_not_block_readers(tmp_path: Path
     assert committed_values(log) == ["z"]
 
 
-def test_retention_takes_the_index_with_its_segment(tmp_path: Path) -> None:
+def test_retention_deletes_the_transaction_index_with_its_segment(tmp_path: Path) -> None:
     house = LogHouse(tmp_path, segment_bytes="200", retention_bytes="0")
     for sequence in range(10):
         write(house.log, 1, "x" * 100, sequence=sequence)

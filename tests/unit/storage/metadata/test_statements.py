@@ -155,7 +155,7 @@ def assert_holds(store: MetadataStore, model: Model) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(changes, max_size=6), st.booleans()), max_size=12))
-def test_any_sequence_of_changes_loads_back_as_its_meaning(steps: Sequence[tuple[list[Change], bool]]) -> None:
+def test_any_sequence_of_changes_loads_the_resulting_state(steps: Sequence[tuple[list[Change], bool]]) -> None:
     """However the changes are spread over submissions and commits."""
     model = Model()
 

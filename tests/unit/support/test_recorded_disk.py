@@ -76,7 +76,9 @@ def found(disk: RecordedDisk, *fates: str | None) -> tuple[set[str], set[str]]:
         ),
     ],
 )
-def test_unsynced_changes_follow_their_fate(tmp_path: Path, fate: str, names: set[str], sectors: set[str]) -> None:
+def test_unsynced_changes_are_lost_or_kept_by_the_chosen_fate(
+    tmp_path: Path, fate: str, names: set[str], sectors: set[str]
+) -> None:
     assert found(recorded(tmp_path / "disk", change), fate) == (names, sectors)
 
 
@@ -88,7 +90,7 @@ def test_names_and_file_contents_survive_independently(tmp_path: Path) -> None:
     assert outcomes >= {(True, b"ooo"), (True, b"nnn"), (False, b"ono"), (True, b"ono")}
 
 
-def test_synced_changes_survive_every_fate(tmp_path: Path) -> None:
+def test_synced_changes_are_always_kept(tmp_path: Path) -> None:
     assert found(recorded(tmp_path / "disk", change, sync), None, *FATES) == ({"xyz"}, {"nnn"})
 
 

@@ -151,7 +151,7 @@ class BrokerApp:
             metrics.watch(services, traffic=traffic, connections=lambda: self._server.connection_count)
             from klamm.broker.page import BrokerPage  # noqa: PLC0415  # not needed without metrics
 
-            metrics.add_views(BrokerPage(services, client_registry).views)
+            metrics.add_views(BrokerPage(services, client_registry, metrics.activity).views)
 
     @classmethod
     async def start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from klamm.client_config_runtime.enforcement import report_client_configs
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.monitoring.http import HttpListener
+from klamm.page.activity import ActivitySampler
 from klamm.policy_runtime.metrics import report_decisions
 from klamm.server.metrics import RequestMetrics
 
@@ -40,6 +42,11 @@ class Metrics:
         self._config_changes: Counter[str] = Counter()
         self._started_at = time.time()
         self._services: Services | None = None
+        self.activity = ActivitySampler(
+            lambda: self._requests.request_count, lambda: () if self._services is None else (self._services.policies,)
+        )
+        """Requests, denials and waiting time, sampled while the pages are served."""
+        self._sampling: asyncio.Task[None] | None = None
         self._traffic: Traffic | None = None
         self._connections: Callable[[], int] = lambda: 0
         self._views: dict[str, View] = {}
@@ -57,9 +64,12 @@ class Metrics:
     async def listen(self, sock: socket.socket) -> None:
         """Serve the pages on a bound socket."""
         await self._http.listen(sock)
+        self._sampling = asyncio.create_task(self.activity.keep_sampling())
 
     async def close(self) -> None:
         """Stop serving the pages."""
+        if self._sampling is not None:
+            self._sampling.cancel()
         await self._http.close()
 
     def page(self) -> str:

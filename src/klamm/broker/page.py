@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_config_runtime.view import CLIENTS_PAGE, client_documents, clients_document
 from klamm.configs.values import format_value
 from klamm.display import counted
+from klamm.page.activity import activity_plots
 from klamm.page.changes import MAX_CHANGES, changes_section
 from klamm.page.clients import client_warnings, clients_section
 from klamm.page.html import (
@@ -36,6 +38,7 @@ from klamm.page.html import (
     time_text,
     warning_list,
 )
+from klamm.page.plot import STYLE as PLOT_STYLE
 from klamm.page.policies import policies_document, policies_section, policy_warnings
 from klamm.page.topics import (
     config_documents,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.coordinator import DescribedGroup
     from klamm.broker.topics.catalog import Topic
     from klamm.monitoring.http import View
+    from klamm.page.activity import ActivitySampler
     from klamm.page.html import Query
     from klamm.page.views import Document
     from klamm.server.client_registry import ClientRegistry
@@ -77,11 +81,13 @@ class BrokerPage:
     Args:
         services: Services of the broker.
         client_registry: Connected and recently disconnected clients.
+        activity: Requests, denials and waiting time of the last 15 minutes.
     """
 
-    def __init__(self, services: Services, client_registry: ClientRegistry) -> None:
+    def __init__(self, services: Services, client_registry: ClientRegistry, activity: ActivitySampler) -> None:
         self._services = services
         self._client_registry = client_registry
+        self._activity = activity
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -107,7 +113,7 @@ class BrokerPage:
             parts = await self._group_page(group, query, slices)
         else:
             parts = await self._overview(query, slices)
-        return HTML, document("klamm broker", [await self._head(slices), *parts])
+        return HTML, document("klamm broker", [await self._head(slices), *parts], style=PLOT_STYLE)
 
     async def _clients_document(self, _query: Query) -> Document:
         """Return the document of ``GET /clients.json``."""
@@ -141,6 +147,7 @@ class BrokerPage:
         policies = policies_document(self._services.policies)
         return [
             warning_list([*await self._warnings(), *client_warnings(clients), *policy_warnings(policies)]),
+            activity_plots(self._activity.samples, until_s=time.time()),
             filter_form(text, hint="part of a topic, group or client"),
             topics_section(await self._topics(query, slices, ROWS), query, facts=[("Size", "number", _size)]),
             section("Groups", table(await self._groups(text, query, slices), query)),
@@ -179,7 +186,7 @@ class BrokerPage:
         try:
             changes, damaged = await asyncio.to_thread(read_sound_history, directory, limit=MAX_CHANGES)
         except DataDirectoryError as error:
-            return section("Latest changes", f'<p class="soft">{shown(str(error))}</p>')
+            return changes_section((), query, problem=str(error))
         return changes_section(changes, query, damaged=damaged)
 
     # -- topics

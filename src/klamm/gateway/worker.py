@@ -63,7 +63,10 @@ async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
     try:
         await app.start()
         dealt.send({"ready": True, "why_not_ready": app.why_not_ready()})
-        await _first_of(signals.stop.wait(), _report(app, dealt, metrics, settings), _answer(app, dealt))
+        work = [signals.stop.wait(), _report(app, dealt, metrics, settings), _answer(app, metrics, dealt)]
+        if settings.metrics is not None:
+            work.append(metrics.activity.keep_sampling())
+        await _first_of(*work)
     finally:
         await app.stop()
 
@@ -98,14 +101,14 @@ async def _report(
         await asyncio.sleep(REPORT_S)
 
 
-async def _answer(app: GatewayApp, dealt: PassedConnections) -> None:
+async def _answer(app: GatewayApp, metrics: GatewayMetrics, dealt: PassedConnections) -> None:
     """Send the status of this process whenever the parent asks for it."""
     asked: asyncio.Queue[int] = asyncio.Queue()
     dealt.on_status = asked.put_nowait
     while True:
         number = await asked.get()
         try:
-            status = await encoded({"number": number, **await process_status(app)})
+            status = await encoded({"number": number, **await process_status(app, metrics.activity)})
         except Exception:
             logger.exception("The status of this process cannot be reported")
         else:

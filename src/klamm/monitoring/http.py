@@ -22,12 +22,13 @@ MAX_CONNECTIONS: Final = 16
 """Number of connections that may be open. One more ends the oldest: a scrape takes milliseconds, so that one is silent
 or slow. Without a limit, strangers could use up the file descriptors of the process.
 """
-_NO_SCRIPTS: Final = (
-    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self';"
+_SCRIPTS: Final = " script-src 'unsafe-inline'; connect-src 'self';"
+_VIEW_HEADERS: Final = (
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self';{}"
     " frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
     "Cache-Control: no-store\r\n"
 )
-"""Headers of a view: it needs no script, and neither scripts nor other sites may use it."""
+"""Headers of a view: other sites may not use it, nor may scripts unless the view has one of its own."""
 _METRICS: Final = "/metrics"
 LIMIT_S: Final = 10.0
 """Time limit of one request in seconds, however slow its client is."""
@@ -66,6 +67,7 @@ class HttpListener:
         views: Coroutine functions that return content type and text for the query of the request, by path.
         checks: Functions that return why a check fails, None when it succeeds, by path. A failed one is status 503.
         remarks: Functions that return a warning to add to the text of a check that succeeds, by path.
+        has_scripts: Whether views have scripts of their own.
     """
 
     def __init__(
@@ -74,7 +76,10 @@ class HttpListener:
         views: Mapping[str, View] = MappingProxyType({}),
         checks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
         remarks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
+        *,
+        has_scripts: bool = False,
     ) -> None:
+        self._view_headers = _VIEW_HEADERS.format(_SCRIPTS if has_scripts else "")
         self._pages = pages
         self._checks = checks
         self._remarks = remarks
@@ -122,7 +127,7 @@ class HttpListener:
         view = self._views.get(path)
         if view is not None:
             content_type, text = await view(dict(parse_qsl(query, keep_blank_values=True)))
-            return _response("200 OK", content_type, text, _NO_SCRIPTS, has_body=method == "GET")
+            return _response("200 OK", content_type, text, self._view_headers, has_body=method == "GET")
         if path in self._checks:
             failure = self._checks[path]()
             status = "200 OK" if failure is None else "503 Service Unavailable"

@@ -7,6 +7,8 @@
 ``topics``      Topics, and configs with their values and origins
 ``changes``     Latest config changes
 ``plot``        Small plots of recent values as inline SVG
+``samples``     Samples of the last 15 minutes for the plots
+``activity``    Requests, denials and waiting time of a server: their sampler and their plots
 ``views``       Functions that serve a document as JSON
 ==============  ======================================================================================================
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.configs.durations import value_in_words
 from klamm.display import counted
-from klamm.page.html import Cell, Table, section, short, table, time_text
+from klamm.page.html import Cell, Table, section, short, shown, table, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,17 @@ MAX_CHANGES: Final = 10
 """Number of changes on the page. ``klamm configs history`` shows all of them."""
 
 
-def changes_section(changes: Sequence[RecordedChange], query: Query, *, damaged: int = 0) -> str:
-    """Return the part of the page with the latest changes, the latest one first, and the number of damaged entries."""
+def changes_section(
+    changes: Sequence[RecordedChange], query: Query, *, damaged: int = 0, problem: str | None = None
+) -> str:
+    """Return the part of the page with the latest changes.
+
+    Args:
+        changes: The changes, the latest one first.
+        query: Query of the page.
+        damaged: Number of entries of the history that cannot be read.
+        problem: Reason why the history cannot be read at present, plain text; None if it can.
+    """
     content = Table(
         heads=[
             ("Time", ""), ("Resource", ""), ("Config", ""), ("Before", "extra"), ("After", ""), ("Changed by", "extra"),
@@ -39,7 +48,9 @@ def changes_section(changes: Sequence[RecordedChange], query: Query, *, damaged:
         empty="No change is recorded.",
     )  # fmt: skip
     remark = f'<p class="soft">{counted(damaged, "history item")} damaged and not shown</p>' if damaged else ""
-    return section("Latest changes", table(content, query) + remark)
+    warning = f'<p class="wait">{shown(problem)}</p>' if problem is not None else ""
+    shown_table = table(content, query) if changes or problem is None else ""
+    return section("Latest changes", warning + shown_table + remark)
 
 
 def _author(change: RecordedChange) -> str:

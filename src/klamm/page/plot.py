@@ -6,12 +6,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from klamm.page.html import shown
+from klamm.page.samples import WINDOW_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-WINDOW_S: Final = 900.0
-"""Seconds that a plot shows."""
+    from klamm.page.samples import Sample
+
 _WIDTH: Final = 300
 _HEIGHT: Final = 48
 
@@ -26,6 +27,29 @@ def plots(content: Sequence[str]) -> str:
     """Return plots side by side, or below each other on a narrow screen; empty HTML without plots."""
     figures = [plot for plot in content if plot]
     return f'<div class="plots">{"".join(figures)}</div>' if figures else ""
+
+
+def plots_of(
+    samples: Sequence[Sample], figures: Sequence[tuple[str, Callable[[float], str]]], *, until_s: float
+) -> str:
+    """Return a plot of each value of some samples over the last 15 minutes; empty HTML for less than two samples.
+
+    Args:
+        samples: The samples, the oldest one first.
+        figures: Name of each value, and the function that returns it as plain text.
+        until_s: Time at the right edge, in seconds since the epoch.
+    """
+    return plots(
+        [
+            plot(title, [(at_s, values[index]) for at_s, values in samples], until_s=until_s, text_of=text_of)
+            for index, (title, text_of) in enumerate(figures)
+        ]
+    )
+
+
+def count_text(value: float) -> str:
+    """Return a value as a whole number."""
+    return f"{value:,.0f}"
 
 
 def plot(

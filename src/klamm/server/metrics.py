@@ -38,6 +38,11 @@ class RequestMetrics:
         self._requests: dict[str, Histogram] = {route.api.key.name: Histogram() for route in routes.values()}
         self._errors: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def request_count(self) -> int:
+        """Number of completed requests."""
+        return sum(histogram.count for histogram in self._requests.values())
+
     def write(self, page: Page, *, connections: int, traffic: Traffic) -> None:
         """Add the metrics to a page."""
         asked = {name: histogram for name, histogram in self._requests.items() if histogram.count}

@@ -42,6 +42,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "create.topic.policy.class.name": "gateway_page_policy:Small",
         "create.topic.policy.mode": "audit",
         "bypass.known.hosts": "10.0.0.7",
+        "change.history.enable": "true",
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(directory))
@@ -100,6 +101,16 @@ def test_the_overview_leads_from_brokers_clients_and_policies_to_the_configs_of_
     # then
     assert "retention.ms\t4711\ttopic" in page.text()
     assert "cleanup.policy\tdelete\tdefault" in page.text()
+    page.close()
+
+
+def test_overview_shows_the_latest_changes(address: str, browser: Browser) -> None:
+    # when
+    page = browser.open(f"http://{address}/", width=1400)
+    text = page.text().partition("Latest changes")[2]
+    # then
+    assert "\tTOPIC:set\tretention.ms\tunset\t" in text
+    assert "\tTOPIC:large\tpartitions\tunset\t13\tUser:ANONYMOUS" in text
     page.close()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from klamm.page.plot import WINDOW_S, plot, plots
+from klamm.page.plot import plot, plots
+from klamm.page.samples import WINDOW_S
 
 NOW = 10_000.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -10,6 +11,7 @@ from klamm.gateway.frames.counts import MOST_CLIENT_IDS, OTHER
 from klamm.gateway.monitoring.page import GatewayPage
 from klamm.monitoring.exposition import CONTENT_TYPE, Page, merged
 from klamm.monitoring.http import HttpListener
+from klamm.page.activity import ActivitySampler
 from klamm.policy_runtime.metrics import LAST_RELOAD_SUCCESSFUL
 from klamm.protocol.api import api_name
 
@@ -39,9 +41,17 @@ class GatewayMetrics:
     def __init__(self, app: GatewayApp, settings: GatewaySettings) -> None:
         self._app = app
         self._started_at = time.time()
+        shared = app.shared
+        self.activity = ActivitySampler(
+            shared.figures.requests.counts.total,
+            lambda: [each.policies for each in shared.features if each.policies is not None],
+        )
+        """Requests, denials and waiting time of this process, sampled while the pages are served."""
+        self._page = GatewayPage(app, settings, self._started_at, self.activity)
+        self._sampling: asyncio.Task[None] | None = None
         self._http = HttpListener(
             {"/metrics": lambda: (CONTENT_TYPE, self.page())},
-            GatewayPage(app, settings, self._started_at).views,
+            self._page.views,
             checks={"/ready": app.why_not_ready, "/live": lambda: None},
             remarks={"/ready": app.remark},
         )
@@ -49,10 +59,14 @@ class GatewayMetrics:
     async def listen(self, sock: socket.socket) -> None:
         """Serve the pages on a bound socket."""
         await self._http.listen(sock)
+        self._sampling = asyncio.create_task(self.activity.keep_sampling())
 
     async def close(self) -> None:
         """Stop serving the pages."""
+        if self._sampling is not None:
+            self._sampling.cancel()
         await self._http.close()
+        await self._page.close()
 
     def page(self) -> str:
         """Return all metrics in Prometheus' text format. Those of several processes are added."""

@@ -1,4 +1,4 @@
-"""Page of a gateway for browsers, and its documents: gateways, upstream brokers, clients, policies and topics."""
+"""Page of a gateway for browsers, and its documents: gateways, brokers, clients, policies, topics and changes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_document
 from klamm.clock import wall_clock_ms
 from klamm.display import counted
+from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
 from klamm.gateway.client_configs.settings import read_client_config_settings
+from klamm.gateway.history.feature import ENABLE
+from klamm.gateway.history.log import TOPIC
+from klamm.gateway.monitoring.changes import LatestChanges
 from klamm.gateway.monitoring.status import merged_status, process_status
 from klamm.gateway.upstream.topics import NAMES_KEPT_S, TOPICS_KEPT_S, UpstreamTopics, state_of
+from klamm.page.activity import activity_plots
+from klamm.page.changes import changes_section
 from klamm.page.clients import client_warnings, clients_section
 from klamm.page.html import (
     DETAIL_ROWS,
@@ -29,6 +35,7 @@ from klamm.page.html import (
     time_text,
     warning_list,
 )
+from klamm.page.plot import STYLE as PLOT_STYLE
 from klamm.page.policies import policies_section, policy_warnings
 from klamm.page.topics import configs_section, missing_topic, topics_document, topics_section
 from klamm.page.views import HTML, POLICIES_PAGE, TOPICS_PAGE, json_view
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from klamm.gateway.app import GatewayApp
     from klamm.gateway.settings import GatewaySettings
     from klamm.monitoring.http import View
+    from klamm.page.activity import ActivitySampler
     from klamm.page.html import Query
     from klamm.page.views import Document
 
@@ -61,14 +69,21 @@ class GatewayPage:
         app: The gateway.
         settings: Settings of the gateway.
         started_at: Start of the gateway, in seconds since the epoch.
+        activity: Requests, denials and waiting time of this process.
     """
 
-    def __init__(self, app: GatewayApp, settings: GatewaySettings, started_at: float) -> None:
+    def __init__(
+        self, app: GatewayApp, settings: GatewaySettings, started_at: float, activity: ActivitySampler
+    ) -> None:
         self._app = app
         self._settings = settings
         self._started_at = started_at
         self._topics = UpstreamTopics(app.upstream.admin)
+        self._activity = activity
         self._has_client_configs = read_client_config_settings(settings.configs) is not None
+        histories = {TOPIC: settings.configs.get(ENABLE) == "true", HISTORY_TOPIC: self._has_client_configs}
+        topics = [topic for topic, is_kept in histories.items() if is_kept]
+        self._changes = LatestChanges(settings.upstream, topics) if topics else None
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -92,14 +107,20 @@ class GatewayPage:
         """
         topic = query.get("topic")
         parts = await self._overview(query) if topic is None else await self._topic_page(topic, query)
-        return HTML, document("klamm gateway", [self._head(), *parts])
+        return HTML, document("klamm gateway", [self._head(), *parts], style=PLOT_STYLE)
+
+    async def close(self) -> None:
+        """Close the connections over which changes are read."""
+        if self._changes is not None:
+            await self._changes.close()
 
     # -- documents
 
     async def _status(self) -> Document:
         """Return the status of all processes that serve connections."""
         pool = self._app.pool
-        return await merged_status([await process_status(self._app)] if pool is None else await pool.statuses())
+        statuses = [await process_status(self._app, self._activity)] if pool is None else await pool.statuses()
+        return await merged_status(statuses)
 
     async def _clients_document(self, _query: Query) -> Document:
         status = await self._status()
@@ -200,13 +221,23 @@ class GatewayPage:
         warnings = [*_warnings(gateway, status, topics), *client_warnings(clients), *policy_warnings(policies)]
         return [
             warning_list(warnings),
+            activity_plots(status["activity"], until_s=time.time()),
             filter_form(query.get("q", ""), hint="part of a topic or client"),
             section("Gateways", table(_gateways_table(gateway), query)),
             section("Upstream brokers", table(_brokers_table(gateway, query), query)),
             clients_section(clients, query, has_configs=self._has_client_configs),
             policies_section(policies, query),
             topics_section(topics, query, facts=[("State", "", state_of)], note=_NOTE),
+            await self._changes_section(query),
         ]
+
+    async def _changes_section(self, query: Query) -> str:
+        """Return the part of the page with the latest changes; empty HTML for a gateway without a history."""
+        if self._changes is None:
+            return ""
+        changes = await self._changes.latest()
+        failure = self._changes.failure
+        return changes_section(changes, query, problem=None if failure is None else f"The history: {failure}")
 
     async def _topic_page(self, name: str, query: Query) -> list[str]:
         found = (await self._topics_on_page({"topic": name}, 1))["topics"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from klamm.page.activity import merged_activity
 from klamm.page.clients import merged_clients
 from klamm.page.policies import merged_policies, policies_document
 
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
 
     from klamm.gateway.app import GatewayApp
     from klamm.gateway.relay.shared import Shared
+    from klamm.page.activity import ActivitySampler
     from klamm.page.views import Document
 
 MOST_CLIENTS: Final = 10_000
 """Clients in the status of one process. Connected ones come first."""
 
 
-async def process_status(app: GatewayApp) -> Document:
-    """Return what this process knows about its clients, its policies and its connections to the brokers."""
+async def process_status(app: GatewayApp, activity: ActivitySampler) -> Document:
+    """Return what this process knows about its clients, policies, activity and connections to the brokers."""
     shared = app.shared
     lister = next((each for each in shared.features if each.lists_clients), None)
     found = _plain_clients(shared) if lister is None else await lister.clients()
@@ -32,6 +34,7 @@ async def process_status(app: GatewayApp) -> Document:
         "warnings": [warning for each in shared.features for warning in each.warnings()],
         "connections": dict(Counter(str(relay.peer.node_id) for relay in shared.connections)),
         "attempts": [[address, is_open, count] for (address, is_open), count in app.upstream.attempts.items()],
+        "activity": list(activity.samples),
     }
 
 
@@ -64,5 +67,6 @@ async def merged_status(statuses: Sequence[Document | None]) -> Document:
         "warnings": list(dict.fromkeys(warning for status in known for warning in status["warnings"])),
         "connections": dict(connections),
         "attempts": [[address, is_open, count] for (address, is_open), count in attempts.items()],
+        "activity": merged_activity(status["activity"] for status in known),
         "silent": len(statuses) - len(known),
     }

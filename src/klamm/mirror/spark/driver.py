@@ -113,7 +113,7 @@ class ControlLoops:
         if address is None:
             return contextlib.nullcontext()
         from klamm.mirror.status.live import status_server, watch  # noqa: PLC0415 - loaded only if metrics are served
-        from klamm.mirror.status.samples import Samples  # noqa: PLC0415
+        from klamm.page.samples import Samples  # noqa: PLC0415
 
         samples = Samples()
         try:

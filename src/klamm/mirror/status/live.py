@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from klamm.admin import KafkaApiError
@@ -21,10 +22,12 @@ from klamm.mirror.cluster_admin import admin_client, topic_configs
 from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import render
-from klamm.mirror.status.samples import SAMPLE_EVERY_S
+from klamm.mirror.status.samples import flow_values
 from klamm.mirror.topics.plans import config_differences
 from klamm.monitoring.exposition import CONTENT_TYPE
 from klamm.monitoring.http import HttpListener
+from klamm.page.samples import SAMPLE_EVERY_S
+from klamm.page.views import HTML
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +42,9 @@ if TYPE_CHECKING:
         PartitionStatus,
     )
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.mirror.status.samples import Samples
+    from klamm.monitoring.http import View
+    from klamm.page.html import Query
+    from klamm.page.samples import Samples
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +59,20 @@ class WatchServer:
         host: Address to listen on.
         port: Port to listen on. 0 means any free port; see ``address``.
         pages: Function that returns content type and text, by path. Called in the server's thread.
+        views: Coroutine function that returns content type and text for the query of the request, by path.
 
     Raises:
         OSError: This process cannot listen on the address.
     """
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], tuple[str, str]]]) -> None:
-        self._listener = HttpListener(pages)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        pages: Mapping[str, Callable[[], tuple[str, str]]],
+        views: Mapping[str, View] = MappingProxyType({}),
+    ) -> None:
+        self._listener = HttpListener(pages, views, has_scripts=True)
         self._socket = socket.create_server((host, port), family=_family(host))
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         """Host and port the server is bound to."""
@@ -120,19 +132,21 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
     Raises:
         OSError: The mirror cannot listen on this address.
     """
+
+    async def view(query: Query) -> tuple[str, str]:
+        snapshots = status.snapshot(), status.drift(), groups.snapshot(), samples.by_name()
+        return HTML, render(*snapshots, at_s=time.time(), wanted=query.get("q", ""))
+
     return WatchServer(
         *address,
         {
-            "/": lambda: (
-                "text/html; charset=utf-8",
-                render(status.snapshot(), status.drift(), groups.snapshot(), samples.by_flow(), at_s=time.time()),
-            ),
             "/metrics": lambda: (
                 CONTENT_TYPE,
                 metrics_page(status.snapshot(), status.drift(), groups.snapshot()).text(),
             ),
             "/status.json": lambda: ("application/json", _as_json(status, groups)),
         },
+        {"/": view},
     )
 
 
@@ -160,9 +174,10 @@ def watch(server: WatchServer, flows: Sequence[FlowSettings], status: MirrorStat
 
 def _sample(status: MirrorStatus, samples: Samples, ended: threading.Event) -> None:
     """Take a sample of each flow periodically until ``ended``."""
-    samples.add(time.time(), status.snapshot())
-    while not ended.wait(SAMPLE_EVERY_S):
-        samples.add(time.time(), status.snapshot())
+    while True:
+        samples.add(time.time(), {flow.flow: flow_values(flow) for flow in status.snapshot()})
+        if ended.wait(SAMPLE_EVERY_S):
+            return
 
 
 def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:

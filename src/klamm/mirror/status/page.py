@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 from klamm.configs.durations import value_in_words
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.page.html import Cell, Table, document, shown, table, time_text
+from klamm.mirror.status.samples import FIGURES
+from klamm.page.html import Cell, Table, document, filter_form, shown, table, time_text
 from klamm.page.plot import STYLE as PLOT_STYLE
-from klamm.page.plot import plot, plots
+from klamm.page.plot import plots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         MirroredGroupOffset,
         PartitionStatus,
     )
-    from klamm.mirror.status.samples import Sample
+    from klamm.page.samples import Sample
 
 MAX_ROWS: Final = 500
 """Maximum number of rows per table. A page for 10,000 partitions must remain readable."""
@@ -96,6 +97,17 @@ class _TopicLine:
     reason: str
 
 
+class _Filter(NamedTuple):
+    """Filter of all tables."""
+
+    wanted: str
+    """Part of a name, in lower case. Empty: all names are accepted."""
+
+    def accepts(self, *names: str) -> bool:
+        """Return whether one of the names has the wanted part."""
+        return any(self.wanted in name.lower() for name in names)
+
+
 def render(
     flows: Sequence[FlowProgress],
     drift: Mapping[str, Sequence[ConfigDifference]],
@@ -103,6 +115,7 @@ def render(
     samples: Mapping[str, Sequence[Sample]] = MappingProxyType({}),
     *,
     at_s: float,
+    wanted: str = "",
 ) -> str:
     """Return the page as HTML.
 
@@ -112,20 +125,27 @@ def render(
         groups: State of the mirrored consumer groups by flow. A flow without an entry does not mirror groups.
         samples: Samples of the last 15 minutes by flow, the oldest one first. A flow with less than two has no plots.
         at_s: Time of the page, in seconds since the epoch.
+        wanted: Part of the name of a topic or a group. Tables show only rows with it, in upper or lower case; sums
+            cover all topics. Empty: no filter.
     """
-    body = [
-        part
-        for flow in flows
-        for part in _flow(flow, drift.get(flow.flow), groups.get(flow.flow), _plots(samples.get(flow.flow, ()), at_s))
-    ]
-    head = '<h1>klamm mirror</h1><p id="away" role="status"></p>\n<main>'
+    filtered = _Filter(wanted.lower())
+    body: list[str] = []
+    for flow in flows:
+        plotted = plots_of(samples.get(flow.flow, ()), FIGURES, until_s=at_s)
+        body += _flow(flow, drift.get(flow.flow), groups.get(flow.flow), plotted, filtered)
+    head = '<h1>klamm mirror</h1><p id="away" role="status"></p>\n'
+    head += filter_form(wanted, hint="part of a topic or group") + "<main>"
     head += f'<p class="soft">{time_text(at_s)}</p>'
     script = _SCRIPT % (PATIENCE_S * 1000, REFRESH_S * 1000, REFRESH_S * 1000)
     return document("klamm mirror", [head, *body, "</main>"], style=f"{_STYLE}{PLOT_STYLE}", script=script)
 
 
 def _flow(
-    flow: FlowProgress, differences: Sequence[ConfigDifference] | None, groups: FlowGroups | None, plotted: str
+    flow: FlowProgress,
+    differences: Sequence[ConfigDifference] | None,
+    groups: FlowGroups | None,
+    plotted: str,
+    filtered: _Filter,
 ) -> list[str]:
     """Return the section of one flow."""
     name = shown(flow.flow.replace("->", " \u2192 "))
@@ -139,35 +159,19 @@ def _flow(
         f'<p class="soft">{flow.copied:,} of {flow.total:,} records, {flow.records_per_s:,.0f} records/s, '
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
         plotted,
-        *_topics(flow),
-        *_rejected(flow),
-        *_differences(flow.flow, differences),
-        *([] if groups is None else _groups(flow.flow, groups)),
+        *_topics(flow, filtered),
+        *_rejected(flow, filtered),
+        *_differences(flow.flow, differences, filtered),
+        *([] if groups is None else _groups(flow.flow, groups, filtered)),
     ]
 
 
-def _plots(samples: Sequence[Sample], at_s: float) -> str:
-    """Return the plots of rate, lag and latency of a flow over the last 15 minutes."""
-    rates = [(sample.at_s, sample.records_per_s) for sample in samples]
-    lags = [(sample.at_s, sample.lag) for sample in samples]
-    latencies = [(sample.at_s, sample.latency_ms) for sample in samples]
-    return plots(
-        [
-            plot("Records/s", rates, until_s=at_s, text_of=_count),
-            plot("Lag", lags, until_s=at_s, text_of=_count),
-            plot("Latency", latencies, until_s=at_s, text_of=lambda value: f"{value:,.0f} ms"),
-        ]
-    )
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _topics(flow: FlowProgress) -> list[str]:
-    lines = _topic_lines(flow.partitions)
-    if not lines:
+def _topics(flow: FlowProgress, filtered: _Filter) -> list[str]:
+    if not flow.partitions:
         return ["<p>No partition is copied yet.</p>"]
+    lines = [line for line in _topic_lines(flow.partitions) if filtered.accepts(line.remote_topic)]
+    if not lines:
+        return ['<p class="soft">No topic has this in its name.</p>']
     heads = (
         ("Topic on the target", ""), ("Records", "number extra"), ("Copied", ""), ("Records/s", "number extra"),
         ("MB/s", "number extra"), ("Lag", "number"), ("State", ""),
@@ -237,23 +241,27 @@ def _note(text: str, *, span: int) -> list[Cell]:
     return [Cell(text, kind="note", span=span)] if text else []
 
 
-def _rejected(flow: FlowProgress) -> list[str]:
-    if not flow.rejected:
+def _rejected(flow: FlowProgress, filtered: _Filter) -> list[str]:
+    rejected = [(name, reason) for name, reason in flow.rejected if filtered.accepts(name)]
+    if not rejected:
         return []
-    rows = [[Cell(name), Cell(reason)] for name, reason in flow.rejected[:MAX_ROWS]]
+    rows = [[Cell(name), Cell(reason)] for name, reason in rejected[:MAX_ROWS]]
     heads = (("Topic", ""), ("Reason", ""))
     return [
         "<h3>Topics that the target rejected</h3>",
-        _folded(f"rejected-{flow.flow}", heads, rows, total=len(flow.rejected), kind="rejected"),
+        _folded(f"rejected-{flow.flow}", heads, rows, total=len(rejected), kind="rejected"),
     ]
 
 
-def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> list[str]:
+def _differences(flow: str, differences: Sequence[ConfigDifference] | None, filtered: _Filter) -> list[str]:
     """Return the section with config differences. Drift comes first."""
     if differences is None:
         return ['<p class="soft">The configs of both sides have not been compared yet.</p>']
     if not differences:
         return ['<p class="soft">The configs of all topics are the same on both sides.</p>']
+    differences = [row for row in differences if filtered.accepts(row.topic)]
+    if not differences:
+        return ['<p class="soft">No topic whose configs differ has this in its name.</p>']
     rows = [_difference_row(row) for row in sorted(differences, key=_drift_first)[:MAX_ROWS]]
     drift = sum(row.is_drift for row in differences)
     heads = (("Topic", ""), ("Config", ""), ("Source", ""), ("Target", ""))
@@ -263,21 +271,25 @@ def _differences(flow: str, differences: Sequence[ConfigDifference] | None) -> l
     ]
 
 
-def _groups(flow: str, groups: FlowGroups) -> list[str]:
+def _groups(flow: str, groups: FlowGroups, filtered: _Filter) -> list[str]:
     """Return the section with consumer groups. Groups with a problem come first, skipped groups last."""
     parts = ["<h3>Consumer groups</h3>"]
     if groups.problem:
         parts.append(f'<p class="WAITING">{shown(groups.problem)}</p>')
     parts += [f'<p class="WAITING">{shown(damage)}</p>' for damage in groups.damage]
-    rows = [_group_row(row) for row in sorted(groups.offsets, key=_reason_first)[:MAX_ROWS]]
-    rows += [[Cell(group), Cell(reason, kind="soft", span=4)] for group, reason in groups.skipped[:MAX_ROWS]]
+    offsets = [row for row in groups.offsets if filtered.accepts(row.group, row.remote_topic)]
+    skipped = [(group, reason) for group, reason in groups.skipped if filtered.accepts(group)]
+    rows = [_group_row(row) for row in sorted(offsets, key=_reason_first)[:MAX_ROWS]]
+    rows += [[Cell(group), Cell(reason, kind="soft", span=4)] for group, reason in skipped[:MAX_ROWS]]
+    if not rows and (groups.offsets or groups.skipped):
+        return [*parts, '<p class="soft">No group has this in its name or in that of a topic.</p>']
     if not rows:
         return [*parts, '<p class="soft">No group has an offset on a mirrored topic.</p>']
     heads = (
         ("Group", ""), ("Topic on the target", ""), ("Partition", "number"), ("Offset on the source", "number extra"),
         ("Translated", "number"),
     )  # fmt: skip
-    total = len(groups.offsets) + len(groups.skipped)
+    total = len(offsets) + len(skipped)
     return [*parts, _folded(f"groups-{flow}", heads, rows, total=total, kind="groups")]
 
 

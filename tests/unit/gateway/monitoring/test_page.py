@@ -13,6 +13,7 @@ from klamm.gateway.monitoring.page import GatewayPage
 from klamm.gateway.settings import read_settings
 from klamm.gateway.upstream.topology import FILE_NAME, Topology
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.page.activity import ActivitySampler
 from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ STATUS: dict[str, Any] = {
     "warnings": [f"topic: {HOSTILE}{number}" for number in range(7)],
     "connections": {"1": 1},
     "attempts": [["kafka-1:9092", True, 4], ["kafka-1:9092", False, 2]],
+    "activity": [],
 }
 STARTED_AT = 1_767_225_600.0
 CONFIGS = {
@@ -75,7 +77,8 @@ def page(directory: Path, *, is_reachable: bool = True, configs: Mapping[str, st
         base_address=topology.base,
         why_not_ready=lambda: None,
     )
-    return GatewayPage(cast("GatewayApp", app), read_settings(configs), STARTED_AT)
+    activity = ActivitySampler(lambda: 0, lambda: ())
+    return GatewayPage(cast("GatewayApp", app), read_settings(configs), STARTED_AT, activity)
 
 
 def test_names_are_escaped_and_credentials_are_on_no_page(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from klamm.mirror.progress.flow_progress import (
     MirrorStatus,
 )
 from klamm.mirror.status.page import MAX_ROWS, render
-from klamm.mirror.status.samples import SAMPLE_EVERY_S, Samples
+from klamm.mirror.status.samples import flow_values
 from klamm.mirror.topics.plans import TARGET_DEFAULT
+from klamm.page.samples import Samples
 from tests.support.mirror_status import progress_row
 
 
@@ -45,6 +46,22 @@ def test_topics_are_sorted_by_lag() -> None:
         ("A.low", "10 / 11", "1"),
     ]
     assert ["90%" in row[2] for row in rows] == [False, True]
+
+
+def test_filter_leaves_out_other_topics_groups_and_differences_but_not_their_sums() -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row(remote_topic="A.low", end_offset=11)])
+    status.update("one", [progress_row(topic="high", remote_topic="A.high", end_offset=5_010)])
+    status.set_drift("A->B", (_difference("retention.ms", rule="", is_drift=True),))
+    groups = {"A->B": FlowGroups(offsets=(), skipped=(("follow", "excluded"), ("other", "excluded")))}
+    # when
+    page = render(status.snapshot(), status.drift(), groups, at_s=0, wanted="LOW")
+    # then
+    assert [cells[0] for cells in _cells(page) if cells] == ["A.low", "follow"]
+    assert "20 of 5,021 records" in page
+    assert "No topic whose configs differ has this in its name." in page
+    assert 'value="LOW"' in page
 
 
 def test_topic_with_stopped_partition_shows_reason() -> None:
@@ -138,17 +155,9 @@ def test_flow_has_plots_of_rate_lag_and_latency() -> None:
     status.update("one", [progress_row(end_offset=30, records=10, **ages)])
     # when
     for at_s in (100.0, 105.0):
-        samples.add(at_s, status.snapshot())
-    page = render(status.snapshot(), {}, {}, samples.by_flow(), at_s=105.0)
+        samples.add(at_s, {flow.flow: flow_values(flow) for flow in status.snapshot()})
+    page = render(status.snapshot(), {}, {}, samples.by_name(), at_s=105.0)
     # then
     captions = re.findall("<figcaption[^>]*>(.*?)</figcaption>", page)
     assert [caption.partition(":")[0] for caption in captions] == ["Records/s", "Lag", "Latency"]
     assert captions[1:] == ["Lag: 20, highest of 15 min 20", "Latency: 4 ms, highest of 15 min 4 ms"]
-
-
-def test_samples_older_than_fifteen_minutes_are_dropped() -> None:
-    samples, flows = Samples(), MirrorStatus(["A->B"]).snapshot()
-    for number in range(500):
-        samples.add(number * SAMPLE_EVERY_S, flows)
-    kept = samples.by_flow()["A->B"]
-    assert kept[-1].at_s - kept[0].at_s == 900

@@ -15,11 +15,12 @@ from klamm.mirror.progress.flow_progress import (
 )
 from klamm.mirror.status.live import WatchServer
 from klamm.mirror.status.page import FIRST_ROWS, render
+from klamm.page.views import HTML
 from tests.support.mirror_status import progress_row
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -57,7 +58,7 @@ class Mirror:
         self.status.update("s", [progress_row(topic=topic, remote_topic=f"A.{topic}", end_offset=10 + lag)])
 
     def start(self) -> None:
-        self._server = WatchServer("127.0.0.1", self._port, {"/": self._page})
+        self._server = WatchServer("127.0.0.1", self._port, {}, {"/": self._view})
         self._server.__enter__()
 
     def stop(self) -> None:
@@ -65,8 +66,9 @@ class Mirror:
             self._server.__exit__(None, None, None)
             self._server = None
 
-    def _page(self) -> tuple[str, str]:
-        return "text/html; charset=utf-8", render(self.status.snapshot(), self.status.drift(), self.groups, at_s=0)
+    async def _view(self, query: Mapping[str, str]) -> tuple[str, str]:
+        wanted = query.get("q", "")
+        return HTML, render(self.status.snapshot(), self.status.drift(), self.groups, at_s=0, wanted=wanted)
 
     def __enter__(self) -> Self:
         self.start()
@@ -133,6 +135,24 @@ def test_topics_have_progress_bars_and_stopped_ones_come_first(page: Page) -> No
         assert share == pytest.approx(int(text.rstrip("%")) / 100, abs=0.02)
     assert page.errors == []
     assert set(page.requests) == {page.requests[0]}
+
+
+def test_filter_shows_topics_with_a_part_of_the_name_and_stays_when_the_page_is_refreshed(page: Page) -> None:
+    # given
+    page.evaluate("document.querySelector('input[name=q]').value = 'PAYMENTS'")
+    # when
+    page.evaluate("document.querySelector('form').submit()")
+    page.wait_for("location.search === '?q=PAYMENTS' && document.readyState === 'complete'")
+    # then
+    assert shown(page, "table.topics tbody tr") == [LONG]
+    assert "No group has this in its name" in page.text()
+    assert "A.secret" not in page.text()
+    # when
+    page.evaluate("document.querySelector('main').id = 'before'")
+    page.wait_for("document.querySelector('main').id !== 'before'")
+    # then
+    assert shown(page, "table.topics tbody tr") == [LONG]
+    assert page.errors == []
 
 
 def test_tables_after_500_topics_are_reachable(page: Page) -> None:

@@ -85,5 +85,6 @@ class LatestChanges:
         offsets = log_bounds(self._cluster, topic)[topic, PARTITION]
         last = range(max(offsets.start, offsets.stop - _TAIL_OFFSETS), offsets.stop)
         fetches = read_partition(self._cluster, (topic, PARTITION), last, timeout_s=_TIMEOUT_S)
-        changes = [change for records, _ in fetches for change in _ENTRIES[topic](records)]
-        return sorted(dict.fromkeys(changes), key=lambda change: change.at_ms, reverse=True)
+        changes = dict.fromkeys(change for records, _ in fetches for change in _ENTRIES[topic](records))
+        # of one moment, the change that was written last comes first
+        return sorted(changes, key=lambda change: change.at_ms)[::-1]

@@ -1,4 +1,4 @@
-"""Few file descriptors, and strangers who use them up: partitions are written and read all the same."""
+"""Brokers with few file descriptors, also while idle connections use them up: storage keeps working."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def limited(hard: int) -> Iterator[None]:
 
 
 def strangers(port: int, count: int) -> list[socket.socket]:
-    """Open connections and say nothing; those that are refused do not count."""
+    """Open idle connections. Those that the broker closes at once do not count."""
     peers = []
     for _ in range(count):
         with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def close_all(peers: list[socket.socket]) -> None:
 
 
 def wait_until_they_are_gone(broker: KlammBroker) -> None:
-    """Wait until the broker has closed its side as well. Until then it refuses whoever comes."""
+    """Wait until the broker has closed its side as well. Until then it rejects new connections."""
 
     process = psutil.Process(broker.pid)
 
@@ -80,7 +80,7 @@ def fill(client: WireClient, topic: str, partitions: int) -> None:
 
 
 def test_hundreds_of_partitions_work_with_256_descriptors() -> None:
-    """The default of macOS. Before: the 235th partition failed for good."""
+    """256 is the default of macOS. Before, the 235th partition failed permanently."""
     with limited(256), KlammBroker() as broker:
         assert psutil.Process(broker.pid).rlimit(psutil.RLIMIT_NOFILE) == (256, 256)
         with WireClient(broker.bootstrap_servers, timeout_s=60) as client:

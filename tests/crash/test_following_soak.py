@@ -1,4 +1,4 @@
-"""Many running clients follow many changes, with the broker restarted and killed in between: none is missed or late.
+"""Many running clients that follow many changes while the broker is restarted and killed.
 
 In every run a small fleet; in ``make soak`` 200 clients and 100 changes.
 """
@@ -43,7 +43,7 @@ def set_acks(broker: KlammBroker, value: str) -> None:
 
 
 def followed_after_s(fleet: Fleet, value: str, since: float) -> float:
-    """Wait until everybody took the value; returns how long the slowest took."""
+    """Wait until every client has applied the value. Return the time that the slowest one took, in seconds."""
     while behind := [one for one in fleet.seen if not one or one[-1][1] != value]:
         assert time.monotonic() - since < MISSED_AFTER_S, f"{len(behind)} clients missed {value}"
         time.sleep(0.02)

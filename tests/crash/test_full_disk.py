@@ -1,4 +1,4 @@
-"""The metadata store when the operating system refuses to write: nothing is lost, and it goes on when there is room."""
+"""The metadata store on a full disk: acknowledged changes are kept, and writing resumes when there is room."""
 
 from __future__ import annotations
 

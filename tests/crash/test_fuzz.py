@@ -1,4 +1,4 @@
-"""Requests that were right until somebody damaged them: the broker lives on, as large as before, and nothing changed.
+"""Damaged copies of valid requests: the broker survives, uses no more memory, and changes nothing.
 
 Every API that is served gives its share, in every version. What is damaged could not be carried out to begin with, for
 two reasons at least (names that do not exist, factors and timeouts out of range), so that no accident makes it right.

@@ -1,4 +1,4 @@
-"""What users do who mean no good, or are in a hurry: everything is refused or finished, nothing is left half done."""
+"""Requests of hostile users: each is rejected or completed as a whole."""
 
 from __future__ import annotations
 

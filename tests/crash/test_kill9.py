@@ -1,4 +1,4 @@
-"""The broker is killed (SIGKILL) under load, again and again: what it acknowledged is there, nothing is used twice."""
+"""A broker that is killed (SIGKILL) repeatedly under load: acknowledged changes survive, and no offset is reused."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class _Story:
             assert ledger.names_by_id.setdefault(topic_id, name) == name, f"{name} has a used id"
 
     def did_enough_to_mean_something(self) -> bool:
-        """Tell whether there was a load at all."""
+        """Return whether there was any load."""
         changes = self.acknowledged_changes()
         return len(self.places) > 50 * _KILLS and changes > 5 * _KILLS and len(self.topics.names_by_id) > _KILLS
 

@@ -1,4 +1,4 @@
-"""Power cuts over metadata and logs together, with transactions in flight, judged by a checker of its own."""
+"""Power cuts over metadata and logs together, with transactions in flight, verified by an independent checker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scratch() -> Iterator[Path]:
 
 
 def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[int, list[str]]:
-    """Let a broker live, die at many moments and go on after one of them; returns the cuts and what was wrong."""
+    """Run a broker, cut the power at many moments, continue after one of them. Return the cuts and violations."""
     chance = random.Random(seed)
     ledger, here = Ledger(), scratch / "life-0"
     here.mkdir()

@@ -1,4 +1,4 @@
-"""The metadata store under power cuts: what was not synced may be lost, what was acknowledged may not."""
+"""The metadata store under power cuts: unsynced changes may be lost, acknowledged ones may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guarded roll-outs whose tool, broker or gateway is killed (SIGKILL): they end done, or as if they had never begun.
+"""Guarded roll-outs whose tool, broker or gateway is killed (SIGKILL): they end completed or fully reverted.
 
 ``make soak`` kills fifty tools, ``make test`` five.
 """
@@ -61,7 +61,7 @@ def kafka(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 
 def created(servers: str) -> list[str]:
-    """Create four topics, two of which set the config already."""
+    """Create four topics. Two of them already set the config."""
     names = [unique("killed") for _ in range(4)]
     configs: list[dict[str, str | None]] = [{"retention.ms": _BEFORE}, {"retention.ms": _BEFORE}, {}, {}]
     with AdminClient(servers) as admin:
@@ -130,7 +130,7 @@ def test_killed_tool_is_resumed_repeatedly(broker: KlammBroker, tmp_path: Path, 
 def play(
     servers: Callable[[], str], kill: Callable[[], None], log: Path, guard: Sequence[str], chance: random.Random
 ) -> None:
-    """Kill a server while a roll-out goes on, which the tool survives or the operator resumes."""
+    """Kill a server during a roll-out. The tool survives it, or the operator resumes the roll-out."""
     topics = created(servers())
     tool = begin_or_resume(servers(), topics, guard, log)
     time.sleep(chance.uniform(*_MOMENTS_S))

@@ -1,4 +1,4 @@
-"""Nobody who is served waits for compaction or retention."""
+"""Response times during compaction and retention: other clients do not wait for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker is killed (SIGKILL) while transactions run: each is there as a whole or not at all, and nothing hangs."""
+"""A broker that is killed (SIGKILL) while transactions run: each is atomic, and none blocks forever."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _count(ledgers: list[_Ledger]) -> int:
 
 
 def _settle(client: WireClient, ledgers: list[_Ledger]) -> None:
-    """End what was open, as the next producer of each transactional id does; then nothing is in anybody's way."""
+    """End the open transactions, as the next producer of each transactional id does, so that they block no reader."""
     for ledger in ledgers:
         ours = TransactionClient(client, f"transfer-{ledger.number}")
         ours.find_coordinator()

@@ -1,4 +1,4 @@
-"""Clients that ask for much and read nothing: the broker stays small, serves all others, and ends with them in time."""
+"""Clients that request much and read nothing: memory stays bounded, other clients are served, connections time out."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def close_all(peers: list[socket.socket]) -> None:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
 def test_unread_fetch_responses_use_no_memory_and_close_when_idle(broker: Broker, encrypted: bool) -> None:
-    """Before: each held a whole response, for ever, and the log said at each sweep that it was closed."""
+    """Before, each connection kept a whole response forever, and every sweep logged that it was closed."""
     wait_until(lambda: broker.connections() == 0, timeout_s=30, what="connections of before to end")
     before, said = broker.memory(), broker.closed_as("idle")
     peers = [broker.connect(encrypted=encrypted) for _ in range(CLIENTS)]
@@ -219,7 +219,7 @@ def many_topics(broker: Broker) -> None:
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
 @pytest.mark.usefixtures("many_topics")
 def test_unread_built_responses_stay_within_the_memory_budget(broker: Broker, encrypted: bool) -> None:
-    """Those that are made in memory: the connections that cost most are closed when all together hold too much."""
+    """Responses built in memory: when all of them exceed the budget, the most expensive connections are closed."""
     with WireClient(broker.address, timeout_s=60) as client:
         frame = request_frame(describe(), 4)
         size = len(repr(client.ask(describe(10), DescribeConfigsResponse, 4))) * MANY_TOPICS // 10

@@ -1,4 +1,4 @@
-"""ACLs as Kafka's own tool writes them, and what they let clients do."""
+"""ACLs as written by Kafka's own tool, and the requests that they permit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has logged in but has no right learns nothing and changes nothing, whatever API is asked.
+"""Requests of every API by a principal without any ACL: they reveal nothing and change nothing.
 
 The table names every API that is served: a new one fails here until it has been thought about.
 """
@@ -429,7 +429,7 @@ def codes_in(value: object) -> set[int]:
 
 
 def everything(admin: WireClient) -> list[bytes]:
-    """Return what somebody who may see all of it sees."""
+    """Return what a principal with all rights can see."""
     seen = [(3, 0), (9, 0), (15, 0), (16, 0), (29, 0), (32, 0), (50, 0), (50, 1), (74, 0), (2, 0), (60, 0)]
     return [
         bytes(encode(ask(admin, asked, HIDDEN), asked.version)) for asked in (TABLE[key][index] for key, index in seen)

@@ -54,7 +54,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def prepare(address: str) -> None:
-    """Make the topic unless it is there, and wait until the broker knows of it."""
+    """Create the topic unless it exists, and wait until the broker knows it."""
     with AdminClient(address) as client:
         made = client.create_topics([NewTopic(name=TOPIC, num_partitions=2)]).values()[TOPIC].exception(60)
         assert made is None or isinstance(made, TopicAlreadyExistsError)
@@ -74,7 +74,7 @@ def code(outcome: Future[Any]) -> ErrorCode:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Brokers of Apache Kafka learn of a change a little after the controller."""
+    """Poll a condition: brokers of Apache Kafka apply a change a little later than the controller."""
     wait_until(holds, timeout_s=60, what="every broker to know of the change")
 
 

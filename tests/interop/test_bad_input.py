@@ -1,4 +1,4 @@
-"""What a hostile or confused peer gets: its connection closed with one log line, and nobody else notices."""
+"""Malformed input: its connection is closed with one log line, and other clients are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``pip install klamm`` without extras brings: a broker, clients, the command line and policies in 28 MiB."""
+"""``pip install klamm`` without extras: a broker, clients, the command line and policies in 28 MiB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches with a defect each get the answer of Apache Kafka 4.4, and what is accepted is stored as there."""
+"""Record batches with one defect each get Apache Kafka 4.4's error codes; accepted ones are stored as in Kafka."""
 
 from __future__ import annotations
 

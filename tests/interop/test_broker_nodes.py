@@ -1,4 +1,4 @@
-"""Broker ids that go down and come back, and leaders and coordinators that move, as clients see them."""
+"""Broker ids that stop and start, and leaders and coordinators that move, from the view of clients."""
 
 from __future__ import annotations
 

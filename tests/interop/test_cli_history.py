@@ -1,4 +1,4 @@
-"""``klamm configs history`` and ``revert`` beside a broker that runs."""
+"""``klamm configs history`` and ``revert`` with a running broker."""
 
 from __future__ import annotations
 

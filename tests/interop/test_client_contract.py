@@ -1,4 +1,4 @@
-"""What every client with dynamic configs does, whatever library it stands on: read from the frames it sends."""
+"""Requests that every client with dynamic configs sends, for each library, read from its frames."""
 
 from __future__ import annotations
 

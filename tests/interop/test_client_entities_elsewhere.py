@@ -1,4 +1,4 @@
-"""Client configs have APIs of their own: the generic config APIs know no users and no client ids."""
+"""The generic config APIs have no resource type for users and client ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``klamm clients list`` against a running broker: who follows, who ignores, who never registered."""
+"""``klamm clients list`` on a running broker: clients that follow, ignore or never registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Config changes through a running broker: several writers at once, and a broker that dies."""
+"""Config changes of several concurrent writers, and after a kill of the broker."""
 
 from __future__ import annotations
 

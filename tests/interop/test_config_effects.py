@@ -1,4 +1,4 @@
-"""A config that is accepted has its effect, at once, while the broker runs: seen from outside, config by config."""
+"""The effect of every topic config on a running broker, observed from outside."""
 
 from __future__ import annotations
 

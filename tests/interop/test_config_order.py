@@ -1,4 +1,4 @@
-"""Many who change the same few configs at once: what comes out is what some order of their requests makes.
+"""Many concurrent writers of the same few configs: the result equals some serial order of their requests.
 
 The order is taken from the broker's own history and then doubted: it must hold each request once, put none before one
 that had ended when it began, and lead from nothing to exactly what is described, at every moment that a reader saw.
@@ -87,7 +87,7 @@ class Reader(Worker):
 
 
 def after(state: State, changes: Sequence[Change]) -> State:
-    """Carry out one request by the words of KIP-339, and by nobody's code but this."""
+    """Apply one request by the rules of KIP-339, independently of the broker's code."""
     outcome = dict(state)
     for name, operation, value in changes:
         if operation == DELETE:
@@ -151,7 +151,7 @@ def _check_readings(
     states: Sequence[State],
     requests: Mapping[str, Request],
 ) -> None:
-    """Whoever read saw the state after one of the requests, whole, and never an older one than before."""
+    """Check that every reader saw the whole state after some request, and never an older state than before."""
     assert seen
     places = {state[NUMBER]: place for place, state in enumerate(states)}
     reached = 0

@@ -1,4 +1,4 @@
-"""The same questions about configs, put to real Apache Kafka and to klamm: same code, same words.
+"""The same config requests to Apache Kafka and to klamm: equal error codes and messages.
 
 Everything is validated only, so that the questions do not disturb each other and nothing is eventual. Where klamm
 answers otherwise on purpose the question is listed with its own answer.

@@ -1,4 +1,4 @@
-"""A create-topic policy in a running broker, as clients meet it (KIP-108)."""
+"""A create-topic policy in a running broker, from the view of clients (KIP-108)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class House:
         return bool(topics[0]["error"] == 0)
 
     def seen(self, *names: str) -> list[dict[str, Any]]:
-        """What the policy was asked about these topics, in its order."""
+        """Return the policy's calls for these topics, in order."""
         return [line for line in self.lines() if line.get("topic") in names]
 
     def lines(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads our segments and finds nothing wrong with them."""
+"""Kafka's DumpLogSegments reads klamm's segments and reports no error."""
 
 from __future__ import annotations
 

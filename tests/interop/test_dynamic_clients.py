@@ -1,4 +1,4 @@
-"""confluent-kafka's clients hand over to each other in a group of several; and clients that have nothing to ask."""
+"""Hand-over between confluent-kafka's clients in a group of several, and clients without central configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever logged in is the user whose configs a client gets: read from the Produce frames of each library."""
+"""Central configs of the authenticated user, read from the Produce frames of each library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data directories of earlier versions: this version opens them, finds the same content and continues with it."""
+"""Data directories of earlier versions: this version opens them with the same content and continues."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_empty_group_id_gets_kafkas_error_codes(real_kafka: KafkaCluster) -> Non
     found: list[dict[str, str]] = []
 
     def is_settled() -> bool:
-        """Kafka loads each partition of __consumer_offsets by itself, that of the empty group id among them."""
+        """Return whether the coordinator of the empty group id is loaded. Kafka loads each partition separately."""
         found.append(codes(real_kafka.bootstrap_servers))
         return not _NOT_YET & set(found[-1].values())
 

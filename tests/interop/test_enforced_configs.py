@@ -1,4 +1,4 @@
-"""Client configs that the broker enforces for clients that know nothing of them: librdkafka and Java."""
+"""Client configs that the broker enforces for clients without KIP-649: librdkafka and Java."""
 
 from __future__ import annotations
 

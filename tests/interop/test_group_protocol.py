@@ -1,4 +1,4 @@
-"""The group APIs, played request by request against klamm and against real Kafka: the answers must be the same.
+"""The group APIs, request by request, on klamm and on Apache Kafka: equal responses.
 
 Each scenario is played in old, middle and new versions of the APIs. Member ids are random and become M1, M2, ... in
 the order of their first appearance.
@@ -140,7 +140,7 @@ class Player:
         return self.send(request, JoinGroupResponse, who)
 
     def enter(self, who: str = "main", **settings: Any) -> Future[JoinGroupResponse]:
-        """Join as a new member, with an id asked for first where the version wants it."""
+        """Join as a new member. Versions that require it first obtain a member id."""
         if self._version(JoinGroupRequest) < 4 or settings.get("instance_id"):
             return self.join(who=who, **settings)
         first = self.take(self.join(who=who, **settings))
@@ -258,7 +258,7 @@ class Player:
         self.ask(request, DescribeGroupsResponse)
 
     def list_own(self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> None:
-        """List groups, of which other tests may have left some."""
+        """List the groups of this test. Other tests may have left more."""
         version = self._version(ListGroupsRequest)
         request = ListGroupsRequest(
             states_filter=list(states) if version >= 4 else [], types_filter=list(types) if version >= 5 else []

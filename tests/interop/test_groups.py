@@ -1,4 +1,4 @@
-"""Consumer groups as their users see them: static members, a broker that restarts, Kafka's own group tool."""
+"""Consumer groups: static members, broker restarts, and Kafka's own group tool."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def produce(cluster: Cluster, topic: str, count: int, *, partitions: int) -> Non
 
 
 class Member:
-    """A librdkafka consumer that remembers what was assigned to it, and how often."""
+    """A librdkafka consumer that records its assignments."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, instance_id: str | None = None) -> None:
         settings: dict[str, str | int | bool] = {

@@ -1,4 +1,4 @@
-"""A broker that could not read its sockets for a while does not let members expire whose heartbeats wait there."""
+"""Heartbeats that wait in the sockets of a paused broker keep their members in the group."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def topic(admin: AdminClient, address: str) -> Iterator[str]:
 
 
 def _harmless(rng: random.Random, topic: str) -> Change:
-    """Return a change that hurts nobody: a limit that is raised or far away, a default nobody inherits, no change."""
+    """Return a change without impact: a raised limit, a default that no topic inherits, or no difference."""
 
     def altered(name: str, value: object, kind: ResourceType = ResourceType.TOPIC) -> Change:
         resource = topic if kind is ResourceType.TOPIC else ""

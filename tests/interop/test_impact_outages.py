@@ -1,4 +1,4 @@
-"""Outages that Kafka's users reported, rebuilt: the impact predicted before the change, then what really happens.
+"""Outages reported by Kafka users, reproduced: the predicted impact is compared with what happens.
 
 Each scenario runs on real Apache Kafka, on the same through a gateway, and on klamm. Predicted bytes
 hold within 5 %, or within the stated bounds.

@@ -1,4 +1,4 @@
-"""Further outages that Kafka's users reported, rebuilt as in ``test_impact_outages.py``. ``make soak`` runs them."""
+"""Further outages reported by Kafka users, as in ``test_impact_outages.py``. ``make soak`` runs them."""
 
 from __future__ import annotations
 

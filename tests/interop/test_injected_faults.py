@@ -1,4 +1,4 @@
-"""Three client families, unchanged, on a broker that fails once in each API that they use."""
+"""Three unmodified client families on a broker that fails once in each API that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's internal topics: the same questions to real Kafka and to klamm, and the answers that differ on purpose."""
+"""The same requests for internal topics to Apache Kafka and to klamm, and the documented differences."""
 
 from __future__ import annotations
 

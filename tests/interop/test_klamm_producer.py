@@ -1,4 +1,4 @@
-"""Dynamic client configs from end to end: an operator's change, read from the Produce frames of a running producer."""
+"""Dynamic client configs end to end: an operator's change, read from the Produce frames of a running producer."""
 
 from __future__ import annotations
 

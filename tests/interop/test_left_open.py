@@ -1,4 +1,4 @@
-"""What our own doors open they close: counted in a process of their own, where nobody else opens files."""
+"""File descriptors after the admin client, producer and consumer are closed, counted in a separate process."""
 
 from __future__ import annotations
 

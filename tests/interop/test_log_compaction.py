@@ -1,4 +1,4 @@
-"""Kafka's own torture test of compaction: what it wrote last under every key is what it reads."""
+"""Kafka's LogCompactionTester: after compaction, reads return the last value of every key."""
 
 from __future__ import annotations
 

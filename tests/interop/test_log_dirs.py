@@ -1,4 +1,4 @@
-"""DescribeLogDirs (KIP-113, KIP-827): sizes are those of the files, whether a log was opened or not."""
+"""DescribeLogDirs (KIP-113, KIP-827): sizes equal those of the files, for open and closed logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(data_dir: Path) -> Iterator[klamm.Broker]:
-    """Two broker ids, with a partition each, and one of which both have a replica."""
+    """Broker with two ids, each with a partition of its own, and one partition with a replica on both."""
     with klamm.Broker(data_dir=data_dir, brokers=2) as running:
         with AdminClient(running.bootstrap_servers) as admin:
             two = NewTopic(name=TOPIC, replicas_assignments={0: (1,), 1: (2,)})

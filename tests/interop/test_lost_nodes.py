@@ -1,4 +1,4 @@
-"""A cluster of three nodes that loses each of them in turn, for longer than its sessions last."""
+"""A cluster of three nodes that loses each of them in turn, for longer than a session timeout."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CALL_TIMEOUT_S = 90
 
 
 class _AdminCalls:
-    """One admin client that goes on making calls of every kind, and keeps what went wrong."""
+    """One admin client that keeps making calls of every kind and records the failures."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._address = address
@@ -175,7 +175,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
 def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
     real_kafka_3: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metadata are not asked for again and again meanwhile, and everything arrives once when it is over."""
+    """Metadata are not requested repeatedly in that time, and afterwards every record arrives exactly once."""
     # given
     address = real_kafka_3.bootstrap_servers
     monkeypatch.setattr(transactions, "_CLOSING_S", 3.0)

@@ -1,4 +1,4 @@
-"""Which of the two APIs writes topic configs, as the target's broker sees it (KIP-894)."""
+"""The API that writes topic configs, as the target's broker sees it (KIP-894)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MirrorMaker's own classes say which place of ``mm2.properties`` wins for the properties of clients."""
+"""Precedence of client properties in ``mm2.properties``, compared with MirrorMaker's own classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror's control loop against brokers, without Spark: what it does about topics that the target does not take."""
+"""The mirror's control loop with brokers, without Spark: topics that the target rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may write a shard: predecessors that still live, that died in a transaction, or that had other shards."""
+"""Fencing of a shard's earlier tasks: live ones, dead ones in a transaction, and ones with other shards."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Flow:
 
 
 class _GoneError(Exception):
-    """Ends a copier's thread as a SIGKILL would: nothing is said to the target."""
+    """Error that ends a copier's thread like a SIGKILL: the target gets no further request."""
 
 
 @pytest.fixture

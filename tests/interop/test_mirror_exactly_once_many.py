@@ -1,4 +1,4 @@
-"""Exactly once with many partitions: all of them in a few transactions, large batches among small ones."""
+"""Exactly once with many partitions: few transactions, and large batches among small ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of record between two real Apache Kafka 4.4 clusters: what is on the target is what was on the source.
+"""Every kind of record between two Apache Kafka 4.4 clusters: the target's records equal the source's.
 
 One mirror copies all of them, by two flows: at least once to ``A<run>.<topic>``, exactly once to ``A<run>-<topic>``.
 """
@@ -44,7 +44,7 @@ class Clusters(NamedTuple):
 
 
 def stored(cluster: str, topic: str) -> list[RecordBatch]:
-    """The batches of partition 0 as they are stored, whoever leads it."""
+    """Return the stored batches of partition 0, from its leader."""
     for node in cluster.split(","):
         with contextlib.suppress(RefusedError), WireClient(node) as client:
             return list(client.read_to_end(topic, 0))
@@ -210,7 +210,7 @@ KINDS: Final[dict[str, Callable[[Clusters, str], Partitions]]] = {
 
 
 class Mirrored(NamedTuple):
-    """What was on the source before one mirror has copied it all, and what that mirror wrote."""
+    """The records on the source before the mirror ran, and the records that it wrote."""
 
     clusters: Clusters
     family: str

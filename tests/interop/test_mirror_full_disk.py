@@ -1,4 +1,4 @@
-"""A target that has no room for a while: it is said, nothing is lost, and it goes on by itself when there is room."""
+"""A target with a full disk: the mirror reports it, loses no record, and resumes automatically when there is room."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOM_BYTES = 300_000
 
 
 def fill_disk(broker: KlammBroker) -> Callable[[], None]:
-    """Let no file of a broker grow further than ``ROOM_BYTES`` until what is returned is called."""
+    """Limit the size of a broker's files to ``ROOM_BYTES`` until the returned function is called."""
     soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (ROOM_BYTES, hard))
 

@@ -1,4 +1,4 @@
-"""Exactly once to a target whose responses are lost and whose requests arrive again later, drawn at random."""
+"""Exactly once to a target with random lost responses and late duplicate requests."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def of_batches() -> Iterable[OffsetSync]:
 
 
 def of_records() -> Iterable[OffsetSync]:
-    """Yield the syncs that MirrorMaker writes, which sees each record by itself."""
+    """Yield the syncs that MirrorMaker writes, one record at a time."""
     rule = SyncRule(LAG_MAX)
     at = 0
     for number, count in enumerate(BATCHES):

@@ -1,4 +1,4 @@
-"""A flow with a topic of its own for positions (KIP-618): what it lacks is taken from the worker's topic."""
+"""A flow with its own offsets topic (KIP-618): missing source offsets are copied from the worker's topic."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_open_transaction_delays_copy_only_if_offsets_are_missing(target: str) -
 
 
 def test_worker_topic_ahead_is_logged(target: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody mirrored without the key: records will come twice."""
+    """The flow was mirrored without the key in between, so records will be repeated."""
     # given
     topics = Topics(target, "ahead")
     topics.write(topics.workers, at("orders", 500), at("users", 5))
@@ -203,7 +203,7 @@ def test_flow_with_new_own_topic_resumes(target: str) -> None:
 
 
 def test_verify_reads_missing_source_offsets_from_worker_topic(target: str) -> None:
-    """As a flow that begins now; nothing is written, and a position that somebody removed counts for nothing."""
+    """As for a flow that starts now. Nothing is written, and removed source offsets do not count."""
     with klamm.Broker() as source:
         # given
         topics = Topics(target, "verified")
@@ -278,7 +278,7 @@ class _Connect:
         return found
 
     def positions(self, names: list[str]) -> dict[str, int | None]:
-        """Return what a task of the connector is told."""
+        """Return the source offsets that a task of the connector reads."""
         workers, _ = self._store(self._topics.workers)
         own, admin = self._store(self._topics.own)
         store = self._connect.storage.ConnectorOffsetBackingStore.withConnectorAndWorkerStores(
@@ -319,7 +319,7 @@ class _Connect:
         return out
 
     def _supplier(self) -> Any:
-        """Return a Supplier that nobody asks."""
+        """Return a Java Supplier that is never called."""
         classes, invoke = self._jvm.java.lang.Class, self._jvm.java.lang.invoke
         nothing = invoke.MethodHandles.constant(classes.forName("java.lang.Object"), None)
         supplier = classes.forName("java.util.function.Supplier")

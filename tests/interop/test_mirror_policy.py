@@ -1,4 +1,4 @@
-"""A mirror whose target has a policy: the topic that is rejected is told, the others go on."""
+"""A mirror whose target has a policy: the denied topic is reported, the others are mirrored."""
 
 from __future__ import annotations
 

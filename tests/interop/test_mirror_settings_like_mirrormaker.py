@@ -1,4 +1,4 @@
-"""Properties files mean to klamm what they mean to MirrorMaker's own classes: published ones, and random ones.
+"""Published and random properties files mean the same to klamm and to MirrorMaker's own classes.
 
 klamm rejects some files that MirrorMaker accepts. ``STRICTER`` lists the reasons.
 """

@@ -1,4 +1,4 @@
-"""Topics of the mirror's own that take small batches only, as with many partitions every topic is small."""
+"""The mirror's internal topics with a small max.message.bytes, as with many partitions."""
 
 from __future__ import annotations
 

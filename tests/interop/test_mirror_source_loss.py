@@ -1,4 +1,4 @@
-"""Sources that lost records, or whose topics are others by now: loud, unless the file says to go on."""
+"""Sources with lost records or recreated topics: the flow stops unless the file permits the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``klamm mirror status``: what the target alone tells, of real flows."""
+"""``klamm mirror status`` of real flows, read from the target alone."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _wait_until_mirrored(target: str, names: Names, count: int, upstream: int, m
 
 
 def _check_syncs(source: str) -> None:
-    """Every sync, whoever wrote it, is of a record that is there: both sides count alike here."""
+    """Check that every sync belongs to an existing record, whichever program wrote it."""
     records = wait_for_records(source, "mm2-offset-syncs.B.internal", 3)
     for record in records:
         sync = OffsetSync.parse(record.key or b"", record.value or b"")
@@ -199,7 +199,7 @@ def _check_syncs(source: str) -> None:
 
 
 def _check_status(capsys: pytest.CaptureFixture[str], target: str, names: Names) -> None:
-    """What MirrorMaker 2 left on the target says how far it was."""
+    """Check that the status is read from what MirrorMaker 2 left on the target."""
     assert cli(["mirror", "status", "--bootstrap-server", target, "--source", names.alias, "-o", "json"]) == 0
     (flow,) = json.loads(capsys.readouterr().out)["flows"]
     (taken,) = [topic for topic in flow["topics"] if topic["topic"] == names.topic]
@@ -236,7 +236,7 @@ def test_takeover_with_own_offsets_topic(java: None, kafka: KafkaCluster, tmp_pa
 
 
 def _wait_for_position(flow: FlowSettings, names: Names, offset: int, mirrormaker: MirrorMaker) -> None:
-    """Wait until the flow's own topic says that a record is mirrored."""
+    """Wait until the flow's own offsets topic contains the source offset of a record."""
 
     def is_there() -> bool:
         with _positions(flow, flow.source_offsets_topic) as store, contextlib.suppress(ConnectionLostError):

@@ -54,7 +54,7 @@ def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[
 def test_records_replaced_by_unclean_election_are_reported_and_mirrored(
     real_kafka_3: KafkaCluster,
 ) -> None:
-    """150 records are mirrored; the new leader has 100 of them, and 60 others by the time that it is asked."""
+    """150 records are mirrored. The new leader has 100 of them and then gets 60 others."""
     # given
     address = real_kafka_3.bootstrap_servers
     create(address, SOURCE, (LEADER, STALE), {"unclean.leader.election.enable": "true"})

@@ -1,4 +1,4 @@
-"""Both sides of a flow are compared while it is mirrored: what is on its way is no difference."""
+"""``klamm mirror verify`` during mirroring: records in flight are no difference."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Mirrored:
         produce(self.address, self.positions, [(0, Seen(key, value_bytes(offset), (), RECENT_MS))])
 
     def verify(self) -> tuple[int, str]:
-        """Return how many records are the same on both sides, and what is wrong."""
+        """Return the number of equal records, and the differences."""
         (verdict,) = verify.verify_flow(self.flow, wanted=lambda topic: topic == self.topic)
         assert verdict.findings is not None
         return verdict.findings.same, verdict.problem

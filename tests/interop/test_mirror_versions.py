@@ -34,7 +34,7 @@ FOREVER: Final = {"retention.ms": "-1"}
 
 
 class OlderBroker(FrameProxy):
-    """Stands before a broker and offers no newer versions than it is told."""
+    """Proxy that offers no newer API versions than the given ones."""
 
     def __init__(self, address: str, last: dict[int, int]) -> None:
         super().__init__(address, replacements={ApiVersionsResponse.API_KEY: self._offered})
@@ -47,7 +47,7 @@ class OlderBroker(FrameProxy):
         return bytes(encode(offered, header.api_version))
 
     def versions(self, api_key: int) -> set[int]:
-        """Those that were used."""
+        """Return the versions that were used."""
         return {request.header.api_version for request in self.requests(api_key)}
 
 

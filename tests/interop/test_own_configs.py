@@ -1,4 +1,4 @@
-"""klamm's own broker configs, changed while a broker runs: what takes effect, what is rejected, what is kept."""
+"""klamm's own broker configs, changed at run time: effect, rejection and persistence."""
 
 from __future__ import annotations
 

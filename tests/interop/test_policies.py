@@ -1,4 +1,4 @@
-"""Policies on all that can be asked for, in a running broker: who is refused, who is stalled, who survives."""
+"""Policies of all kinds in a running broker: denials, slow policies and failing ones."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_policy_checks_concurrent_changes_in_sequence(broker: klamm.Broker) -> N
 
 
 def test_slow_policy_does_not_delay_other_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policy ends only after another client was served. A broker that waits for it would serve nobody."""
+    """The policy returns only after another client was served, so a broker that waits for it would time out."""
     (tmp_path / "klamm_slow_house.py").write_text(textwrap.dedent(SLOW_POLICY))
     monkeypatch.syspath_prepend(str(tmp_path))
     config = {"create.topic.policy.class.name": "klamm_slow_house:Slow", "policy.timeout.ms": 30_000}

@@ -1,4 +1,4 @@
-"""What a broker still knows of an idempotent producer after a kill, by the timestamps of its records."""
+"""State of idempotent producers after a kill, depending on the timestamps of their records."""
 
 from __future__ import annotations
 

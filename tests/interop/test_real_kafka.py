@@ -1,4 +1,4 @@
-"""The oracle itself: real Apache Kafka 4.4 as the other tests find it."""
+"""The Apache Kafka 4.4 clusters that other tests compare with."""
 
 from __future__ import annotations
 

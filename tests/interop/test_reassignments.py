@@ -1,4 +1,4 @@
-"""Replicas that move and leaders that are elected: klamm with three broker ids beside three nodes of Apache Kafka."""
+"""Replica reassignment and leader election: klamm with three broker ids and three nodes of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def answer(outcome: Future[None]) -> tuple[ErrorCode, str | None]:
 
 
 def replicas(admin: AdminClient) -> tuple[int, ...]:
-    """Return where partition 0 is; nothing while the node that is asked has not heard of the topic."""
+    """Return the replicas of partition 0, empty while the node does not know the topic yet."""
     try:
         return admin.describe_topics([TOPIC]).all().result()[TOPIC].partitions[0].replicas
     except UnknownTopicOrPartitionError:

@@ -1,4 +1,4 @@
-"""Topics that clients create by writing to them, and that a policy refuses: every client reports it at once."""
+"""Auto-created topics that a policy denies: every client reports the denial at once."""
 
 from __future__ import annotations
 

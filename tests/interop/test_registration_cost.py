@@ -1,4 +1,4 @@
-"""What registrations cost those who produce: counted in the broker's own process."""
+"""The cost of registrations, counted in the broker's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second plan of any resources is empty, on real Kafka and on klamm, however a value is written."""
+"""The second plan of any resources is empty, on Apache Kafka and on klamm, in any notation of values."""
 
 from __future__ import annotations
 

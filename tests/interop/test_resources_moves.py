@@ -1,4 +1,4 @@
-"""Another replication factor of a file moves replicas under a throttle that is gone afterwards."""
+"""A changed replication factor moves replicas under a throttle, which is removed afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a cluster is, as a data connection sees it."""
+"""Round-trip time of a cluster, measured on a data connection."""
 
 from __future__ import annotations
 

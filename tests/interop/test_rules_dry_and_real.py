@@ -1,4 +1,4 @@
-"""Random rules files: ``klamm policy test``, validate_only, audit mode and enforce mode reach the same verdict.
+"""Random rules files: ``klamm policy test``, validate_only, audit mode and enforce mode decide alike.
 
 Each file is loaded by a broker and by a gateway in front of a broker without policies. Both must answer alike.
 """

@@ -1,4 +1,4 @@
-"""Real clients against brokers that ask who is there: SASL and TLS, and what happens to those who are not let in."""
+"""Real clients with SASL and TLS, and rejected logins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody does who means no good, or has only mistaken the port: he is turned away, and others are served."""
+"""Hostile or mistaken connections to secured listeners: they are closed, and other clients are served."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Guarded:
         self.context = ssl.create_default_context(cafile=str(certificates.authority))
 
     def is_serving(self) -> bool:
-        """Tell whether an honest client is served at both listeners."""
+        """Return whether an honest client is served at both listeners."""
         with log_in(f"127.0.0.1:{self.login[1]}", "alice") as client:
             answer = client.ask(MetadataRequest(topics=[]), MetadataResponse, 9)
         with (

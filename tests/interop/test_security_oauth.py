@@ -59,7 +59,7 @@ def produce_by_kafka_python(broker: klamm.Broker, token: str) -> int:
 
 
 def answers_to(broker: klamm.Broker, token: str) -> list[SaslAuthenticateResponse]:
-    """Return what is said to a token, and when a refusal is acknowledged."""
+    """Return the responses to a token; a failed login includes the client's acknowledgement."""
     with WireClient(broker.bootstrap_servers) as client:
         client.ask(SaslHandshakeRequest(mechanism="OAUTHBEARER"), SaslHandshakeResponse, 1)
         first = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
@@ -144,7 +144,7 @@ def test_signed_tokens_are_verified_with_a_reloadable_key_file(tmp_path: Path) -
 
 
 def test_token_login_reports_session_lifetime(unsecured_broker: klamm.Broker) -> None:
-    """The client is told how long, so that it can log in again in time (KIP-368)."""
+    """The client learns the lifetime, so that it can reauthenticate in time (KIP-368)."""
     (answer,) = answers_to(unsecured_broker, unsecured(claims_of("alice", seconds=600)))
     assert answer.error_code == 0
     assert 0 < answer.session_lifetime_ms <= 600_000

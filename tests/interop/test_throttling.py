@@ -1,4 +1,4 @@
-"""Quotas that are in force, seen by clients: a rate that is too high becomes the rate that is allowed."""
+"""Quotas from the view of clients: a rate above the quota is reduced to it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def limited(address: str) -> Iterator[str]:
-    """A cluster in which some client ids may hardly create or delete anything; everybody else may."""
+    """A cluster with strict mutation quotas for some client ids."""
 
     def set_rate(client: WireClient, rate: float | None) -> None:
         quotas = {"controller_mutation_rate": rate}
@@ -81,7 +81,7 @@ def limited(address: str) -> Iterator[str]:
 
 
 def ask(address: str, client_id: str, request: Any, answer: Any, version: int) -> Any:
-    """Ask on a connection of its own: the broker does not read from one whose client is to wait."""
+    """Send a request on its own connection: the broker does not read from a throttled one."""
     with WireClient(address, client_id=f"{RUN}-{client_id}") as client:
         return client.ask(request, answer, version)
 

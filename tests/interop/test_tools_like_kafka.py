@@ -1,4 +1,4 @@
-"""Kafka 4.3's other tools say of klamm what they say of Apache Kafka: groups, offsets, leaders, directories, producers.
+"""Kafka 4.3's other tools print the same for klamm and Apache Kafka: groups, offsets, leaders, producers.
 
 One play of commands runs against both, and then some that measure or never end by themselves. kafka-topics,
 kafka-configs and kafka-get-offsets are in test_cli_like_kafka.py.

@@ -32,7 +32,7 @@ def own() -> Iterator[klamm.Broker]:
 
 
 def ask(client: WireClient, case: str) -> tuple[Answers, bool]:
-    """Create a topic and delete it as the case says; return the answers, without the id, and whether it is gone."""
+    """Create a topic and delete it as the case says. Return the responses without the id, and whether it is gone."""
     name = unique("deleted-")
     topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000)

@@ -1,4 +1,4 @@
-"""What a transactional producer is told, request by request, as a live Apache Kafka 4.4 tells it (``--against-kafka``).
+"""Error codes of a transactional producer, request by request, as in Apache Kafka 4.4 (``--against-kafka``).
 
 Once by the old versions, which librdkafka and the Python clients speak, once by those of ``transaction.version`` 2.
 """

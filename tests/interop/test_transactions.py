@@ -1,4 +1,4 @@
-"""Transactional clients, unchanged, against the broker: what is committed is read, nothing else, zombies are fenced."""
+"""Unmodified transactional clients: only committed records are read, and zombies are fenced."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster: Clust
 
 
 def _settled_offset(client: WireClient, group: str, topic: str) -> tuple[int, int]:
-    """Ask until no transaction is in the way; Kafka answers EndTxn before the markers are written."""
+    """Retry until no transaction is pending; Kafka answers EndTxn before the markers are written."""
     for _ in range(1000):
         found = committed_offset(client, group, topic, stable=True)
         if found[0] != UNSTABLE_OFFSET_COMMIT:

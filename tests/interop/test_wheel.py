@@ -1,4 +1,4 @@
-"""The wheel holds compiled modules (ADR 13), and they do what their source does."""
+"""The wheel has compiled modules (ADR 13), which behave like their source."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_version_reports_compiled_build(installed: Path) -> None:
 
 
 def test_wheel_also_contains_source_of_compiled_modules(installed: Path) -> None:
-    """What is shipped by ``--py-files`` is a zip, from which Python loads no compiled module."""
+    """``--py-files`` ships a zip, from which Python cannot load compiled modules."""
     assert (installed / "klamm" / "kafka_client" / "data" / "joining.py").is_file()
 
 

@@ -1,4 +1,4 @@
-"""What a task of the sink does, without Spark: batches known again, predecessors fenced, refusals in words."""
+"""Tasks of the sink without Spark: repeated batches, fenced tasks, and rejected records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def row(topic: str, partition: int | None, key: bytes | None, value: bytes) -> R
 
 
 class Task:
-    """One task of a stream, step by step; it ends where somebody stops calling it."""
+    """One task of a stream, executed step by step. It ends when the test stops calling it."""
 
     def __init__(self, address: str, topic: str, batch_id: int, *, task: int = 0, query: str = "q") -> None:
         asked = options(address)

@@ -44,7 +44,7 @@ EXACT, LEAST = "chaos-exact", "chaos-least"
 
 
 class Source:
-    """Writes numbers in transactions of which every third is aborted, to both topics, until it is closed."""
+    """Thread that writes numbers to both topics in transactions, every third of which is aborted."""
 
     def __init__(self, address: str) -> None:
         self.committed: list[range] = []

@@ -1,4 +1,4 @@
-"""The mirror between klamm's own brokers: what Spark's driver and tasks do, and what happens when something dies."""
+"""The mirror between klamm's brokers: the work of Spark's driver and tasks, and failures of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals that only a person can end: a job says so and ends, a plan shows them before."""
+"""Rejections that require manual action: a job ends with them, and a plan reports them beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mirror between two clusters of Apache Kafka while everything around it fails, in both modes.
+"""A mirror between two clusters of Apache Kafka under random failures, in both delivery modes.
 
 Two flows of one mirror copy the same records: one writes them exactly once, the other at least once. The short form
 goes through fixed stages, each with several disturbances at the same time, and its source has one node. In the long one
@@ -279,7 +279,7 @@ spark.master = local[2,4]
         )
 
     def _set_quota(self) -> None:
-        """Let the target take, and the source give, a tenth of what is written, for a while."""
+        """Throttle the target's writes and the source's reads to a tenth of the load for a while."""
         entity = ClientQuotaEntity.of({"user": "alice"})
         keys = ("producer_byte_rate", "consumer_byte_rate")
         clusters = (self._source, self._target)

@@ -1,4 +1,4 @@
-"""The mirror with brokers that ask who is there and encrypt what they say."""
+"""The mirror with brokers that require authentication and encryption."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 class Guarded:
-    """A broker with a plain listener for the test and one for the mirror that asks who is there."""
+    """Broker with a plaintext listener for the test and a listener with login for the mirror."""
 
     def __init__(
         self, protocol: str, certificates: Certificates, more: Mapping[str, str] = NO_MORE, *, days: int = 2
@@ -58,7 +58,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def encrypted(certificates: Certificates) -> Iterator[Guarded]:
-    """Asks for a login over TLS; logins last two seconds."""
+    """Broker that requires a login over TLS, with sessions of two seconds."""
     guarded = Guarded("SASL_SSL", certificates, {"connections.max.reauth.ms": "2000"})
     with guarded.broker:
         admin = AdminClient({"bootstrap.servers": guarded.inside})

@@ -1,4 +1,4 @@
-"""Beside the data path of a running mirror: heartbeats and groups; metrics and a status page (K894-47)."""
+"""Heartbeats, groups, metrics and the status page of a running mirror (K894-47)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
 
 
 def _heartbeats(target: str) -> set[tuple[str, str]]:
-    """Return the pairs of clusters of which heartbeats are on the target."""
+    """Return the cluster pairs that have heartbeats on the target."""
     found = (*wait_for_records(target, "heartbeats", 2), *wait_for_records(target, "A.heartbeats", 2))
     heartbeats = [Heartbeat.parse(record.key or b"", record.value or b"") for record in found]
     return {(heartbeat.source_alias, heartbeat.target_alias) for heartbeat in heartbeats}

@@ -165,7 +165,7 @@ def test_tombstone_removes_registration(spark: SparkSession) -> None:
 
 
 def test_invalid_registrations_are_skipped_and_counted(spark: SparkSession) -> None:
-    """Whatever bytes somebody writes there, in any nesting."""
+    """Records with arbitrary bytes, in any nesting."""
     key = b'{"user":"a","client-id":"b"}'
     odd = [
         (b"junk", b"junk"),

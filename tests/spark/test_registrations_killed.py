@@ -1,4 +1,4 @@
-"""A report that follows, killed while it is at work: the next run goes on from the checkpoint, exactly."""
+"""A following report that is killed: the next run resumes exactly at the checkpoint."""
 
 from __future__ import annotations
 

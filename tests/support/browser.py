@@ -51,7 +51,7 @@ _SHELL: Final = ("sh", "-c", 'exec "$0" "$@" 3<&0 4>&1 </dev/null >&2')
 
 
 class BrowserError(RuntimeError):
-    """The browser ended, did not answer in time, or refused a command."""
+    """The browser ended, did not respond in time, or rejected a command."""
 
 
 class NavigatedError(BrowserError):

@@ -1,4 +1,4 @@
-"""A consumer group of KIP-848 under a clock that only the test moves, and members that do as they are asked."""
+"""A consumer group of KIP-848 under the test's clock, and members that the test controls."""
 
 from __future__ import annotations
 

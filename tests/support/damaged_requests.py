@@ -25,7 +25,7 @@ _VALUES: Final = {
 
 
 def sample(cls: type[Struct], version: int) -> Any:
-    """A request with something in every field, none of which means anything to the broker."""
+    """Return a request with a value in every field, none of which exists on the broker."""
     return cls(**{f.name: sample_value(f, version) for f in cls.FIELDS if f.in_version(version)})
 
 

@@ -83,7 +83,7 @@ def last_with_three_nodes(items: Sequence[pytest.Item]) -> pytest.Item | None:
 
 
 def is_fast(item: pytest.Item) -> bool:
-    """Return whether a test is one of those that run last and need no real Kafka."""
+    """Return whether a test belongs to those that run last and need no real Kafka."""
     return _rank(item.path) >= len(FIRST) + len(_DIRECTORIES)
 
 

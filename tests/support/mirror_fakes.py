@@ -45,7 +45,7 @@ def rejection(name: str, message: str = "") -> KafkaApiError:
 
 
 def done(value: Value | Exception) -> Outcome[Value]:
-    """Return a settled future."""
+    """Return a completed future."""
     outcome: Outcome[Value] = Outcome()
     if isinstance(value, Exception):
         outcome.set_exception(value)
@@ -55,7 +55,7 @@ def done(value: Value | Exception) -> Outcome[Value]:
 
 
 def settled(result: AnyResult, outcomes: Mapping[Any, Any]) -> AnyResult:
-    """Settle all keys of a result, each with a value or an error."""
+    """Complete all keys of a result, each with a value or an error."""
     for key, value in outcomes.items():
         if isinstance(value, Exception):
             result.fail(key, value)

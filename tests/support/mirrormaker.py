@@ -46,14 +46,14 @@ class MirrorMaker:
             error.add_note(self.log.read_text(errors="replace")[-4000:])
 
     def check_alive(self) -> None:
-        """Raise an error if it has ended by itself."""
+        """Raise an error if the process has ended."""
         assert self._process is not None
         if self._process.poll() is not None:
             raise RuntimeError(f"MirrorMaker ended:\n{self.log.read_text(errors='replace')[-4000:]}")
 
 
 def _quick_to_start(properties: str) -> str:
-    """Return properties with which Kafka Connect finds its plugins without a look at every class of every jar."""
+    """Return properties that let Kafka Connect find its plugins without scanning every jar."""
     clusters = parse_properties(properties)["clusters"].split(",")
     return "".join(f"{alias.strip()}.plugin.discovery = service_load\n" for alias in clusters)
 

@@ -38,7 +38,7 @@ def number(value: float, **labels: str | int | bool) -> bytes:
 
 
 def gauge(name: str, *points: bytes) -> bytes:
-    """Return a metric with a description and a unit, both of which nothing reads."""
+    """Return a metric with a description and a unit, neither of which is read."""
     return (
         field(1, name.encode()) + field(2, b"about") + field(3, b"ms") + field(5, b"".join(field(1, p) for p in points))
     )

@@ -23,7 +23,7 @@ class Cluster(Protocol):
 
 
 def brokers_known_by(host: str, port: int) -> int:
-    """Ask Metadata v0 how many brokers a node knows; 0 when it does not answer."""
+    """Return the number of brokers that a node reports in Metadata v0; 0 if it does not respond."""
     # One impossible topic name: the answer names the brokers, and nothing is created.
     body = struct.pack(">hhihih", 3, 0, 1, -1, 1, 1) + b"\x00"
     try:

@@ -1,4 +1,4 @@
-"""Quotas of a server that limits nobody."""
+"""Quotas of a server without limits."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _File:
 
 
 class Cut(NamedTuple):
-    """The state of the disk when the power comes back."""
+    """State of the disk after a power cut."""
 
     moment: int
     """Number of journal entries before the cut."""
@@ -169,7 +169,7 @@ class RecordedDisk:
 
     @property
     def vfs(self) -> str:
-        """The name by which SQLite knows this disk."""
+        """Name of this disk's VFS in SQLite."""
         return self._vfs.name
 
     def note(self, fact: Any) -> None:

@@ -1,4 +1,4 @@
-"""Quotas and SCRAM credentials: what is sent, and what old brokers cannot do."""
+"""Quotas and SCRAM credentials: request fields, and the errors of old brokers."""
 
 from __future__ import annotations
 

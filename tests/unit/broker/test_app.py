@@ -1,4 +1,4 @@
-"""A broker put together: what its parts tell each other."""
+"""An assembled broker: events between its services."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @asynccontextmanager
 async def running(data_dir: Path, *more: str) -> AsyncIterator[Services]:
-    """Run a broker that nobody can connect to."""
+    """Run a broker without listeners."""
     settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *more])
     node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})

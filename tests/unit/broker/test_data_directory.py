@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def running(data_dir: Path, *options: str) -> AsyncIterator[Services]:
-    """Run a broker that nobody can connect to."""
+    """Run a broker without listeners."""
     settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *options])
     node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})

@@ -1,4 +1,4 @@
-"""What lives long is not looked at again and again."""
+"""Garbage collection: long-lived objects are not traversed repeatedly."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held: HeldLoop)
 
 
 def test_work_for_disconnected_client_is_dropped(held: HeldLoop) -> None:
-    """The thread is free for others long before it would have gone through all that was asked for."""
+    """The thread is free long before it would have processed the whole request."""
     sent = batch(records(RECORDS, key=b"\x01"), RECORDS)
     data = [ProduceRequest.PartitionProduceData(index=0, records=sent)] * 30
     request = ProduceRequest(acks=-1, topic_data=[ProduceRequest.TopicProduceData(name="recent", partition_data=data)])

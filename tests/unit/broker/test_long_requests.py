@@ -1,4 +1,4 @@
-"""Whatever a request has many of, nobody waits for it: the event loop is held for some milliseconds at a time."""
+"""Requests with many parts of any kind: each holds the event loop for some milliseconds at a time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def longest_hold(held: HeldLoop, asked: LongRequest) -> float:
 
 @pytest.mark.process
 def test_no_long_request_blocks_the_event_loop(held: HeldLoop) -> None:
-    """What is asked for is right, or refused part by part; no more of them fit where a limit is on their number."""
+    """All parts are valid or rejected one by one; their number is at most the limit of the API."""
     holds = {request.name: longest_hold(held, request) for request in long_requests(COUNT, without=ELSEWHERE)}
     assert len(holds) > 50
     assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}

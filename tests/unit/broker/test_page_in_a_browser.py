@@ -1,4 +1,4 @@
-"""The broker's status page as people see it: in a real browser, with names that clients chose to do harm."""
+"""The broker's status page in a real browser, with hostile names chosen by clients."""
 
 from __future__ import annotations
 

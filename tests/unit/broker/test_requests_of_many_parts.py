@@ -1,4 +1,4 @@
-"""Requests of as many parts as a frame can hold: what is too much is refused unread, what is done is done in slices."""
+"""Requests with as many parts as a frame can hold: too many are rejected before decoding, others run in slices."""
 
 from __future__ import annotations
 

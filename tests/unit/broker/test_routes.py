@@ -1,4 +1,4 @@
-"""The table of what is served, against the files on disk and against Kafka 4.4."""
+"""The table of served APIs, compared with the files on disk and with Kafka 4.4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags and properties that a broker is started with."""
+"""Flags and properties of the broker command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker was started with is described as if it stood in its properties file."""
+"""Flags of the broker command are described as if they were set in its properties file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy that takes its time over a change of configs: what it judged is what is applied."""
+"""A slow policy on config changes: the checked configs are those that are applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one owner of what is set: decisions in order, applied at once, answered when they are on disk."""
+"""The owner of all dynamic configs: ordered decisions, applied at once, answered when durable."""
 
 from __future__ import annotations
 

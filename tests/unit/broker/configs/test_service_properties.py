@@ -1,4 +1,4 @@
-"""Whatever is asked of the config service: it answers, and memory, store and descriptions agree."""
+"""Random requests to the config service: memory, store and descriptions stay consistent."""
 
 from __future__ import annotations
 

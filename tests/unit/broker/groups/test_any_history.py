@@ -1,4 +1,4 @@
-"""What holds of a group whatever its clients do, and in whatever order."""
+"""Invariants of a group under any order of client requests."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.group.wake_at <= min(deadlines)
 
     def teardown(self) -> None:
-        """Silence ends everything: nobody waits for ever."""
+        """Without requests, every waiting request is answered in the end."""
         self.scene.wait(10_000)
         assert self.group.state is GroupState.EMPTY
         assert self.group.wake_at == math.inf

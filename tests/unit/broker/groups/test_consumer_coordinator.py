@@ -1,4 +1,4 @@
-"""Consumer groups over the real metadata store: what a restart and a failed commit leave."""
+"""Consumer groups with a real metadata store: restarts and failed commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups over the real metadata store, on a real event loop."""
+"""Groups with a real metadata store, on a real event loop."""
 
 from __future__ import annotations
 

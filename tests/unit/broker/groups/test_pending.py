@@ -1,4 +1,4 @@
-"""Offsets that wait for the end of a transaction."""
+"""Pending offsets of open transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteTopics: a policy sees the topic as it is when it goes."""
+"""DeleteTopics: the policy sees the topic as it is when it is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: an administrator's marker is as durable as the records of its topic."""
+"""WriteTxnMarkers: an administrator's marker is as durable as the topic's records."""
 
 from __future__ import annotations
 

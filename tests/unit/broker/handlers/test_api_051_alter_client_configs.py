@@ -38,7 +38,7 @@ Op = AlterClientConfigsRequest.OpData
 
 
 class Broker:
-    """A service with its disk, and a way to ask it."""
+    """A client config service with its store, and a method that sends requests to it."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.runner = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""Requests with thousands of parts: each handler works them off in slices, so that everybody else is served."""
+"""Requests with thousands of parts: handlers process them in time slices, so other clients are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fetch looks at each partition once, and while it waits only at those that change."""
+"""A fetch looks up each partition once and, while it waits, only the changed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where partitions go, without a broker."""
+"""Placement of replicas, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator over real logs and a real store: what is decided is done, whatever comes in between."""
+"""The transaction coordinator with real logs and a real store: every decision is completed after any failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of transactions, one by one and in any order."""
+"""The state machine of transactions, rule by rule and in random order."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_only_idle_transactional_ids_expire() -> None:
 
 
 class _World:
-    """A transactional id with everybody who was ever told that it is theirs."""
+    """A transactional id and all identities that were returned for it."""
 
     def __init__(self, epoch: int) -> None:
         self.known = replace(NEW, producer_epoch=epoch)
@@ -314,7 +314,7 @@ STEPS = st.lists(
 def test_epochs_increase_and_decisions_are_final_for_any_requests(
     steps: list[tuple[str, int, bool]], epoch: int
 ) -> None:
-    """Whoever asks for what, in any order: identities only go forward, and a decided end stays decided."""
+    """Random requests of random identities: identities only increase, and a decided end is final."""
     world = _World(epoch)
     for what, back, v2 in steps:
         before, who = world.known, world.told[max(len(world.told) - 1 - back, 0)]

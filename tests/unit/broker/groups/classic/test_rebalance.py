@@ -1,4 +1,4 @@
-"""What time does to a group."""
+"""Timers of a group of the classic protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of members with the consumer protocol, one heartbeat after the other."""
+"""Members with the consumer protocol, heartbeat by heartbeat."""
 
 from __future__ import annotations
 

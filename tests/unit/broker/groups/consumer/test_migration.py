@@ -1,4 +1,4 @@
-"""Groups with members of both protocols, and their conversions."""
+"""Groups with members of both protocols, and their conversion."""
 
 from __future__ import annotations
 

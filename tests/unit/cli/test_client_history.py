@@ -1,4 +1,4 @@
-"""``klamm clients history`` and ``revert``: who set what for clients, and back to how it was."""
+"""``klamm clients history`` and ``revert``: recorded changes of client configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``klamm clients``: a table of who is connected, and a line for every change."""
+"""``klamm clients``: the table of connected clients, and one line per change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion, as the shell asks for it."""
+"""Shell completion."""
 
 from __future__ import annotations
 

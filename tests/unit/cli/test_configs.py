@@ -1,4 +1,4 @@
-"""klamm configs against a broker: what it prints, changes and refuses."""
+"""klamm configs on a broker: output, changes and rejections."""
 
 from __future__ import annotations
 

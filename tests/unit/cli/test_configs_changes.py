@@ -1,4 +1,4 @@
-"""Reading what --add-config and its like say."""
+"""Parsing of --add-config and similar flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""klamm configs for quotas, SCRAM credentials and addresses: what goes where, and what is never said."""
+"""klamm configs for quotas, SCRAM credentials and addresses, without any password in the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places in which the commands look for recorded changes, and what they say when there are none."""
+"""Sources of recorded changes for the history commands, and errors if there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line's front door."""
+"""Entry point of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs of which the cluster rejects some."""
+"""ACL changes that the cluster rejects in part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends the wait for input, and no other code the first time."""
+"""Ctrl-C interrupts the wait for input; other code is interrupted by the second one only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""klamm consume --group commits nothing that was not printed. The consumer is in memory and commits its position."""
+"""klamm consume --group commits only printed records. The consumer is in memory."""
 
 from __future__ import annotations
 

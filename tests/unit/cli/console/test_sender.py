@@ -1,4 +1,4 @@
-"""klamm produce ends although the cluster does not respond."""
+"""klamm produce ends if the cluster does not respond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reset of offsets that fails in the middle shows what it has set."""
+"""An offset reset that fails half-way prints the offsets that were set."""
 
 from __future__ import annotations
 

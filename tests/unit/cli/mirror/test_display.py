@@ -1,4 +1,4 @@
-"""How far a mirror is, as a person sees it."""
+"""Progress output of a mirror."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def properties(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
-    """What the mirror was asked for, instead of a mirror."""
+    """Record the arguments of the mirror instead of running it."""
     calls: list[tuple[Any, dict[str, Any]]] = []
 
     def run(*words: Any, **options: Any) -> int:

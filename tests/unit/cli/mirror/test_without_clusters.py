@@ -1,4 +1,4 @@
-"""What the commands say, and how soon, where a file names no flow or clusters that are away."""
+"""Commands with files without a flow, or with unavailable clusters: their errors, and how fast they appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators see of each client: registered, registered nothing, and never registered are three things."""
+"""The operators' view of each client: registered, registered without configs, or never registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of client configs and what their values may be."""
+"""The table of client configs and their allowed values."""
 
 from __future__ import annotations
 

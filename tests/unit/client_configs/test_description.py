@@ -1,4 +1,4 @@
-"""What an operator sees of client configs."""
+"""Descriptions of client configs for operators."""
 
 from __future__ import annotations
 

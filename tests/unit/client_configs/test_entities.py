@@ -1,4 +1,4 @@
-"""Client config entities: who may be addressed, and how."""
+"""Client config entities: addressing and validation."""
 
 from __future__ import annotations
 

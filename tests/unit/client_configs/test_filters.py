@@ -1,4 +1,4 @@
-"""Filters of DescribeClientConfigs: match types, strictness, refusals."""
+"""Filters of DescribeClientConfigs: match types, strictness, and invalid filters."""
 
 from __future__ import annotations
 

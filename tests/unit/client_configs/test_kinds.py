@@ -1,4 +1,4 @@
-"""Kinds of clients and the configs that concern them."""
+"""Kinds of clients and the configs that apply to them."""
 
 from __future__ import annotations
 

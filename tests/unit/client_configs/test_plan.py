@@ -1,4 +1,4 @@
-"""Planning AlterClientConfigs: all or nothing per entity, entities apart from each other."""
+"""Planning of AlterClientConfigs: atomic per entity, entities independent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What applies to an application, and who it is."""
+"""Resolution of the configs of an application, and its identification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A staged roll-out: some percent of the clients, always the same ones, and never fewer when it is raised."""
+"""Staged roll-out: a fixed percentage of the clients, which only grows when it is raised."""
 
 from __future__ import annotations
 

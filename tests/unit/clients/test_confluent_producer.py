@@ -1,4 +1,4 @@
-"""Closing of confluent-kafka's producer while other threads produce."""
+"""Closing confluent-kafka's producer while other threads produce."""
 
 from __future__ import annotations
 

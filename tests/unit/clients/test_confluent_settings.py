@@ -1,4 +1,4 @@
-"""librdkafka's properties, read for a connection outside librdkafka."""
+"""librdkafka's properties, parsed for a connection outside librdkafka."""
 
 from __future__ import annotations
 

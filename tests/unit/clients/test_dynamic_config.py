@@ -1,4 +1,4 @@
-"""When a client asks, and what an answer means: without a network, without a clock."""
+"""Timing of config requests, and handling of their responses: without a network or a clock."""
 
 from __future__ import annotations
 

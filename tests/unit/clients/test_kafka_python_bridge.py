@@ -1,4 +1,4 @@
-"""Our messages dressed for kafka-python."""
+"""klamm's messages adapted for kafka-python."""
 
 from __future__ import annotations
 

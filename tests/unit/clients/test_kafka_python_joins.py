@@ -1,4 +1,4 @@
-"""Joins of kafka-python's consumer whose outcome arrives between two polls."""
+"""Joins of kafka-python's consumer that complete between two polls."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ KEY_50 = {50: (0, 0)}
 
 
 class CentralConfigs:
-    """Answers key 50 with what is set at the moment."""
+    """Handler that answers key 50 with the current values."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Clients that take the place of a library's take what it takes, and refuse what it refuses."""
+"""Client wrappers accept and reject the same arguments as the library that they replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking on a connection of our own: against brokers that cannot answer, and for clients that are forgotten."""
+"""Config requests on a separate connection: invalid brokers, and garbage-collected clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be set on a broker or as the cluster's default."""
+"""Configs of a broker and of the cluster default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a description says."""
+"""Descriptions of configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sentence for every config."""
+"""Documentation of every config."""
 
 from __future__ import annotations
 

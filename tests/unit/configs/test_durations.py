@@ -1,4 +1,4 @@
-"""Milliseconds in words."""
+"""Milliseconds formatted in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be set on groups and on client metrics subscriptions."""
+"""Configs of groups and of client metrics subscriptions."""
 
 from __future__ import annotations
 

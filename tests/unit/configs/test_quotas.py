@@ -1,4 +1,4 @@
-"""Client quotas: whom they are for and what may be set (KIP-546)."""
+"""Client quotas: entities, filters and values (KIP-546)."""
 
 from __future__ import annotations
 

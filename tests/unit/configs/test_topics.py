@@ -1,4 +1,4 @@
-"""What may be set on a topic."""
+"""Configs of topics."""
 
 from __future__ import annotations
 

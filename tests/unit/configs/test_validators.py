@@ -1,4 +1,4 @@
-"""Checks that are built from the notation of Kafka's documentation."""
+"""Validators built from the notation of Kafka's documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing config values by Kafka's and Java's rules."""
+"""Parsing and formatting of config values by Kafka's and Java's rules."""
 
 from __future__ import annotations
 

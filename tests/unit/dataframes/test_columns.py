@@ -1,4 +1,4 @@
-"""Records as Arrow columns: what the decoder of single records says, thousands at a time."""
+"""Records as Arrow columns, compared with the decoder of single records."""
 
 from __future__ import annotations
 

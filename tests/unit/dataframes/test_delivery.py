@@ -1,4 +1,4 @@
-"""Delivery of batches over connections in memory: what is in flight together, and what a failure sends again."""
+"""Delivery of batches over connections in memory: batches in flight, and retries after a failure."""
 
 from __future__ import annotations
 

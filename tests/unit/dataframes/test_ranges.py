@@ -1,4 +1,4 @@
-"""Cutting topics into pieces for tasks, and into rounds of a stream."""
+"""Division of topics into ranges for tasks, and limits of a micro-batch."""
 
 from __future__ import annotations
 

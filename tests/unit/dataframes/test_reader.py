@@ -39,7 +39,7 @@ HASTY = {"kafka.default.api.timeout.ms": "2000"}
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """A broker with a topic of 50 records, of which the first ten were deleted."""
+    """Broker with a topic of 50 records. The first ten were deleted."""
     with klamm.Broker() as broker:
         _fill(broker.bootstrap_servers)
         yield broker.bootstrap_servers

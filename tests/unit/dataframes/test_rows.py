@@ -1,4 +1,4 @@
-"""Rows to records."""
+"""Conversion of rows to records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A login or a write that the cluster refuses ends a task at once."""
+"""A rejected login or a denied write ends a task at once."""
 
 from __future__ import annotations
 

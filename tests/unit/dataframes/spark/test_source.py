@@ -77,7 +77,7 @@ def test_local_workers_use_the_drivers_python_unless_configured(
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[str]:
-    """A broker with a partition of 4 records, of which an open transaction hides all but the first two."""
+    """Broker with a partition of 4 records; an open transaction hides all but the first two."""
     with klamm.Broker(control=True) as broker:
         broker.create_topic("t")
         plain = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers)

@@ -1,4 +1,4 @@
-"""Comparing what was read of two clusters. Reading itself is covered where a broker runs."""
+"""Comparison of the records of two clusters."""
 
 from __future__ import annotations
 

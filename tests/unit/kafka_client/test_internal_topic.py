@@ -1,4 +1,4 @@
-"""Records of the mirror's own topics in batches that a broker takes, which looks at sizes and sequence numbers."""
+"""Batches of records for internal topics on a broker that checks sizes and sequence numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A_MEGABYTE = 1_048_588
 
 
 class Target:
-    """A topic; the connection breaks where a test says so, after the records were taken."""
+    """Topic in memory. The connection breaks where a test requires it, after the records were appended."""
 
     def __init__(self, most_bytes: int = A_MEGABYTE) -> None:
         self.most_bytes = most_bytes
@@ -112,7 +112,7 @@ def test_topic_with_lower_limit_gets_smaller_batches(target: Target) -> None:
 
 
 def test_numbered_batches_are_written_once_despite_rejections_and_losses() -> None:
-    """Nobody says which partition's batch was too large: the others are sent again as they were."""
+    """The error does not name the partition whose batch was too large; the others are resent unchanged."""
     wanted = {0: values(40), 1: values(3), 2: values(40)}
     for breaks_at in range(60):
         with pytest.MonkeyPatch.context() as patch:

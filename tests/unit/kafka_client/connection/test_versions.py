@@ -1,4 +1,4 @@
-"""Which version is spoken."""
+"""Negotiation of API versions."""
 
 from __future__ import annotations
 

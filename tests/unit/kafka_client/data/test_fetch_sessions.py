@@ -1,4 +1,4 @@
-"""What a broker is told in a fetch session: everything once, then what changes (KIP-227)."""
+"""Partitions that a fetch session sends: all at first, then the changes (KIP-227)."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_joined_batch_holds_all_records_unchanged(contents: list[list[Fields]]) 
 
 
 def test_varints_of_any_length_are_joined() -> None:
-    """Offsets beyond what is looked up, records beyond two bytes of length, times beyond one byte."""
+    """Offset deltas beyond the lookup table, record lengths above two bytes, timestamp deltas above one byte."""
     many: list[Fields] = [(None, b"", (), NOW + 200)] * 120
     contents: list[list[Fields]] = [[(None, bytes(100_000), (), NOW)], *[many] * 70]
     contents += [[(b"k", bytes(9_000), (), NOW + 10**9)], [(None, None, (), -1)]]

@@ -1,4 +1,4 @@
-"""Nodes of a connection pool that are replaced while a connection to them is being opened."""
+"""Nodes of a connection pool that are replaced while their connection is opening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection pool while brokers go away and others take over: nothing that failed stays in its memory."""
+"""The connection pool while brokers fail and others replace them: no failed node stays cached."""
 
 from __future__ import annotations
 

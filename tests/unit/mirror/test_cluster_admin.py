@@ -1,4 +1,4 @@
-"""How the mirror asks its clusters."""
+"""Requests of the mirror to its clusters."""
 
 from __future__ import annotations
 

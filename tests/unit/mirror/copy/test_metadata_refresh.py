@@ -1,4 +1,4 @@
-"""What is asked of a cluster while some of its partitions are in trouble."""
+"""Metadata requests of a copier while some of its partitions fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which connection to a leader each partition is written to; the target only notes what it is sent."""
+"""Choice of the connection for each partition; the target only records the requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POOL = BufferPool(max_free_bytes=0)
 
 
 class Connection:
-    """Takes requests and answers them when it is told to."""
+    """Connection that records requests and answers them when the test says so."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""How far a copier says that its partitions are, four times a second: it costs what is new, not what there is."""
+"""Progress rows of a copier, four times a second: the cost depends on the changed partitions only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of the topic of positions, and where a position is written; the target is a list of records."""
+"""Reading and writing of the offsets topic; the target is a list of records."""
 
 from __future__ import annotations
 

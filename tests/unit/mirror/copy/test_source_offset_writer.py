@@ -1,4 +1,4 @@
-"""Positions and offset syncs are written beside the copying; the store is a list of what it was given."""
+"""Source offsets and offset syncs are written in the background; the store is a list in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the copies of a task start: each state that the source, the target and the offsets topic can be in."""
+"""Start offsets of the copies of a task, for each state of source, target and offsets topic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OLD_ID, NEW_ID = UUID(int=7), UUID(int=8)
 
 @dataclass
 class Store:
-    """Offsets topic in memory; ``log`` is the order of what was done."""
+    """Offsets topic in memory. ``log`` holds the calls in order."""
 
     known: StoredSourceOffsets
     log: list[object] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Store:
 
 @dataclass
 class Transactions:
-    """Transactions of a shard that note what is asked of them in the log of a store."""
+    """Transactions of a shard that record their calls in the log of a store."""
 
     store: Store
     planned_after: int = 0

@@ -1,4 +1,4 @@
-"""The order of events in a shard's transactions; the target is a list of what was asked of it."""
+"""Order of the requests in a shard's transactions; the target is a list of calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS = ShardSettings(
 
 
 class Target:
-    """Says yes, unless a test has put an error into ``errors``; notes what it was asked."""
+    """Target that succeeds unless a test has put an error into ``errors``, and records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -111,7 +111,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 class Counted(list[PartitionCopy]):
-    """Counts how often somebody goes through all of them, which with thousands takes its time."""
+    """Collection that counts its full iterations, which are slow with thousands of partitions."""
 
     passes = 0
 

@@ -34,7 +34,7 @@ IDENTITY = parse_settings(FILE | {"replication.policy.class": "IdentityReplicati
 
 
 class Knowledge(SyncStore):
-    """Every offset of some partitions moves back by 10; what is before the tenth is not known."""
+    """Translation that subtracts 10 from every offset. Offsets below 10 are unknown."""
 
     def __init__(self, *topics: str) -> None:
         self.topics = topics

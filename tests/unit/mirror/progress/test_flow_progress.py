@@ -166,7 +166,7 @@ def test_stopped_partition_does_not_block_completion() -> None:
 
 
 def test_flow_waits_when_all_partitions_wait() -> None:
-    """The control loop may have nothing to ask for ten minutes."""
+    """The control loop may have no work for ten minutes."""
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0), ("t", 1)])
     status.set_state("A->B", FlowState.RUNNING)
@@ -186,7 +186,7 @@ def test_waiting_flow_line_has_reason() -> None:
 
 
 def test_waiting_partition_is_part_of_flow_line() -> None:
-    """Somebody may have deleted its topic: nothing else would tell it for as long as the refresh takes."""
+    """The topic may be deleted; until the next refresh, no other line would report it."""
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0), ("t", 1)])
     status.set_state("A->B", FlowState.RUNNING)

@@ -1,4 +1,4 @@
-"""The ages of records as MirrorMaker 2's gauges tell them (K894-47)."""
+"""Record ages as in MirrorMaker 2's gauges (K894-47)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that look right at first sight: rejected with the key as it stands there, or understood as Kafka does."""
+"""Properties files with subtle errors: rejected with the key as written, or parsed like Kafka."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_invalid_number_is_rejected_with_key_of_file(key: str, value: str) -> No
 
 
 def test_bootstrap_servers_may_have_protocol_prefix() -> None:
-    """Kafka's ``Utils.getHost`` passes over it; ``security.protocol`` says what is spoken."""
+    """Kafka's ``Utils.getHost`` ignores it; ``security.protocol`` determines the protocol."""
     parsed = settings(BASE.replace("a:9092", "PLAINTEXT://a:9092, SASL_SSL://[::1]:9093") + FLOW)
     assert parsed.clusters["A"].bootstrap_servers == ("a:9092", "[::1]:9093")
 

@@ -1,4 +1,4 @@
-"""Properties files as people have them: each is accepted or rejected as a table of decisions says."""
+"""Published properties files: each is accepted or rejected as a table says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of mm2.properties without an effect are listed, each with the reason and a key that has one."""
+"""Keys of mm2.properties without an effect are reported with the reason and an alternative."""
 
 from __future__ import annotations
 

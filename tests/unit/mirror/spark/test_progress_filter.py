@@ -1,4 +1,4 @@
-"""Which rows of progress a task sends: with ten thousand partitions most have nothing to say."""
+"""Progress rows that a task sends: unchanged partitions are left out."""
 
 from __future__ import annotations
 

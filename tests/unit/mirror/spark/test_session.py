@@ -1,4 +1,4 @@
-"""What is said when Spark does not start: a line, not the stacks of Python and of the JVM."""
+"""Failed starts of Spark: one line instead of the stack traces of Python and the JVM."""
 
 from __future__ import annotations
 

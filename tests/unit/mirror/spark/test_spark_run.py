@@ -1,4 +1,4 @@
-"""When a mirror needs Spark, and when it ends."""
+"""Start and end of a mirror's Spark job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``klamm mirror verify`` finds when two sides are not the same."""
+"""Differences that ``klamm mirror verify`` reports."""
 
 from __future__ import annotations
 

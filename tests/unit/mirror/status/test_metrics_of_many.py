@@ -1,4 +1,4 @@
-"""Metrics of thousands of partitions: the same bytes as family by family, for a part of the cost."""
+"""Metrics of thousands of partitions: the same bytes as rendered per family, at a fraction of the cost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_combined_families_equal_separate_families(partitions: list[tuple[str, i
 
 
 def test_partition_labels_are_rendered_once() -> None:
-    """Calls are counted, as times depend on who else is at work."""
+    """Calls are counted, because times depend on the load of the machine."""
     few, many = _status(100), _status(300)
     # when
     calls = _calls(lambda: metrics_page(many.snapshot(), {}).text())

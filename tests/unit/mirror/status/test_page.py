@@ -1,4 +1,4 @@
-"""The status page as text; how it looks is looked at in a browser (K894-47)."""
+"""Text of the status page; its layout is tested in a browser (K894-47)."""
 
 from __future__ import annotations
 

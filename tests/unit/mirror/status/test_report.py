@@ -1,4 +1,4 @@
-"""What is shown of a flow, from what was found on its target."""
+"""The status report of a flow, read from its target."""
 
 from __future__ import annotations
 

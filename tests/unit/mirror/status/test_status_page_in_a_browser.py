@@ -1,4 +1,4 @@
-"""The status page as people see it: in a real browser, while the mirror goes on, goes away and comes back (K894-47)."""
+"""The status page in a real browser, while the mirror runs, stops and restarts (K894-47)."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_flow_waits_for_unavailable_cluster_and_resumes() -> None:
 
 
 def test_reachability_is_checked_again_after_outage() -> None:
-    """So that a flow is told to wait at once, not when admin.timeout.ms is over."""
+    """So that a flow waits at once, not only after admin.timeout.ms."""
     source = FakeCluster(orders=1)
     run = Run(source, FakeCluster())
     asked: list[str] = []

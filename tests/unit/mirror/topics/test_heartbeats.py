@@ -38,7 +38,7 @@ def pair(target: str = "b:1", **more: str) -> HeartbeatSettings:
 
 
 class Writer(ControlConnection):
-    """Keeps what is written; rejects when told so."""
+    """Writer that keeps its records, and rejects them if a test says so."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, Record]] = []

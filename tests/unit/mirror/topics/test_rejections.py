@@ -1,4 +1,4 @@
-"""Topics that are not mirrored, or not any more: each says why, once."""
+"""Topics that are not mirrored or no longer mirrored: each reason is logged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of strangers to the port of the metrics."""
+"""Connections to the metrics port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of metrics of several processes, as one page."""
+"""Metrics pages of several processes, merged into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients on the page: what they run and should run, and one row for a client that several processes serve."""
+"""Clients on the page: reported and central configs, and one row per client of several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy sees."""
+"""Details that a policy receives."""
 
 from __future__ import annotations
 

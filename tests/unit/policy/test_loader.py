@@ -1,4 +1,4 @@
-"""Finding and setting up the policy that the properties name."""
+"""Loading of the policy that the properties name."""
 
 from __future__ import annotations
 

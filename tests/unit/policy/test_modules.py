@@ -1,4 +1,4 @@
-"""A policy's neighbours: what it imports from its own directory is read again along with it."""
+"""Modules that a policy imports from its own directory are reloaded with it."""
 
 from __future__ import annotations
 

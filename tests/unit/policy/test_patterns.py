@@ -1,4 +1,4 @@
-"""Patterns over names: what ``re`` says, in a time that is bounded."""
+"""Patterns over names: the same matches as ``re``, in bounded time."""
 
 from __future__ import annotations
 

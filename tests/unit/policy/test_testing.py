@@ -1,4 +1,4 @@
-"""Help for those who test their policies."""
+"""Support for tests of policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy has checked exactly what is applied, whatever others change while it thinks."""
+"""A policy has checked exactly what is applied, despite concurrent changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Values that a decision depends on, and a policy; ``meanwhile`` runs when the policy is asked the first time."""
+    """Values that a decision depends on, and a policy. ``meanwhile`` runs during the policy's first call."""
 
     def __init__(self, values: dict[str, int], meanwhile: Callable[[Room], None] = lambda _: None) -> None:
         self.values = values

@@ -1,4 +1,4 @@
-"""Memory of decisions on requests that flow in numbers."""
+"""Cache of decisions on frequent requests."""
 
 from __future__ import annotations
 

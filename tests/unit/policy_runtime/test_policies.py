@@ -1,4 +1,4 @@
-"""What a policy's verdict means to the client, and what a policy cannot do to the broker."""
+"""Effects of a policy's decision on the client, and isolation of the broker from the policy."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def serve(properties: dict[str, str], use: Callable[[Policies], Awaitable[None]]
 
 
 async def create(policies: Policies, topic: str) -> str:
-    """Return what a client would be told."""
+    """Return the response that a client would get."""
     async with policies.turn(CREATE_TOPIC):
         try:
             await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {}, "User:anna", "tool"))

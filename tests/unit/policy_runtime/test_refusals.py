@@ -1,4 +1,4 @@
-"""How often refusals are logged, and how long they are remembered."""
+"""Logging of repeated denials, and how long they are remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies that are changed while they serve."""
+"""Policies that change at run time."""
 
 from __future__ import annotations
 

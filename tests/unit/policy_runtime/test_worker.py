@@ -1,4 +1,4 @@
-"""The thread of a policy, which may get the processor late."""
+"""The thread of a policy, which may start late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of the KIP-649 messages, as the KIP lays them out."""
+"""The bytes of the KIP-649 messages, compared with the KIP."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_unknown_tagged_fields_and_trailing_bytes_are_ignored() -> None:
     "cls", [ApiVersionsRequest, IncrementalAlterConfigsRequest, AlterConfigsRequest, MetadataRequest]
 )
 def test_megabyte_of_one_byte_is_decoded_in_bounded_time_and_memory(cls: type[Message], filler: bytes) -> None:
-    """Each is refused (or, where such bytes happen to be a message, read) in bounded time and memory."""
+    """Each is rejected, or decoded if the bytes are valid, in bounded time and memory."""
     for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
         body = filler * MEGABYTE
         with contextlib.suppress(ProtocolError):

@@ -1,4 +1,4 @@
-"""Errors that a peer sees."""
+"""Errors that are returned to the peer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_error_message_is_kept() -> None:
 
 
 def test_error_message_is_truncated_for_the_oldest_version() -> None:
-    """A value of a megabyte that is refused is not sent back whole: an answer must be possible in every version."""
+    """A rejected value of a megabyte is not returned in full: every version must be able to encode the response."""
     message = InvalidConfigError("\U0001f600" * 1_000_000).error_message
     assert message is not None
     assert message.endswith("…")

@@ -1,4 +1,4 @@
-"""What is generated is what the schemas say."""
+"""Generated messages, compared with the generator's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys 50 and 51: KIP-649 and SCRAM told apart by their bytes."""
+"""Keys 50 and 51: KIP-649 and SCRAM requests, distinguished by their bytes."""
 
 from __future__ import annotations
 

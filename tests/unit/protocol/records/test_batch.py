@@ -1,4 +1,4 @@
-"""The header view: what it reads, what it refuses, what it stamps."""
+"""The view of a batch header: reading, validation and patching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ends of the records of a batch, found by their lengths alone."""
+"""The ends of the records of a batch, computed from their lengths alone."""
 
 from __future__ import annotations
 

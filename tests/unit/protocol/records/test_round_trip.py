@@ -1,4 +1,4 @@
-"""Records against the builders and readers of two other clients, both ways, and hostile records."""
+"""Records compared with two other clients in both directions, and hostile records."""
 
 from __future__ import annotations
 

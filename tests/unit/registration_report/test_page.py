@@ -1,4 +1,4 @@
-"""The report as one page: complete, self-contained, and safe whatever clients call themselves."""
+"""The report as an HTML page: complete, self-contained, and safe against names chosen by clients."""
 
 from __future__ import annotations
 

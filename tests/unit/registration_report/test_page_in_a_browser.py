@@ -1,4 +1,4 @@
-"""The report's page as people see it: in a real browser, light and dark, on a wide and on a narrow screen."""
+"""The report's page in a real browser, light and dark, on a wide and on a narrow screen."""
 
 from __future__ import annotations
 

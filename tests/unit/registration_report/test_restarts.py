@@ -1,4 +1,4 @@
-"""A stream that ends is started again, with growing pauses, and not for ever."""
+"""A failed stream is restarted with growing pauses, a limited number of times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRACE = "[STREAM_FAILED] Query ended\nTraceback:\nklamm.wire.connection.Connecti
 
 
 class Query:
-    """One that runs until it is told what ends it."""
+    """Query that runs until the test ends it."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -1,4 +1,4 @@
-"""Guards: what is parsed, and what their figures mean."""
+"""Guards: parsing, and evaluation of their figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configs.md against the source: a config that the page says has an effect is read somewhere, and no other one."""
+"""docs/configs.md compared with the source: exactly the configs with an effect are read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def words_of_the_source() -> frozenset[str]:
 
 
 def claims() -> dict[tuple[str, str], str]:
-    """Return what the page says, by section and config."""
+    """Return the statements of the page, by section and config."""
     effects = read_effects(EFFECTS.read_text(encoding="utf-8"))
     own, synonyms = own_broker_configs(), topic_synonyms()
     defaults = {synonym.name: topic for topic, found in synonyms.items() for synonym in found}

@@ -1,4 +1,4 @@
-"""The page docs/configs.md says what every config does, and is current."""
+"""The page docs/configs.md describes every config and is up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs that come and go: what filters find and what is decided is what looking through all of them would say."""
+"""ACLs that are added and removed: filters and decisions equal those of a full scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: what they say, and which are refused."""
+"""OAUTHBEARER tokens: claims and validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections count from the moment they are accepted, whatever they do next."""
+"""Connections count from the moment they are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected, and who was: in memory, bounded, without a write."""
+"""Connected and recently disconnected clients: in memory, bounded, never written to disk."""
 
 from __future__ import annotations
 

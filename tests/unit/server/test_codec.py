@@ -1,4 +1,4 @@
-"""Which messages are coded on the event loop, and which in the codec thread."""
+"""Messages coded on the event loop, and messages coded in the codec thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection's states over a transport in memory: what is answered, in which order, and what ends the connection."""
+"""States of a connection over a transport in memory: order of responses, and ends of the connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IDLE_S = 10.0
 
 @dataclass
 class Transport:
-    """Keeps what is written. The peer reads it when the test says so."""
+    """Transport that keeps the written bytes until the test reads them."""
 
     written: bytearray = field(default_factory=bytearray)
     unread: int = 0

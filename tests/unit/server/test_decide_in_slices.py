@@ -1,4 +1,4 @@
-"""A decision that others made outdated during a pause is made again, without a pause."""
+"""A decision outdated by a concurrent change is repeated without a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that wait for their peers: handed over in pieces, and within one budget for all connections."""
+"""Responses that wait for their peers: sent in pieces, within one budget for all connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 10 * PIECE_BYTES
 
 
 class Transport:
-    """Keeps what is written until the peer reads."""
+    """Transport that keeps the written bytes until the peer reads them."""
 
     def __init__(self) -> None:
         self.kept = b""
@@ -44,7 +44,7 @@ class Transport:
 
 
 class Peer:
-    """A connection whose peer reads when it is told to. Its transport is full when it keeps anything."""
+    """Connection whose peer reads when the test says so. Its transport is full while it keeps any bytes."""
 
     def __init__(self, budget: UnreadBudget) -> None:
         self.transport = Transport()
@@ -193,7 +193,7 @@ def test_reading_peers_are_waited_for() -> None:
 
 
 class SlowFile(File):
-    """A range of which each piece takes a millisecond of a clock that the test owns."""
+    """File range. Reading a piece takes a millisecond on the test's clock."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)

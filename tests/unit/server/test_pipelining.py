@@ -1,4 +1,4 @@
-"""One connection never keeps the others waiting, however much it asks for."""
+"""A connection with many pipelined requests does not delay other connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of log files on their way to real sockets: by the kernel where nothing is encrypted, and in order."""
+"""Ranges of log files sent to real sockets: by the kernel without encryption, and in order."""
 
 from __future__ import annotations
 

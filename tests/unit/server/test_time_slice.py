@@ -1,4 +1,4 @@
-"""One request of thousands of parts, and everybody else."""
+"""Time slices: a request of thousands of parts lets other tasks run."""
 
 from __future__ import annotations
 

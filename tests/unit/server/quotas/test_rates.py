@@ -1,4 +1,4 @@
-"""How long who had too much waits."""
+"""Throttle times of a rate above its quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request keeps the broker busy with is measured, and what it waits for is not."""
+"""The stopwatch measures the computation of a request, but not its waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is held to which quota, and what it means to a connection."""
+"""Selection of the quota of a client, and its effect on the connection."""
 
 from __future__ import annotations
 

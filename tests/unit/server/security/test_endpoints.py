@@ -1,4 +1,4 @@
-"""Listeners made ready, or refused with the reason."""
+"""Listener settings, accepted or rejected with the reason."""
 
 from __future__ import annotations
 

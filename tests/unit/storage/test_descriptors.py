@@ -1,4 +1,4 @@
-"""Shares of the file descriptors, and those that are kept for storage."""
+"""Shares of the file descriptors, and descriptors reserved for storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of batch in topics with every config that changes a batch's header: append, reads, restart, compaction."""
+"""Every kind of batch with every topic config that changes its header: append, read, restart, compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction: the last record of each key stays at its offset, whatever happens meanwhile."""
+"""Compaction: the last record of each key keeps its offset, also after failures."""
 
 from __future__ import annotations
 

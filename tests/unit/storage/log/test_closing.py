@@ -1,4 +1,4 @@
-"""A log manager that closes: thousands of logs become durable together, and one that fails fails alone."""
+"""Closing of a log manager: thousands of logs become durable together, and a failing log fails alone."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_log_with_failed_flush_alone_keeps_its_recovery_point(tmp_path: Path, mo
 
 
 class WholeDisk:
-    """A file system that may refuse to be synced as a whole."""
+    """File system that may fail to be synced as a whole."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> None:
         self.syncs = 0

@@ -1,4 +1,4 @@
-"""Configs of logs follow changes, each when it is needed."""
+"""Config changes of logs, applied when a log needs them."""
 
 from __future__ import annotations
 

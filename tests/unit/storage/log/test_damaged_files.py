@@ -1,4 +1,4 @@
-"""Damaged files of a log: the broker starts without help, keeps every sound record, and logs what it did."""
+"""Damaged files of a log: the broker starts, keeps every valid record, and logs the repairs."""
 
 from __future__ import annotations
 

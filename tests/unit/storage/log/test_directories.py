@@ -1,4 +1,4 @@
-"""Directories of topics that come and go: whose they are, how they are put aside, when they are removed."""
+"""Partition directories: ownership, retirement and deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk whose fsync fails: that partition is offline, nothing is taken for durable, and all others go on."""
+"""A failing fsync takes its partition offline; other partitions continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sync of a whole file system: where its result is trusted, and what it reports."""
+"""Sync of a whole file system: where it is trusted, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of segments that are read later: the right bytes, or an error, whatever happened to the log meanwhile."""
+"""Ranges of segments that are read later: the right bytes or an error, despite changes of the log."""
 
 from __future__ import annotations
 

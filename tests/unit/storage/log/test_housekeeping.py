@@ -1,4 +1,4 @@
-"""What goes with time, with size, and with DeleteRecords; and the task that sees to it."""
+"""Retention by time and size, DeleteRecords, and the housekeeping task."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_configs_are_parsed_and_missing_ones_have_kafkas_defaults() -> None:
 
 
 def test_housekeeping_task_cleans_closed_logs_and_ends_with_the_manager(tmp_path: Path) -> None:
-    """Also for logs that nobody has opened since the start."""
+    """Also for logs that were not opened since the start."""
     house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
     asyncio.run(house.manager.close())
 

@@ -1,4 +1,4 @@
-"""Appending and reading: what goes in comes out, stamped, checked and in whole batches."""
+"""Append and read: offsets, validation and whole batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single power cuts do to a log: producers, segments that lost their end, and ends that were cut before."""
+"""Effects of single power cuts on a log: producers, truncated segments and truncated ends."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_producer_snapshot_of_a_longer_truncated_log_is_ignored(tmp_path: Path) 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_records_after_a_truncated_segment_are_truncated(tmp_path: Path, policy: str) -> None:
-    """Otherwise a reader would find a hole, and a transaction would go on behind its lost marker."""
+    """Otherwise readers would find a gap, and a transaction would continue after its lost marker."""
     house = LogHouse(tmp_path, segment_bytes="170", cleanup_policy=policy)
     house.log.append(batch("a"))
     asyncio.run(flush_and_checkpoint(house))

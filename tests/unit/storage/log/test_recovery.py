@@ -1,4 +1,4 @@
-"""What is left after a crash: everything that was acknowledged, nothing that was torn, and a line that says so."""
+"""Recovery after a crash: acknowledged records survive, torn ones are truncated, and one line is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What partitions take, without opening them."""
+"""Sizes of partitions, without opening them."""
 
 from __future__ import annotations
 

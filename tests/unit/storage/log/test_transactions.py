@@ -1,4 +1,4 @@
-"""Open, committed and aborted transactions in a log: who reads what, whatever happens in between."""
+"""Open, committed and aborted transactions in a log, and the records that readers see."""
 
 from __future__ import annotations
 

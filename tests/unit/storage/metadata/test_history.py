@@ -1,4 +1,4 @@
-"""The history of configs: bounded, readable from outside, and the way back."""
+"""The history of configs: bounded, readable by other processes, and reversible."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Model:
-    """The meaning of the changes, said in dictionaries."""
+    """Expected state after the changes, as dictionaries."""
 
     topics: dict[UUID, PutTopic] = field(default_factory=dict)
     configs: dict[Any, PutConfig] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Transactions in the metadata database: stored, replaced, removed, and migrated to."""
+"""Transactions in the metadata database: storage, replacement, removal and migration."""
 
 from __future__ import annotations
 

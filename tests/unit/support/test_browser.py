@@ -1,4 +1,4 @@
-"""The browser of the tests tells what is wrong with a page: otherwise a test that finds nothing proves nothing."""
+"""The tests' browser reports errors of a page, so that a test without errors proves something."""
 
 from __future__ import annotations
 

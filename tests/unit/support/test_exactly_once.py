@@ -1,4 +1,4 @@
-"""A difference between what was written and what arrived is named."""
+"""Differences between written and mirrored records are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check at the end of a file of tests."""
+"""Check for leftovers at the end of a test file."""
 
 from __future__ import annotations
 

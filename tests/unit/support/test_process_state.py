@@ -1,4 +1,4 @@
-"""What a test sets in its process does not reach the next one."""
+"""Process state set by one test does not reach the next one."""
 
 from __future__ import annotations
 

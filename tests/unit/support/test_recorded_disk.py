@@ -1,4 +1,4 @@
-"""The recorded disk: which unsynced changes survive a power cut, and which changes it cannot miss."""
+"""The recorded disk: unsynced changes that survive a power cut, and detection of unrecorded changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's JVM is found below its driver."""
+"""Spark's JVM among the child processes of its driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures for every test: real Apache Kafka, our own broker, and a loud end for whatever could not run."""
+"""Fixtures for every test: real Apache Kafka, klamm's broker, and a visible report of tests that could not run."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name what was skipped."""
+    """Print the reasons of skipped tests at the end of the run."""
     report_skips(terminalreporter)
 
 
@@ -147,7 +147,7 @@ def _nothing_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def java(request: pytest.FixtureRequest) -> None:
-    """Java and Kafka's jars are here, or every test that asks for them skips loudly."""
+    """Java and Kafka's jars. Without them, every test that uses them is skipped with a visible reason."""
     try:
         java_executable()
         class_path()
@@ -158,7 +158,7 @@ def java(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium is here, or every test that asks for it skips loudly."""
+    """Headless Chromium. Without it, every test that uses it is skipped with a visible reason."""
     program = find_browser()
     if program is None:
         skip_loudly("needs a Chromium or Chrome: install chromium, or set CHROMIUM to the program")

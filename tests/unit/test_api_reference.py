@@ -1,4 +1,4 @@
-"""docs/api/ is what the docstrings say."""
+"""docs/api/ matches the docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container images and their examples: what their files say, and the examples with a process for a container.
+"""The container images and their examples: their files, and the examples run with a process as container.
 
 The build steps run in tests/interop/test_image_steps.py; ``make images`` builds the images.
 """

@@ -1,4 +1,4 @@
-"""Names of applications in lines for people."""
+"""Names of applications in messages for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snippets of the README and of docs/: each is run, or checked as far as it can be without a cluster."""
+"""The snippets of the README and of docs/: each is run, or checked as far as possible without a cluster."""
 
 from __future__ import annotations
 

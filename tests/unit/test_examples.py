@@ -1,4 +1,4 @@
-"""The programs in examples/ do what they say."""
+"""The programs in examples/ print the expected output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extras: what is missing is named with the command that installs it, and pyproject.toml has the same extras."""
+"""Extras: errors name the install command of a missing extra, and pyproject.toml lists the same extras."""
 
 from __future__ import annotations
 

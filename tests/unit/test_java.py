@@ -1,4 +1,4 @@
-"""Finding the Java that Spark runs on."""
+"""Search for the Java that Spark runs on."""
 
 from __future__ import annotations
 

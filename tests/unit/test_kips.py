@@ -1,4 +1,4 @@
-"""The page docs/kips.md says the truth: every requirement is there once, every test it names exists and runs."""
+"""The page docs/kips.md: every requirement appears once, and every test that it names exists and runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def named_tests() -> list[str]:
 
 
 def collected_tests(names: list[str]) -> frozenset[str]:
-    """Ask another pytest which tests of the files it would run; parameters are cut off."""
+    """Return the tests of the files that a separate pytest would run, without parameters."""
     files = sorted({name.partition("::")[0] for name in names})
     if not files:
         return frozenset()

@@ -1,4 +1,4 @@
-"""The house keeps its shape: what no linter looks at."""
+"""Structure of the project that no linter checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Markdown of all pages: links lead somewhere, tables are tables."""
+"""The Markdown of all pages: links have targets, and tables are well-formed."""
 
 from __future__ import annotations
 

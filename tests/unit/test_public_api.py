@@ -1,4 +1,4 @@
-"""The public names are those of docs/public_api.txt: none disappears, none is added by accident."""
+"""The public names equal those of docs/public_api.txt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed program before its command line is there."""
+"""The installed program before its command line is imported."""
 
 from __future__ import annotations
 

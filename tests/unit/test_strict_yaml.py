@@ -1,4 +1,4 @@
-"""YAML for files that guard or set up a cluster."""
+"""Strict YAML for files that guard or configure a cluster."""
 
 from __future__ import annotations
 

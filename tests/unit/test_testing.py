@@ -1,4 +1,4 @@
-"""Assertions of klamm.testing, on a broker whose contents are given."""
+"""Assertions of klamm.testing, on a broker with given contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows for a public forge: they parse, and what they run exists here."""
+"""The workflows for a public forge: they parse, and their commands exist."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from klamm.gateway.policies.facts import (
     own_configs,
     own_source,
 )
-from klamm.gateway.policies.parts import are_same, in_order
+from klamm.gateway.policies.parts import PartedApi
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import Allowed, forward_in_turn, judge, verdict
+from klamm.gateway.policies.verdicts import Allowed, divide, forward_in_turn, judge, verdict
 from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
@@ -44,7 +44,7 @@ from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigSource, ResourceT
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import ConfigEntry
     from klamm.gateway.policies.turns import ResourceTurns
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Response: TypeAlias = AlterConfigsResponse | IncrementalAlterConfigsResponse
-Asked: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"
+Resource: TypeAlias = "AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource"
 Entry: TypeAlias = (
     "AlterConfigsResponse.AlterConfigsResourceResponse | IncrementalAlterConfigsResponse.AlterConfigsResourceResponse"
 )
@@ -69,16 +69,18 @@ _INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsApi:
-    """Message classes of one of the two APIs, which have the same fields."""
+class AlterConfigsApi(PartedApi):
+    """One of the two APIs, whose messages have the same fields."""
 
-    key: ApiKey
+    api_key: ApiKey
     request: type[Any]
     response: type[Any]
-    entry: type[Any]
+    parts: str = "resources"
+    entries: str = "responses"
+    key: tuple[str, ...] = ("resource_type", "resource_name")
 
 
-def resource_key(resource: Asked | Entry) -> tuple[int, str]:
+def resource_key(resource: Resource | Entry) -> tuple[int, str]:
     """Return type and name of a resource."""
     return resource.resource_type, resource.resource_name
 
@@ -97,36 +99,7 @@ class AlteredConfigs:
         self._turns = turns
         self._api = api
 
-    def with_resources(
-        self, request: Request, resources: Collection[Asked], *, validate_only: bool | None = None
-    ) -> Request:
-        """Return a request for some of its resources, or the request itself if nothing changes.
-
-        ``validate_only`` None keeps that of the request.
-        """
-        only = request.validate_only if validate_only is None else validate_only
-        if only == request.validate_only and are_same(resources, request.resources):
-            return request
-        made: Request = self._api.request(resources=list(resources), validate_only=only)
-        return made
-
-    def merge_resources(self, request: Request, entries: Collection[Entry], *, throttle_time_ms: int) -> Response:
-        """Return the response with these entries in the order of the request."""
-        responses = in_order(map(resource_key, request.resources), entries, resource_key)
-        made: Response = self._api.response(throttle_time_ms=throttle_time_ms, responses=responses)
-        return made
-
-    def denied_resource(self, resource: Asked, error: ApiError) -> Entry:
-        """Return the entry of a resource that is not altered."""
-        entry: Entry = self._api.entry(
-            error_code=error.error_code,
-            error_message=error.error_message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        return entry
-
-    def overridden_resource(self, resource: Asked, override: Override) -> Asked:
+    def overridden_resource(self, resource: Resource, override: Override) -> Resource:
         """Return a resource of a request with the changes of a policy."""
         if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
             pairs = overridden_configs([(config.name, config.value) for config in resource.configs], override.configs)
@@ -141,51 +114,31 @@ class AlteredConfigs:
             configs=overridden_operations(resource.configs, override.configs),
         )
 
-    def with_note(self, entry: Entry, note: str | None) -> Entry:
-        """Return the entry of an altered resource with a text about what the policy changed; others as they are."""
-        if note is None or entry.error_code:
-            return entry
-        noted: Entry = self._api.entry(
-            error_code=entry.error_code,
-            error_message=note,
-            resource_type=entry.resource_type,
-            resource_name=entry.resource_name,
-        )
-        return noted
-
     async def handle(self, request: Request, context: FilterContext) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
-        entries = await self._gateway_settings(request, context)
-        rejected = {resource_key(entry) for entry in entries}
-        rest: list[Asked] = [each for each in request.resources if resource_key(each) not in rejected]
-        if not self._policies.guards_kind(ALTER_CONFIG):
-            real: Response = await context.forward(self.with_resources(request, rest))
-            return self.merge_resources(request, [*entries, *real.responses], throttle_time_ms=real.throttle_time_ms)
-        trial: Response = await context.forward(self.with_resources(request, rest, validate_only=True))
-        entries += [entry for entry in trial.responses if entry.error_code]
-        passed = {resource_key(entry): entry for entry in trial.responses if not entry.error_code}
-        asked = [resource for resource in rest if resource_key(resource) in passed]
-        throttle_time_ms = trial.throttle_time_ms
-        async with self._turns.of(passed):
-            known = await _read(asked, context)
-            allowed: dict[tuple[int, str], Allowed[Asked]] = {}
-            for resource in asked:
-                judged = await self._judge(resource, known.get(resource_key(resource)), context, request)
-                if isinstance(judged, Allowed):
-                    allowed[resource_key(resource)] = judged
-                else:
-                    entries.append(judged)
-            if request.validate_only:
-                entries += [self.with_note(passed[key], each.note) for key, each in allowed.items()]
-            elif allowed:
-                real = await forward_in_turn(
-                    self.with_resources(request, [each.part for each in allowed.values()]), context
-                )
-                for entry in real.responses:
-                    forwarded = allowed.get(resource_key(entry))
-                    entries.append(self.with_note(entry, None if forwarded is None else forwarded.note))
-                throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
-        return self.merge_resources(request, entries, throttle_time_ms=throttle_time_ms)
+        api, rejected = self._api, await self._gateway_settings(request, context)
+
+        async def decide(resources: Sequence[Resource], _: object) -> list[Allowed[Resource] | Entry]:
+            facts = await _read(resources, context)
+            return [await self._decide(each, facts.get(resource_key(each)), context, request) for each in resources]
+
+        response: Response
+        if self._policies.guards_kind(ALTER_CONFIG):
+            response = await divide(
+                api,
+                request,
+                context,
+                decide,
+                rejected=rejected,
+                turns_of=lambda valid: self._turns.of(map(resource_key, valid)),
+            )
+        else:
+            keys = set(map(resource_key, rejected))
+            rest = [each for each in request.resources if resource_key(each) not in keys]
+            real = await context.forward(api.with_parts(request, rest, validate_only=request.validate_only))
+            entries = [*rejected, *real.responses]
+            response = api.merged(request, real, entries, throttle_time_ms=real.throttle_time_ms)
+        return response
 
     async def _gateway_settings(self, request: Request, context: FilterContext) -> list[Entry]:
         """Return the entries of resources of brokers that would get settings of the gateway's policies.
@@ -193,21 +146,21 @@ class AlteredConfigs:
         Kafka stores configs that it does not know, so the change would have no effect. klamm's broker has the same
         settings, for its own policies.
         """
-        found = {resource_key(each): name for each in request.resources if (name := _policy_setting(each))}
-        if not found or await _is_klamm(context):
+        names = {resource_key(each): name for each in request.resources if (name := _policy_setting(each))}
+        if not names or await _is_klamm(context):
             return []
         return [
-            self.denied_resource(resource, ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)))
+            self._api.denied(resource, ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)))
             for resource in request.resources
-            if (name := found.get(resource_key(resource)))
+            if (name := names.get(resource_key(resource)))
         ]
 
-    async def _judge(
-        self, resource: Asked, facts: _Facts | KafkaApiError | None, context: FilterContext, request: Request
-    ) -> Allowed[Asked] | Entry:
+    async def _decide(
+        self, resource: Resource, facts: _Facts | KafkaApiError | None, context: FilterContext, request: Request
+    ) -> Allowed[Resource] | Entry:
         """Return a valid resource as the policy allows it, or its entry when it may not be altered."""
 
-        async def ask(part: Asked, overridden: Override | None) -> ApiError | Override | None:
+        async def ask(part: Resource, overridden: Override | None) -> ApiError | Override | None:
             if resource.resource_type == ResourceType.BROKER_LOGGER:
                 return None
             if facts is None:
@@ -226,15 +179,15 @@ class AlteredConfigs:
                 replication_factor=facts.replication_factor,
                 validate_only=request.validate_only,
             )
-            return await verdict(self._policies, ALTER_CONFIG, details, overridden, api=self._api.key)
+            return await verdict(self._policies, ALTER_CONFIG, details, overridden, api=self._api.api_key)
 
-        async def override(changes: Override) -> Allowed[Asked] | Entry:
+        async def override(changes: Override) -> Allowed[Resource] | Entry:
             changed = self.overridden_resource(resource, changes)
-            trial = await forward_in_turn(self.with_resources(request, [changed], validate_only=True), context)
+            trial = await forward_in_turn(self._api.with_parts(request, [changed], validate_only=True), context)
             rejected = next((entry for entry in trial.responses if entry.error_code), None)
             return Allowed(part=changed) if rejected is None else rejected
 
-        return await judge(resource, ask, override, lambda error: self.denied_resource(resource, error))
+        return await judge(resource, ask, override, lambda error: self._api.denied(resource, error))
 
 
 def config_decision(
@@ -285,7 +238,9 @@ class _Facts:
     """Smallest number of replicas of a partition; None if the resource is not a topic."""
 
 
-async def _read(resources: Collection[Asked], context: FilterContext) -> dict[tuple[int, str], _Facts | KafkaApiError]:
+async def _read(
+    resources: Collection[Resource], context: FilterContext
+) -> dict[tuple[int, str], _Facts | KafkaApiError]:
     """Return the state of each resource that has configs, or the error because of which it cannot be read."""
     keys = {resource_key(each) for each in resources if each.resource_type in CONFIGURED}
     configs, topics = await asyncio.gather(
@@ -312,7 +267,7 @@ async def _is_klamm(context: FilterContext) -> bool:
         return False
 
 
-def _policy_setting(resource: Asked) -> str | None:
+def _policy_setting(resource: Resource) -> str | None:
     """Return a setting of policies that a part of a request would set on brokers; None if there is none."""
     if resource.resource_type != ResourceType.BROKER:
         return None
@@ -322,7 +277,7 @@ def _policy_setting(resource: Asked) -> str | None:
 def policy_of(api: AlterConfigsApi) -> PolicyApi:
     """Return how policies decide on one of the two APIs."""
     return PolicyApi(
-        key=api.key,
+        key=api.api_key,
         kind=ALTER_CONFIG,
         filter=lambda policies, turns: Filter.serving(
             api.request, api.response, AlteredConfigs(policies, turns, api).handle

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT16
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.parts import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect
 from klamm.gateway.relay.api import AcksField, RelayedApi
@@ -116,13 +116,6 @@ def _has_producer_id(records: bytes | bytearray | memoryview | None) -> bool:
     return int.from_bytes(records[_PRODUCER_ID_AT:end], "big", signed=True) >= 0
 
 
-def with_topics(request: ProduceRequest, topics: Iterable[TopicData], *, acks: int) -> ProduceRequest:
-    """Return a request for some of its topics."""
-    return ProduceRequest(
-        transactional_id=request.transactional_id, acks=acks, timeout_ms=request.timeout_ms, topic_data=list(topics)
-    )
-
-
 def denied_topics(topics: Iterable[TopicData], denied: Mapping[str, ApiError]) -> list[TopicEntry]:
     """Return the entries of denied topics."""
     return [
@@ -141,17 +134,6 @@ def denied_topics(topics: Iterable[TopicData], denied: Mapping[str, ApiError]) -
         for topic in topics
         if topic.name in denied
     ]
-
-
-def merge_topics(
-    order: Iterable[str], response: ProduceResponse, denied: list[TopicEntry], *, delay_ms: int
-) -> ProduceResponse:
-    """Return the upstream's response with the entries of denied topics, in the given order, and a pause."""
-    return ProduceResponse(
-        responses=in_order(order, [*response.responses, *denied], lambda entry: entry.name),
-        throttle_time_ms=max(response.throttle_time_ms, delay_ms),
-        node_endpoints=response.node_endpoints,
-    )
 
 
 def produce_questions(request: ProduceRequest, author: Author) -> list[ProduceDetails]:
@@ -187,18 +169,23 @@ def produce_decision(request: ProduceRequest, acks: int, answers: Iterable[ApiEr
     if not denied and delay_ms == 0:
         if acks == request.acks:
             return FORWARD
-        return Forward(request=with_topics(request, request.topic_data, acks=acks))
+        return Forward(request=replaced(request, acks=acks))
     refused = denied_topics(request.topic_data, denied)
     rest = [data for data in request.topic_data if data.name not in denied]
     if not rest or (denied and request.acks == 0):
         return Reply(response=ProduceResponse(responses=refused, throttle_time_ms=delay_ms))
-    kept = with_topics(request, rest, acks=acks)
+    kept = replaced(request, topic_data=rest, acks=acks)
     if request.acks == 0:  # no response can ask for a pause
         return Forward(request=kept)
     order = [data.name for data in request.topic_data]
+
+    def merge(response: ProduceResponse) -> ProduceResponse:
+        entries = in_order(order, [*response.responses, *refused], lambda entry: entry.name)
+        return replaced(response, responses=entries, throttle_time_ms=max(response.throttle_time_ms, delay_ms))
+
     return Divide(
         request=kept,
-        merge=lambda response: merge_topics(order, response, refused, delay_ms=delay_ms),
+        merge=merge,
         kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
     )
 

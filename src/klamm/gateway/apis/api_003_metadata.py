@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ConfigResource
 from klamm.configs.names import INTERNAL_TOPICS
-from klamm.gateway.apis.api_019_create_topics import Asked, describe_valid, judge_topic
+from klamm.gateway.apis.api_019_create_topics import decide_topic, describe_valid
 from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT32
+from klamm.gateway.policies.parts import replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import Allowed
 from klamm.gateway.relay.api import RelayedApi
@@ -47,7 +48,7 @@ from klamm.protocol.types import ResourceType
 from klamm.protocol.writers import struct_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from klamm.gateway.frames.addresses import AddressBook, Body
     from klamm.gateway.relay.filter import FilterContext
@@ -106,25 +107,7 @@ def with_creation(
     topics = request.topics
     if names is not None:
         topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=ZERO_UUID) for name in names]
-    return MetadataRequest(
-        topics=topics,
-        allow_auto_topic_creation=may_create,
-        include_cluster_authorized_operations=request.include_cluster_authorized_operations,
-        include_topic_authorized_operations=request.include_topic_authorized_operations,
-    )
-
-
-def merge_topics(response: MetadataResponse, replaced: Mapping[str, Topic]) -> MetadataResponse:
-    """Return the response with the entries of some topics replaced."""
-    return MetadataResponse(
-        throttle_time_ms=response.throttle_time_ms,
-        brokers=response.brokers,
-        cluster_id=response.cluster_id,
-        controller_id=response.controller_id,
-        topics=[replaced.get(topic.name or "", topic) for topic in response.topics],
-        cluster_authorized_operations=response.cluster_authorized_operations,
-        error_code=response.error_code,
-    )
+    return replaced(request, topics=topics, allow_auto_topic_creation=may_create)
 
 
 def failed_topic(name: str, error_code: int) -> Topic:
@@ -158,12 +141,12 @@ class RequestedTopics:
         if not missing or not await self._creates_topics(first, context):
             return first
         internal = INTERNAL_TOPICS.intersection(missing)
-        replaced = await self._create([name for name in missing if name not in internal], context)
-        for names_, may_create in ((internal, True), (set(missing) - internal - replaced.keys(), False)):
+        entries = await self._create([name for name in missing if name not in internal], context)
+        for names_, may_create in ((internal, True), (set(missing) - internal - entries.keys(), False)):
             if names_:
                 second = await _send(with_creation(request, may_create=may_create, names=names_), context)
-                replaced |= {topic.name: topic for topic in second.topics if topic.name is not None}
-        return merge_topics(first, replaced)
+                entries |= {topic.name: topic for topic in second.topics if topic.name is not None}
+        return replaced(first, topics=[entries.get(topic.name or "", topic) for topic in first.topics])
 
     async def _creates_topics(self, response: MetadataResponse, context: FilterContext) -> bool:
         """Return whether the upstream creates topics on request; True if that cannot be found out."""
@@ -189,7 +172,9 @@ class RequestedTopics:
             if code is not None:
                 found[name] = failed_topic(name, code)
         asked = [
-            Asked(name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[])
+            CreateTopicsRequest.CreatableTopic(
+                name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+            )
             for name in names
             if name not in found
         ]
@@ -199,10 +184,10 @@ class RequestedTopics:
         passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
         found |= _failed(trial)
         valid = [topic for topic in asked if topic.name in passed]
-        allowed: list[Asked] = []
+        allowed: list[CreateTopicsRequest.CreatableTopic] = []
         for tried in await describe_valid(valid, passed, context, is_detailed=True):
             name = tried.topic.name
-            judged = await judge_topic(
+            judged = await decide_topic(
                 tried,
                 self._policies,
                 context,
@@ -211,7 +196,7 @@ class RequestedTopics:
                 validate_only=False,
             )
             if isinstance(judged, Allowed):
-                allowed.append(judged.part.topic)
+                allowed.append(judged.part)
             else:
                 remembered.remember(name, context.author, ErrorCode(judged.error_code))
                 again = remembered.answer(name, context.author)

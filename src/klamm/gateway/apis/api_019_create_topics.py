@@ -1,16 +1,7 @@
 """CreateTopics (key 19), v0-7, in the gateway: policies on new topics, and their history.
 
-======  ================================================================================================
-Step    What happens
-======  ================================================================================================
-trial   The request is forwarded with ``validate_only``, as the client. Errors of the upstream, also of its
-        authorization, come before the policy, as in the broker. The response has the numbers and defaults that the
-        policy sees.
-judge   The policy decides on each topic that the upstream would create. A topic that it overrides is tried and judged
-        once more.
-real    The allowed topics are forwarded. Left out if the request itself is ``validate_only``.
-merge   The entries of all three steps are returned in the order of the request.
-======  ================================================================================================
+The response to the trial (``divide``) has the numbers and defaults that the policy sees. A topic that the policy
+overrides is tried and decided on once more.
 """
 
 from __future__ import annotations
@@ -23,9 +14,9 @@ from klamm.admin import NewTopic
 from klamm.gateway.apis.config_changes import config_changes
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.facts import default_configs, read
-from klamm.gateway.policies.parts import in_order, with_topics
+from klamm.gateway.policies.parts import PartedApi
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import Allowed, judge, verdict
+from klamm.gateway.policies.verdicts import Allowed, divide, judge, verdict
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
@@ -39,7 +30,7 @@ from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from klamm.admin.types import CreatedTopic
     from klamm.gateway.relay.filter import FilterContext
@@ -48,8 +39,9 @@ if TYPE_CHECKING:
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
 
-Asked = CreateTopicsRequest.CreatableTopic
+Topic = CreateTopicsRequest.CreatableTopic
 Entry = CreateTopicsResponse.CreatableTopicResult
+_PARTS: Final = PartedApi(parts="topics", entries="topics", entry=Entry, key=("name",))
 _DETAILS_SINCE: Final = 5
 """First version whose response has the numbers and the configs of a topic (KIP-525)."""
 
@@ -68,38 +60,16 @@ class ValidTopic:
 class TriedTopic:
     """Topic of a request that the upstream would create."""
 
-    topic: Asked
-    entry: Entry
-    """Entry in the response to the trial."""
+    topic: Topic
     properties: ValidTopic | KafkaApiError
     """The error if they cannot be found out. The topic is then denied."""
 
 
-def merge_topics(
-    request: CreateTopicsRequest, entries: Collection[Entry], *, throttle_time_ms: int
-) -> CreateTopicsResponse:
-    """Return the response with these entries in the order of the request."""
-    topics = in_order([topic.name for topic in request.topics], entries, lambda entry: entry.name)
-    return CreateTopicsResponse(throttle_time_ms=throttle_time_ms, topics=topics)
-
-
-def denied_topic(name: str, error: ApiError) -> Entry:
-    """Return the entry of a topic that is not created."""
-    return Entry(name=name, error_code=error.error_code, error_message=error.error_message, configs=[])
-
-
-def with_note(entry: Entry, note: str | None) -> Entry:
-    """Return the entry of a created topic with a text about what the policy changed; others as they are."""
-    if note is None or entry.error_code:
-        return entry
-    return Entry(**{field.name: getattr(entry, field.name) for field in Entry.FIELDS} | {"error_message": note})
-
-
-def overridden_topic(topic: Asked, override: Override) -> Asked:
+def overridden_topic(topic: Topic, override: Override) -> Topic:
     """Return a topic of a request with the changes of a policy."""
     configs = overridden_configs([(config.name, config.value) for config in topic.configs], override.configs)
     partitions, factor = override.num_partitions, override.replication_factor
-    return Asked(
+    return Topic(
         name=topic.name,
         num_partitions=topic.num_partitions if partitions is None else partitions,
         replication_factor=topic.replication_factor if factor is None else factor,
@@ -126,7 +96,7 @@ def valid_topic(entry: Entry) -> ValidTopic | None:
     )
 
 
-def details_of(topic: Asked, valid: ValidTopic, requester: Requester, *, validate_only: bool) -> TopicDetails:
+def details_of(topic: Topic, valid: ValidTopic, requester: Requester, *, validate_only: bool) -> TopicDetails:
     """Return what a policy sees of a topic."""
     assignments = {each.partition_index: each.broker_ids for each in topic.assignments}
     return topic_details(
@@ -153,38 +123,26 @@ class CreatedTopics:
 
     async def handle(self, request: CreateTopicsRequest, context: FilterContext) -> CreateTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
-        trial: CreateTopicsResponse = await context.forward(with_topics(request, request.topics, validate_only=True))
-        entries = [entry for entry in trial.topics if entry.error_code]
-        passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
-        asked = [topic for topic in request.topics if topic.name in passed]
         is_detailed = context.api_version >= _DETAILS_SINCE
-        allowed: list[Allowed[TriedTopic]] = []
-        for valid in await describe_valid(asked, passed, context, is_detailed=is_detailed):
-            judged = await judge_topic(
-                valid,
-                self._policies,
-                context,
-                send=context.forward,
-                is_detailed=is_detailed,
-                validate_only=request.validate_only,
-            )
-            if isinstance(judged, Allowed):
-                allowed.append(judged)
-            else:
-                entries.append(judged)
-        throttle_time_ms = trial.throttle_time_ms
-        if request.validate_only:
-            entries += [with_note(each.part.entry, each.note) for each in allowed]
-        elif allowed:
-            topics = [each.part.topic for each in allowed]
-            real: CreateTopicsResponse = await context.forward(with_topics(request, topics))
-            notes = {each.part.topic.name: each.note for each in allowed}
-            entries += [with_note(entry, notes.get(entry.name)) for entry in real.topics]
-            throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
-        return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
+
+        async def decide(topics: Sequence[Topic], passed: Mapping[str, Entry]) -> list[Allowed[Topic] | Entry]:
+            return [
+                await decide_topic(
+                    valid,
+                    self._policies,
+                    context,
+                    send=context.forward,
+                    is_detailed=is_detailed,
+                    validate_only=request.validate_only,
+                )
+                for valid in await describe_valid(topics, passed, context, is_detailed=is_detailed)
+            ]
+
+        response: CreateTopicsResponse = await divide(_PARTS, request, context, decide)
+        return response
 
 
-async def judge_topic(
+async def decide_topic(
     valid: TriedTopic,
     policies: Policies,
     context: FilterContext,
@@ -192,7 +150,7 @@ async def judge_topic(
     send: Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]],
     is_detailed: bool,
     validate_only: bool,
-) -> Allowed[TriedTopic] | Entry:
+) -> Allowed[Topic] | Entry:
     """Ask the policy about a valid topic; return it as the policy allows it, or its entry when it may not be created.
 
     Args:
@@ -203,28 +161,31 @@ async def judge_topic(
         is_detailed: Whether the responses to ``send`` have the numbers and the configs of a topic.
         validate_only: Whether the client's request only validates.
     """
+    properties = valid.properties
 
-    async def ask(tried: TriedTopic, overridden: Override | None) -> ApiError | Override | None:
-        if isinstance(tried.properties, KafkaApiError):
-            return ApiError(tried.properties.error_code, tried.properties.error_message)
-        details = details_of(tried.topic, tried.properties, context.author, validate_only=validate_only)
+    async def ask(topic: Topic, overridden: Override | None) -> ApiError | Override | None:
+        if isinstance(properties, KafkaApiError):
+            return ApiError(properties.error_code, properties.error_message)
+        details = details_of(topic, properties, context.author, validate_only=validate_only)
         async with policies.turn(CREATE_TOPIC):
             return await verdict(policies, CREATE_TOPIC, details, overridden, api=ApiKey.CREATE_TOPICS)
 
-    async def override(changes: Override) -> Allowed[TriedTopic] | Entry:
+    async def override(changes: Override) -> Allowed[Topic] | Entry:
+        nonlocal properties
         changed = overridden_topic(valid.topic, changes)
         trial = await send(CreateTopicsRequest(topics=[changed], validate_only=True))
         (entry,) = trial.topics
         if entry.error_code:
             return entry
         (tried,) = await describe_valid([changed], {changed.name: entry}, context, is_detailed=is_detailed)
-        return Allowed(part=tried)
+        properties = tried.properties
+        return Allowed(part=changed, entry=entry)
 
-    return await judge(valid, ask, override, lambda error: denied_topic(valid.topic.name, error))
+    return await judge(valid.topic, ask, override, lambda error: _PARTS.denied(valid.topic, error))
 
 
 async def describe_valid(
-    asked: Collection[Asked], passed: Mapping[str, Entry], context: FilterContext, *, is_detailed: bool
+    asked: Collection[Topic], passed: Mapping[str, Entry], context: FilterContext, *, is_detailed: bool
 ) -> list[TriedTopic]:
     """Return valid topics with their properties, which the upstream knows, in the given order.
 
@@ -242,14 +203,11 @@ async def describe_valid(
     found = {topic.name: valid_topic(answered[topic.name]) for topic in asked}
     rest = [topic for topic in asked if found[topic.name] is None]
     described = await _described_by_gateway(rest, context)
-    return [
-        TriedTopic(topic=topic, entry=passed[topic.name], properties=found[topic.name] or described[topic.name])
-        for topic in asked
-    ]
+    return [TriedTopic(topic=topic, properties=found[topic.name] or described[topic.name]) for topic in asked]
 
 
 async def _described_by_gateway(
-    asked: Collection[Asked], context: FilterContext
+    asked: Collection[Topic], context: FilterContext
 ) -> Mapping[str, ValidTopic | KafkaApiError]:
     """Return the properties of topics whose configs the client may not describe, or the reason why they are unknown."""
     if not asked:
@@ -276,7 +234,7 @@ async def _described_by_gateway(
 
 
 def _with_numbers(
-    topic: Asked, created: CreatedTopic | KafkaApiError, defaults: Mapping[str, str]
+    topic: Topic, created: CreatedTopic | KafkaApiError, defaults: Mapping[str, str]
 ) -> ValidTopic | KafkaApiError:
     """Return the properties of a topic; the error if the gateway may not create it and its numbers are left open."""
     if not isinstance(created, KafkaApiError):

@@ -19,7 +19,7 @@ from klamm.gateway.apis.config_changes import config_changes
 from klamm.gateway.history.before import described_configs, described_topics
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.parts import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.gateway.relay.api import RelayedApi
@@ -94,21 +94,8 @@ def with_wanted(
     """Return a request for some of its entries."""
     if api_version >= _STATES_SINCE:
         states = [DeleteTopicsRequest.DeleteTopicState(name=each.name, topic_id=each.topic_id) for each in wanted]
-        return DeleteTopicsRequest(topics=states, timeout_ms=request.timeout_ms)
-    return DeleteTopicsRequest(
-        topic_names=[each.name for each in wanted if each.name is not None], timeout_ms=request.timeout_ms
-    )
-
-
-def merge_entries(
-    wanted: Sequence[WantedDeletion], entries: Collection[Entry], *, throttle_time_ms: int
-) -> DeleteTopicsResponse:
-    """Return the response with these entries in the order of the request."""
-    ids = {each.topic_id for each in wanted if each.name is None}
-    responses = in_order(
-        [each.key for each in wanted], entries, lambda entry: entry.topic_id if entry.topic_id in ids else entry.name
-    )
-    return DeleteTopicsResponse(throttle_time_ms=throttle_time_ms, responses=responses)
+        return replaced(request, topics=states)
+    return replaced(request, topic_names=[each.name for each in wanted if each.name is not None])
 
 
 def denied_entry(wanted: WantedDeletion, topic: TopicFacts | None, error: ApiError) -> Entry:
@@ -153,7 +140,13 @@ class DeletedTopics:
                 real = await forward_in_turn(kept, context)
         if settled:
             settled |= await _unauthorized(settled, known, context)
-        return merge_entries(wanted, [*settled.values(), *real.responses], throttle_time_ms=real.throttle_time_ms)
+        ids = {each.topic_id for each in wanted if each.name is None}
+        entries = in_order(
+            [each.key for each in wanted],
+            [*settled.values(), *real.responses],
+            lambda entry: entry.topic_id if entry.topic_id in ids else entry.name,
+        )
+        return replaced(real, responses=entries)
 
     async def _denial(self, topic: TopicFacts, context: FilterContext) -> ApiError | None:
         details = deletion_details(topic.name, topic.topic_id, topic.replicas, context.author)

@@ -11,11 +11,11 @@ from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 
 MESSAGES: Final = AlterConfigsApi(
-    key=ApiKey.ALTER_CONFIGS,
+    api_key=ApiKey.ALTER_CONFIGS,
     request=AlterConfigsRequest,
     response=AlterConfigsResponse,
     entry=AlterConfigsResponse.AlterConfigsResourceResponse,
 )
 POLICY: Final = policy_of(MESSAGES)
 RECORDED: Final = recorded_of(MESSAGES)
-API: Final = RelayedApi(key=MESSAGES.key, versions=(0, 2))
+API: Final = RelayedApi(key=MESSAGES.api_key, versions=(0, 2))

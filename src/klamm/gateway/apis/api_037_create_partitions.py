@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.history.before import described_topics
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.parts import in_order, with_topics
+from klamm.gateway.policies.parts import PartedApi
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import denial, forward_in_turn
+from klamm.gateway.policies.verdicts import Allowed, denial, divide
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
@@ -27,7 +27,7 @@ from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, C
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from klamm.gateway.policies.turns import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
@@ -35,25 +35,13 @@ if TYPE_CHECKING:
     from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
 
-Asked = CreatePartitionsRequest.CreatePartitionsTopic
+Topic = CreatePartitionsRequest.CreatePartitionsTopic
 Entry = CreatePartitionsResponse.CreatePartitionsTopicResult
-
-
-def merge_topics(
-    request: CreatePartitionsRequest, entries: Collection[Entry], *, throttle_time_ms: int
-) -> CreatePartitionsResponse:
-    """Return the response with these entries in the order of the request."""
-    results = in_order([topic.name for topic in request.topics], entries, lambda entry: entry.name)
-    return CreatePartitionsResponse(throttle_time_ms=throttle_time_ms, results=results)
-
-
-def denied_topic(name: str, error: ApiError) -> Entry:
-    """Return the entry of a topic that gets no partitions."""
-    return Entry(name=name, error_code=error.error_code, error_message=error.error_message)
+_PARTS: Final = PartedApi(parts="topics", entries="results", entry=Entry, key=("name",))
 
 
 def details_of(
-    topic: Asked, current: TopicFacts, requester: Requester, *, validate_only: bool
+    topic: Topic, current: TopicFacts, requester: Requester, *, validate_only: bool
 ) -> CreatePartitionsDetails:
     """Return what a policy sees of a topic that gets more partitions."""
     return partitions_details(
@@ -69,7 +57,7 @@ def details_of(
     )
 
 
-def undecidable(topic: Asked, current: TopicFacts) -> ApiError | None:
+def undecidable(topic: Topic, current: TopicFacts) -> ApiError | None:
     """Return the error for a topic whose new partitions get a number of replicas that no policy has allowed.
 
     Kafka gives a new partition as many replicas as partition 0 has, with those that a reassignment adds and removes.
@@ -98,32 +86,26 @@ class AddedPartitions:
 
     async def handle(self, request: CreatePartitionsRequest, context: FilterContext) -> CreatePartitionsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
-        trial: CreatePartitionsResponse = await context.forward(
-            with_topics(request, request.topics, validate_only=True)
+
+        async def decide(topics: Sequence[Topic], _: object) -> list[Allowed[Topic] | Entry]:
+            current = await describe_topics(context.admin, [topic.name for topic in topics], with_configs=True)
+            decided: list[Allowed[Topic] | Entry] = []
+            for topic in topics:
+                error = await self._denial(topic, current[topic.name], context, validate_only=request.validate_only)
+                decided.append(Allowed(part=topic) if error is None else _PARTS.denied(topic, error))
+            return decided
+
+        response: CreatePartitionsResponse = await divide(
+            _PARTS,
+            request,
+            context,
+            decide,
+            turns_of=lambda topics: self._turns.of_topics(topic.name for topic in topics),
         )
-        entries = [entry for entry in trial.results if entry.error_code]
-        passed = {entry.name: entry for entry in trial.results if not entry.error_code}
-        asked = [topic for topic in request.topics if topic.name in passed]
-        throttle_time_ms = trial.throttle_time_ms
-        async with self._turns.of_topics(topic.name for topic in asked):
-            known = await describe_topics(context.admin, [topic.name for topic in asked], with_configs=True)
-            allowed: list[Asked] = []
-            for topic in asked:
-                error = await self._denial(topic, known[topic.name], context, validate_only=request.validate_only)
-                if error is None:
-                    allowed.append(topic)
-                else:
-                    entries.append(denied_topic(topic.name, error))
-            if request.validate_only:
-                entries += [passed[topic.name] for topic in allowed]
-            elif allowed:
-                real: CreatePartitionsResponse = await forward_in_turn(with_topics(request, allowed), context)
-                entries += real.results
-                throttle_time_ms = max(throttle_time_ms, real.throttle_time_ms)
-        return merge_topics(request, entries, throttle_time_ms=throttle_time_ms)
+        return response
 
     async def _denial(
-        self, topic: Asked, current: TopicFacts | KafkaApiError, context: FilterContext, *, validate_only: bool
+        self, topic: Topic, current: TopicFacts | KafkaApiError, context: FilterContext, *, validate_only: bool
     ) -> ApiError | None:
         if isinstance(current, KafkaApiError):
             return ApiError(current.error_code, current.error_message)

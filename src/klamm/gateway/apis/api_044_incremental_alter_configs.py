@@ -14,11 +14,11 @@ from klamm.protocol.messages.incremental_alter_configs import (
 )
 
 MESSAGES: Final = AlterConfigsApi(
-    key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    api_key=ApiKey.INCREMENTAL_ALTER_CONFIGS,
     request=IncrementalAlterConfigsRequest,
     response=IncrementalAlterConfigsResponse,
     entry=IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
 )
 POLICY: Final = policy_of(MESSAGES)
 RECORDED: Final = recorded_of(MESSAGES)
-API: Final = RelayedApi(key=MESSAGES.key, versions=(0, 1))
+API: Final = RelayedApi(key=MESSAGES.api_key, versions=(0, 1))

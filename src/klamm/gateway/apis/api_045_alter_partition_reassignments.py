@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.parts import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.gateway.relay.api import RelayedApi
@@ -63,12 +63,8 @@ def without_partitions(
     for topic in request.topics:
         kept = [each for each in topic.partitions if each.partition_index not in denied.get(topic.name, ())]
         if kept:
-            topics.append(AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic.name, partitions=kept))
-    return AlterPartitionReassignmentsRequest(
-        timeout_ms=request.timeout_ms,
-        allow_replication_factor_change=request.allow_replication_factor_change,
-        topics=topics,
-    )
+            topics.append(replaced(topic, partitions=kept))
+    return replaced(request, topics=topics)
 
 
 def merge_partitions(
@@ -90,13 +86,7 @@ def merge_partitions(
         Entry(name=name, partitions=in_order(indexes.get(name, ()), partitions, lambda each: each.partition_index))
         for name, partitions in entries.items()
     ]
-    return AlterPartitionReassignmentsResponse(
-        throttle_time_ms=response.throttle_time_ms,
-        allow_replication_factor_change=response.allow_replication_factor_change,
-        error_code=response.error_code,
-        error_message=response.error_message,
-        responses=in_order(indexes, merged, lambda entry: entry.name),
-    )
+    return replaced(response, responses=in_order(indexes, merged, lambda entry: entry.name))
 
 
 class AlteredReassignments:

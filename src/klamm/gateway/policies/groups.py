@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from klamm.gateway.policies.parts import replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.policies.verdicts import remembered_effect
 from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Reply, Wait
@@ -68,7 +69,5 @@ def group_policy(
 
 def _throttled(delay_ms: int, response: Any) -> Message:
     """Return a response with a pause for the client, in milliseconds."""
-    fields = {field.name: getattr(response, field.name) for field in type(response).FIELDS}
-    fields["throttle_time_ms"] = max(response.throttle_time_ms, delay_ms)
-    changed: Message = type(response)(**fields)
+    changed: Message = replaced(response, throttle_time_ms=max(response.throttle_time_ms, delay_ms))
     return changed

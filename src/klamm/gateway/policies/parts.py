@@ -3,33 +3,67 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from klamm.protocol.schema import Struct
+    from klamm.server.attempt import ApiError
 
 Entry = TypeVar("Entry")
-TopicsRequest = TypeVar("TopicsRequest", bound=Any)
+AnyStruct = TypeVar("AnyStruct", bound="Struct")
 
 
-def with_topics(request: TopicsRequest, topics: Collection[Any], *, validate_only: bool | None = None) -> TopicsRequest:
-    """Return a request for some of its topics, or the request itself if nothing changes.
-
-    Args:
-        request: The request.
-        topics: Topics to keep.
-        validate_only: Whether the result only validates; None keeps that of the request.
-    """
-    only = request.validate_only if validate_only is None else validate_only
-    if only == request.validate_only and are_same(topics, request.topics):
-        return request
-    made: TopicsRequest = type(request)(topics=list(topics), timeout_ms=request.timeout_ms, validate_only=only)
-    return made
+def replaced(struct: AnyStruct, **fields: Any) -> AnyStruct:
+    """Return a copy of a message, or of a part of one, with other values of some fields."""
+    return type(struct)(**{field.name: getattr(struct, field.name) for field in struct.FIELDS} | fields)
 
 
-def are_same(parts: Collection[object], others: Collection[object]) -> bool:
-    """Return whether two collections have the same objects in the same order."""
-    return len(parts) == len(others) and all(map(operator.is_, parts, others))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartedApi:
+    """API whose request has parts that are decided on one by one, and whose response has an entry for each of them."""
+
+    parts: str
+    """Name of the field with the parts of a request."""
+    entries: str
+    """Name of the field with the entries of a response."""
+    entry: type[Any]
+    """Class of the entries. They have an error code and an error message."""
+    key: tuple[str, ...]
+    """Names of the fields that identify a part, and its entry."""
+
+    def parts_of(self, request: Any) -> Sequence[Any]:
+        """Return the parts of a request."""
+        parts: Sequence[Any] = getattr(request, self.parts)
+        return parts
+
+    def entries_of(self, response: Any) -> Sequence[Any]:
+        """Return the entries of a response."""
+        entries: Sequence[Any] = getattr(response, self.entries)
+        return entries
+
+    def key_of(self, part: Any) -> Any:
+        """Return what identifies a part or an entry: the value of its key, or the values if the key has several."""
+        return operator.attrgetter(*self.key)(part)
+
+    def with_parts(self, request: Any, parts: Sequence[Any], *, validate_only: bool) -> Any:
+        """Return a request for some of its parts, or the request itself if nothing changes."""
+        own = self.parts_of(request)
+        if validate_only == request.validate_only and len(parts) == len(own) and all(map(operator.is_, parts, own)):
+            return request
+        return replaced(request, **{self.parts: list(parts), "validate_only": validate_only})
+
+    def denied(self, part: Any, error: ApiError) -> Any:
+        """Return the entry of a part that is denied."""
+        names = {name: getattr(part, name) for name in self.key}
+        return self.entry(error_code=error.error_code, error_message=error.error_message, **names)
+
+    def merged(self, request: Any, response: Any, entries: Iterable[Any], *, throttle_time_ms: int) -> Any:
+        """Return a response with these entries in the order of the request."""
+        ordered = in_order(map(self.key_of, self.parts_of(request)), entries, self.key_of)
+        return replaced(response, **{self.entries: ordered, "throttle_time_ms": throttle_time_ms})
 
 
 def in_order(order: Iterable[Hashable], entries: Iterable[Entry], key_of: Callable[[Entry], Hashable]) -> list[Entry]:

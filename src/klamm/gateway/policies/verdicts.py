@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
+from klamm.gateway.policies.parts import replaced
 from klamm.gateway.relay.filter import Wait
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy_runtime.decision import Revision, decide_and_check
@@ -14,8 +16,10 @@ from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
+    from klamm.gateway.policies.parts import PartedApi
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
@@ -41,6 +45,8 @@ class Allowed(Generic[Part]):
     part: Part
     override: Override | None = None
     """Override that made this part; None if the policy changed nothing."""
+    entry: Any = None
+    """Entry in the upstream's response to the overridden part; None if it is that of the requested part."""
 
     @property
     def note(self) -> str | None:
@@ -88,10 +94,7 @@ async def judge(
     async def apply(_: int, changes: Override) -> None:
         nonlocal current
         changed = await override(changes)
-        if isinstance(changed, Allowed):
-            current = Allowed(part=changed.part, override=changes)
-        else:
-            current = _PartRejectedError(changed)
+        current = replace(changed, override=changes) if isinstance(changed, Allowed) else _PartRejectedError(changed)
 
     (outcome,) = await decide_and_check(lambda: [current], lambda allowed: allowed, check, Revision(), apply)
     if isinstance(outcome, Allowed):
@@ -99,6 +102,57 @@ async def judge(
     if isinstance(outcome, _PartRejectedError):
         return cast("Entry", outcome.entry)
     raise outcome
+
+
+async def divide(
+    api: PartedApi,
+    request: Any,
+    context: FilterContext,
+    decide: Callable[[Sequence[Any], Mapping[Any, Any]], Awaitable[Sequence[Any]]],
+    *,
+    rejected: Sequence[Any] = (),
+    turns_of: Callable[[Sequence[Any]], AbstractAsyncContextManager[None]] | None = None,
+) -> Any:
+    """Forward the parts of a request that the upstream and the policy allow; return one entry for each part.
+
+    The request is first forwarded with ``validate_only``, as the client. Errors of the upstream, also of its
+    authorization, thus come before the policy, as in the broker. Then the policy decides on the valid parts. The
+    allowed ones are forwarded, unless the request itself is ``validate_only``. The entries of all steps are returned in
+    the order of the request.
+
+    Args:
+        api: API of the request.
+        request: The request.
+        context: Context of the request.
+        decide: Function that takes the valid parts, and the entries of the upstream by their keys. It returns for each
+            part an ``Allowed``, or the entry of a denied part.
+        rejected: Entries of parts that are not forwarded at all.
+        turns_of: Function that returns the turns of valid parts, which are held until the upstream has responded. None
+            if nothing that the policy sees depends on the state of the upstream.
+    """
+    keys = set(map(api.key_of, rejected))
+    rest = [part for part in api.parts_of(request) if api.key_of(part) not in keys]
+    last = trial = await context.forward(api.with_parts(request, rest, validate_only=True))
+    entries = [*rejected, *(entry for entry in api.entries_of(trial) if entry.error_code)]
+    passed = {api.key_of(entry): entry for entry in api.entries_of(trial) if not entry.error_code}
+    valid = [part for part in rest if api.key_of(part) in passed]
+    async with nullcontext() if turns_of is None else turns_of(valid):
+        decided = await decide(valid, passed)
+        allowed = [each for each in decided if isinstance(each, Allowed)]
+        entries += [each for each in decided if not isinstance(each, Allowed)]
+        notes = {api.key_of(each.part): each.note for each in allowed}
+        forwarded = [each.entry or passed[api.key_of(each.part)] for each in allowed]
+        if allowed and not request.validate_only:
+            real = api.with_parts(request, [each.part for each in allowed], validate_only=False)
+            last = await (context.forward(real) if turns_of is None else forward_in_turn(real, context))
+            forwarded = list(api.entries_of(last))
+        entries += [_noted(entry, notes.get(api.key_of(entry))) for entry in forwarded]
+    return api.merged(request, last, entries, throttle_time_ms=max(trial.throttle_time_ms, last.throttle_time_ms))
+
+
+def _noted(entry: Any, note: str | None) -> Any:
+    """Return the entry of a changed part with a text about what the policy changed; others as they are."""
+    return entry if note is None or entry.error_code else replaced(entry, error_message=note)
 
 
 async def forward_in_turn(request: Message, context: FilterContext) -> Any:

@@ -20,13 +20,14 @@ async def load_features(settings: GatewaySettings) -> tuple[Feature, ...]:
 
     Raises:
         PolicyLoadError: A policy cannot be created.
-        SettingsError: A setting of client configs or of the history has a wrong value.
     """
-    configs = ClientConfigFeature.of(settings.upstream, settings.configs, CLIENT_CONFIG_FILTERS)
-    history = HistoryFeature.of(settings.upstream, settings.configs, RECORDED)
     properties = {**settings.configs, UPSTREAM: ",".join(settings.upstream.bootstrap_servers)}
-    features = (await PolicyFeature.load(properties, POLICIES, UNFILTERED), configs, history)
-    return tuple(each for each in features if each is not None)
+    features: list[Feature] = [await PolicyFeature.load(properties, POLICIES, UNFILTERED)]
+    if settings.client_configs is not None:
+        features.append(ClientConfigFeature(settings.upstream, settings.client_configs, CLIENT_CONFIG_FILTERS))
+    if settings.records_history:
+        features.append(HistoryFeature(settings.upstream, RECORDED))
+    return tuple(features)
 
 
 def reload(features: tuple[Feature, ...]) -> None:

@@ -5,52 +5,40 @@ Settings that begin with ``upstream.`` are those of a Kafka client towards the u
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from klamm.config_providers import resolve
-from klamm.configs.definitions import UPSTREAM
+from klamm.gateway import definitions as table
+from klamm.gateway.definitions import UPSTREAM_PREFIX
 from klamm.gateway.upstream.broker_hosts import BrokerHosts
 from klamm.gateway.upstream.upstream import CLIENT_ID
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.properties import (
-    SettingsError,
-    merged_properties,
-    parse_bool,
-    parse_int,
-    parse_list,
-    split_address,
-    split_servers,
-    with_prefix,
-)
+from klamm.policy.kinds import GATEWAY_KINDS, names_policy
+from klamm.properties import SettingsError, merged_properties, with_prefix
 from klamm.server.arguments import CommandParser
-from klamm.server.listeners import Address, Listener, parse_listeners, setting_of
+from klamm.server.listeners import Listener, parse_listeners, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from klamm.gateway.definitions import Network
+    from klamm.server.listeners import Address
+
 DEFAULT_LISTEN: Final = "127.0.0.1:19092"
-DEFAULT_DATA_DIR: Final = "./klamm-gateway"
-UPSTREAM_PREFIX: Final = "upstream."
-METRICS_LISTEN: Final = "metrics.listen"
-ADMIN_ONLY: Final = "admin.only"
-DATA_DIR: Final = "data.dir"
-TOPOLOGY_INTERVAL: Final = "topology.refresh.interval.ms"
-START_TIMEOUT: Final = "upstream.start.timeout.ms"
-SHUTDOWN_GRACE: Final = "shutdown.grace.ms"
-MAX_FRAME: Final = "socket.request.max.bytes"
-PRINCIPAL_CLAIM: Final = "sasl.oauthbearer.sub.claim.name"
-BROKER_HOSTS: Final = "broker.host.pattern"
-PROXY_NETWORKS: Final = "proxy.protocol.networks"
-PROCESSES: Final = "processes"
-BYPASS_INTERVAL: Final = "bypass.check.interval.ms"
-GATEWAY_HOSTS: Final = "bypass.known.hosts"
-REUSE_PORT: Final = "socket.reuse.port"
 CLIENT_AUTH: Final = "ssl.client.auth"
 
-Network: TypeAlias = "ipaddress.IPv4Network | ipaddress.IPv6Network"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfigSettings:
+    """Settings of client configs."""
+
+    is_enforced: bool
+    allowed_keys: frozenset[str] | None
+    """Keys that may be set. None means that all are allowed."""
+    own_limits: Mapping[str, int]
+    """Limits for enforced values, by the broker's config. They narrow those of the upstream brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +75,10 @@ class GatewaySettings:
     """Addresses of other gateways, as the brokers see them."""
     processes: int
     """Number of processes that serve connections. With more than one, this process only accepts them."""
+    records_history: bool
+    """Whether the changes that clients make are recorded."""
+    client_configs: ClientConfigSettings | None
+    """None if client configs are off."""
     reuses_ports: bool
     """Whether another gateway may listen on the same ports, for restarts without a gap."""
 
@@ -100,12 +92,12 @@ def parse_arguments(arguments: Sequence[str]) -> GatewaySettings:
     """
     parsed = _parser().parse_args(arguments)
     flags = {
-        UPSTREAM: ("--upstream", parsed.upstream),
+        table.UPSTREAM.key: ("--upstream", parsed.upstream),
         "listeners": ("--listen", parsed.listen),
         "advertised.listeners": ("--advertise", parsed.advertise),
-        METRICS_LISTEN: ("--metrics", parsed.metrics),
-        DATA_DIR: ("--data-dir", parsed.data_dir),
-        ADMIN_ONLY: ("--admin-only", "true" if parsed.admin_only else None),
+        table.METRICS_LISTEN.key: ("--metrics", parsed.metrics),
+        table.DATA_DIR.key: ("--data-dir", parsed.data_dir),
+        table.ADMIN_ONLY.key: ("--admin-only", "true" if parsed.admin_only else None),
     }
     by_flag = {name: value for name, (_, value) in flags.items() if value is not None}
     configs = merged_properties(parsed.config, parsed.set, {name: flags[name][0] for name in by_flag})
@@ -118,16 +110,15 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
     Raises:
         SettingsError: A value is not allowed. The message names the setting and the allowed values.
     """
-    servers = split_servers(configs.get(UPSTREAM, ""))
+    servers = table.UPSTREAM.read(configs)
     if not servers:
-        raise SettingsError(f"--upstream (or {UPSTREAM}) is required: the bootstrap servers of the upstream cluster")
-    for server in servers:
-        if split_address(server) is None:
-            raise SettingsError(f"{UPSTREAM}={server}: expected HOST:PORT")
+        raise SettingsError(
+            f"--upstream (or {table.UPSTREAM.key}) is required: the bootstrap servers of the upstream cluster"
+        )
     properties = {
         name: value
         for name, value in with_prefix(configs, UPSTREAM_PREFIX).items()
-        if f"{UPSTREAM_PREFIX}{name}" not in (UPSTREAM, START_TIMEOUT)
+        if f"{UPSTREAM_PREFIX}{name}" not in table.SETTINGS
     }
     own = {name: value for name, value in configs.items() if not name.startswith(UPSTREAM_PREFIX)}
     listener = _listener(own)
@@ -143,22 +134,51 @@ def read_settings(configs: Mapping[str, str]) -> GatewaySettings:
         upstream_properties=properties,
         listener=listener,
         advertised=advertised,
-        data_dir=Path(own.get(DATA_DIR, DEFAULT_DATA_DIR)),
-        metrics=_metrics_address(own.get(METRICS_LISTEN, "").strip()),
-        admin_only=parse_bool(ADMIN_ONLY, own.get(ADMIN_ONLY, "false")),
+        data_dir=table.DATA_DIR.read(own),
+        metrics=table.METRICS_LISTEN.read(own),
+        admin_only=table.ADMIN_ONLY.read(own),
         configs=own,
-        topology_interval_s=_milliseconds(own, TOPOLOGY_INTERVAL, 10_000),
-        start_timeout_s=_milliseconds(configs, START_TIMEOUT, 60_000),
-        shutdown_grace_s=_milliseconds(own, SHUTDOWN_GRACE, 10_000),
-        max_frame_bytes=parse_int(MAX_FRAME, own.get(MAX_FRAME, "104857600"), at_least=1024),
-        principal_claim=own.get(PRINCIPAL_CLAIM, "sub"),
+        topology_interval_s=table.TOPOLOGY_INTERVAL.read(own),
+        start_timeout_s=table.START_TIMEOUT.read(configs),
+        shutdown_grace_s=table.SHUTDOWN_GRACE.read(own),
+        max_frame_bytes=table.MAX_FRAME.read(own),
+        principal_claim=table.PRINCIPAL_CLAIM.read(own),
         terminates=terminates,
         broker_hosts=_broker_hosts(own, listener),
-        proxy_networks=_networks(own.get(PROXY_NETWORKS, "")),
-        bypass_interval_s=parse_int(BYPASS_INTERVAL, own.get(BYPASS_INTERVAL, "60000"), at_least=0) / 1000,
-        known_hosts=parse_list(own.get(GATEWAY_HOSTS, "")),
-        processes=parse_int(PROCESSES, own.get(PROCESSES, "1"), at_least=1),
-        reuses_ports=parse_bool(REUSE_PORT, own.get(REUSE_PORT, "false")),
+        proxy_networks=table.PROXY_NETWORKS.read(own),
+        bypass_interval_s=table.BYPASS_INTERVAL.read(own),
+        known_hosts=table.GATEWAY_HOSTS.read(own),
+        processes=table.PROCESSES.read(own),
+        records_history=table.CHANGE_HISTORY.read(own),
+        client_configs=_client_configs(own),
+        reuses_ports=table.REUSE_PORT.read(own),
+    )
+
+
+def unknown_names(settings: GatewaySettings) -> tuple[str, ...]:
+    """Return the names of settings without an effect, sorted."""
+    of_upstream = {f"{UPSTREAM_PREFIX}{name}" for name in settings.upstream_properties}
+    return tuple(sorted(name for name in {*settings.configs, *of_upstream} if not table.has_effect(name)))
+
+
+def reject_unknown(settings: GatewaySettings) -> None:
+    """Reject settings that would have no effect.
+
+    Raises:
+        SettingsError: A setting has no effect in a gateway, and no policy is configured that may read it.
+    """
+    if not names_policy(settings.configs, GATEWAY_KINDS) and (unknown := unknown_names(settings)):
+        raise SettingsError("; ".join(map(table.describe_unknown, unknown)))
+
+
+def _client_configs(configs: Mapping[str, str]) -> ClientConfigSettings | None:
+    if not table.CLIENT_CONFIGS.read(configs):
+        return None
+    limits = {setting.key: setting.read(configs) for setting in table.LIMITS}
+    return ClientConfigSettings(
+        is_enforced=table.ENFORCEMENT.read(configs),
+        allowed_keys=table.ALLOWED_KEYS.read(configs),
+        own_limits={key: limit for key, limit in limits.items() if limit is not None},
     )
 
 
@@ -209,34 +229,14 @@ def _check_identities(*, terminates: bool, upstream: ConnectionSettings) -> None
 
 
 def _broker_hosts(configs: Mapping[str, str], listener: Listener) -> BrokerHosts | None:
-    pattern = configs.get(BROKER_HOSTS, "").strip()
+    key, pattern = table.BROKER_HOSTS.key, table.BROKER_HOSTS.read(configs).strip()
     if not pattern:
         return None
     if not listener.protocol.uses_tls:
         raise SettingsError(
-            f"{BROKER_HOSTS}={pattern}: brokers are distinguished by host names of TLS; use SSL:// or SASL_SSL://"
+            f"{key}={pattern}: brokers are distinguished by host names of TLS; use SSL:// or SASL_SSL://"
         )
-    return BrokerHosts(pattern, BROKER_HOSTS)
-
-
-def _networks(text: str) -> tuple[Network, ...]:
-    try:
-        return tuple(ipaddress.ip_network(part) for part in parse_list(text))
-    except ValueError as error:
-        raise SettingsError(
-            f"{PROXY_NETWORKS}={text}: expected addresses of load balancers, such as 10.0.0.0/8,192.168.1.7"
-        ) from error
-
-
-def _metrics_address(text: str) -> Address | None:
-    found = split_address(text) if text else None
-    if text and found is None:
-        raise SettingsError(f"{METRICS_LISTEN}={text}: expected HOST:PORT")
-    return None if found is None else Address(host=found[0], port=found[1])
-
-
-def _milliseconds(configs: Mapping[str, str], name: str, default: int) -> float:
-    return parse_int(name, configs.get(name, str(default)), at_least=1) / 1000
+    return BrokerHosts(pattern, key)
 
 
 def _parser() -> CommandParser:
@@ -248,7 +248,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--upstream",
         metavar="HOST:PORT,...",
-        help=f"bootstrap servers of the upstream cluster, instead of the config {UPSTREAM}",
+        help=f"bootstrap servers of the upstream cluster, instead of the config {table.UPSTREAM.key}",
     )
     parser.add_argument(
         "--listen",
@@ -267,7 +267,7 @@ def _parser() -> CommandParser:
         help="serve no Produce and no Fetch: applications keep talking to the brokers",
     )
     parser.add_argument(
-        "--data-dir", metavar="DIR", help=f"directory that keeps the topology (default {DEFAULT_DATA_DIR})"
+        "--data-dir", metavar="DIR", help=f"directory that keeps the topology (default ./{table.DATA_DIR.default})"
     )
     parser.add_argument(
         "--metrics",

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.gateway.known_settings import unknown_names
-from klamm.gateway.settings import parse_arguments, read_settings
+from klamm.gateway.settings import parse_arguments, read_settings, unknown_names
 from klamm.properties import SettingsError
 from klamm.server.listeners import Address
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UPSTREAM = {"upstream.bootstrap.servers": "kafka:9092"}
+CLIENT_CONFIGS = {"client.configs.enable": "true"}
 
 
 def test_flags_outrank_the_file_and_upstream_settings_are_those_of_a_client(tmp_path: Path) -> None:
@@ -58,9 +58,37 @@ def test_values_may_refer_to_secrets_in_the_environment(monkeypatch: pytest.Monk
         ({"admin.only": "maybe"}, "admin.only=maybe: expected true or false"),
         ({"metrics.listen": "nowhere"}, "metrics.listen=nowhere: expected HOST:PORT"),
         ({"shutdown.grace.ms": "soon"}, "shutdown.grace.ms=soon"),
+        ({"change.history.enable": "perhaps"}, "change.history.enable=perhaps"),
+        ({"client.configs.enable": "maybe"}, "client.configs.enable=maybe"),
+        (CLIENT_CONFIGS | {"client.config.enforcement": "true"}, "client.config.enforcement=true: expected on or off"),
+        (CLIENT_CONFIGS | {"client.configs.allowed.keys": "acks,linger.ms"}, "linger.ms cannot be set for clients"),
+        (CLIENT_CONFIGS | {"group.min.session.timeout.ms": "0"}, "group.min.session.timeout.ms=0"),
+        (CLIENT_CONFIGS | {"group.consumer.max.heartbeat.interval.ms": "soon"}, "heartbeat.interval.ms=soon"),
         ({"upstream.security.protocol": "TLS"}, "security.protocol=TLS"),
     ],
 )
-def test_a_wrong_value_is_named(change: dict[str, str], message: str) -> None:
+def test_wrong_value_is_rejected_with_its_key(change: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(UPSTREAM | change)
+
+
+def test_history_and_client_configs_are_off_by_default() -> None:
+    settings = read_settings(UPSTREAM | {"client.config.enforcement": "x"})
+    assert (settings.records_history, settings.client_configs) == (False, None)
+
+
+def test_settings_of_client_configs_have_the_names_of_the_broker() -> None:
+    limits = {
+        "group.min.session.timeout.ms": 100,
+        "group.max.session.timeout.ms": 200,
+        "group.consumer.min.heartbeat.interval.ms": 3,
+        "group.consumer.max.heartbeat.interval.ms": 4,
+    }
+    keys = {"client.config.enforcement": "on", "client.configs.allowed.keys": "acks, heartbeat.interval.ms"}
+    settings = read_settings(
+        UPSTREAM | CLIENT_CONFIGS | keys | {key: str(limit) for key, limit in limits.items()}
+    ).client_configs
+    assert settings is not None
+    assert settings.is_enforced
+    assert settings.allowed_keys == frozenset({"acks", "heartbeat.interval.ms"})
+    assert settings.own_limits == limits

@@ -1,8 +1,7 @@
 """Client configs (KIP-649) for every client of the cluster behind the gateway.
 
 ========================  ============================================================================================
-``feature``               The feature, made from the settings
-``settings``              Settings, with the names of the broker's configs
+``feature``               The feature
 ``service``               Start and stop of the parts below, and what operators see
 ``store``                 Owner of the configs: their image in memory, and the order of changes
 ``registrations``         Registrations of clients in their internal topic

@@ -10,7 +10,6 @@ from klamm.client_configs.kinds import GroupProtocol
 from klamm.clock import wall_clock_ms
 from klamm.gateway.client_configs.limits import UpstreamLimits
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
-from klamm.gateway.client_configs.settings import read_client_config_settings
 from klamm.gateway.client_configs.watch import ClientWatch
 from klamm.gateway.relay.features import Feature
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.gateway.client_configs.settings import ClientConfigSettings
     from klamm.gateway.frames.peer import ConnectionWatch, Peer
     from klamm.gateway.relay.filter import Filter
+    from klamm.gateway.settings import ClientConfigSettings
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.monitoring.exposition import Page
 
@@ -58,18 +57,6 @@ class ClientConfigFeature(Feature):
         self._registry = ClientRegistry(now_ms=wall_clock_ms)
         self._watch = ClientWatch(self._registry, self._enforcement, timings=lambda: limits.timings)
         self.filters = {key: filter_of(self._service) for key, filter_of in filters.items()}
-
-    @classmethod
-    def of(
-        cls, upstream: ConnectionSettings, configs: Mapping[str, str], filters: ClientConfigFilters
-    ) -> ClientConfigFeature | None:
-        """Return the feature by the gateway's settings; None if client configs are off.
-
-        Raises:
-            SettingsError: A setting has a wrong value.
-        """
-        settings = read_client_config_settings(configs)
-        return None if settings is None else cls(upstream, settings, filters)
 
     def watch(self, peer: Peer) -> ConnectionWatch:
         """Return the observer of a new connection."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import ConfigResource
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import TimingLimits
-from klamm.gateway.client_configs.settings import MAX_INTERVAL, MAX_SESSION, MIN_INTERVAL, MIN_SESSION
+from klamm.gateway.definitions import MAX_INTERVAL, MAX_SESSION, MIN_INTERVAL, MIN_SESSION
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.types import ResourceType
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.gateway.client_configs.settings import ClientConfigSettings
+    from klamm.gateway.settings import ClientConfigSettings
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import config_log
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS
 from klamm.gateway.client_configs.registrations import UpstreamRegistrations
-from klamm.gateway.client_configs.settings import ENABLE
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
+from klamm.gateway.definitions import CLIENT_CONFIGS
 from klamm.gateway.upstream.internal_topic import InternalTopic, TransactionalTopic, create_internal_topics
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.properties import SettingsError
@@ -80,7 +80,9 @@ class UpstreamClientConfigs:
         self._admin = admin
         with contextlib.suppress(*CLUSTER_ERRORS):
             if CLIENT_CONFIGS_FEATURE in (await admin.describe_cluster(timeout_ms=_ASK_MS)).features:
-                raise SettingsError(f"{ENABLE}=true: the upstream serves client configs itself, so remove this setting")
+                raise SettingsError(
+                    f"{CLIENT_CONFIGS.key}=true: the upstream serves client configs itself, so remove this setting"
+                )
         self._config_topic.start(self.store)
         self._registration_topic.start(self._registrations)
         self.store.start()

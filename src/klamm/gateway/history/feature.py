@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from klamm.clock import wall_clock_ms
 from klamm.gateway.history.log import TOPIC, TOPIC_CONFIGS
@@ -11,10 +11,9 @@ from klamm.gateway.history.writer import HistoryWriter
 from klamm.gateway.relay.features import Feature
 from klamm.gateway.relay.filter import Filter
 from klamm.gateway.upstream.internal_topic import InternalTopic, create_internal_topics
-from klamm.properties import parse_bool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from klamm.admin import AdminClient
     from klamm.gateway.history.recorded_api import RecordedApi
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.monitoring.exposition import Page
     from klamm.protocol.schema import Message
-
-ENABLE: Final = "change.history.enable"
 
 
 class HistoryFeature(Feature):
@@ -42,17 +39,6 @@ class HistoryFeature(Feature):
         self._writer = HistoryWriter(InternalTopic(upstream, TOPIC), self._create)
         self._recorder = ChangeRecorder({api.request: api for api in apis}, self._writer, wall_clock_ms)
         self.filters = recording_filters(apis)
-
-    @classmethod
-    def of(
-        cls, upstream: ConnectionSettings, configs: Mapping[str, str], apis: Sequence[RecordedApi]
-    ) -> HistoryFeature | None:
-        """Return the feature by the gateway's settings; None if the history is off.
-
-        Raises:
-            SettingsError: The setting has a wrong value.
-        """
-        return cls(upstream, apis) if parse_bool(ENABLE, configs.get(ENABLE, "false")) else None
 
     async def _create(self) -> None:
         if self._admin is None:

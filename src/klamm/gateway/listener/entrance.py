@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
+    from klamm.gateway.definitions import Network
     from klamm.gateway.frames.peer import Peer
-    from klamm.gateway.settings import GatewaySettings, Network
+    from klamm.gateway.settings import GatewaySettings
     from klamm.gateway.upstream.broker_hosts import BrokerHosts
     from klamm.kafka_client.connection.transport import Transport
 

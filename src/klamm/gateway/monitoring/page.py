@@ -9,8 +9,6 @@ from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_document
 from klamm.clock import wall_clock_ms
 from klamm.display import counted
 from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
-from klamm.gateway.client_configs.settings import read_client_config_settings
-from klamm.gateway.history.feature import ENABLE
 from klamm.gateway.history.log import TOPIC
 from klamm.gateway.monitoring.changes import LatestChanges
 from klamm.gateway.monitoring.status import merged_status, process_status
@@ -80,8 +78,8 @@ class GatewayPage:
         self._started_at = started_at
         self._topics = UpstreamTopics(app.upstream.admin)
         self._activity = activity
-        self._has_client_configs = read_client_config_settings(settings.configs) is not None
-        histories = {TOPIC: settings.configs.get(ENABLE) == "true", HISTORY_TOPIC: self._has_client_configs}
+        self._has_client_configs = settings.client_configs is not None
+        histories = {TOPIC: settings.records_history, HISTORY_TOPIC: self._has_client_configs}
         topics = [topic for topic, is_kept in histories.items() if is_kept]
         self._changes = LatestChanges(settings.upstream, topics) if topics else None
 

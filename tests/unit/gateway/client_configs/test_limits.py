@@ -13,7 +13,7 @@ from klamm.admin import AdminClient
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import TimingLimits
 from klamm.gateway.client_configs.limits import UpstreamLimits, narrowed
-from klamm.gateway.client_configs.settings import read_client_config_settings
+from klamm.gateway.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,8 @@ def test_the_limits_of_all_brokers_hold(
 
 
 def upstream_limits(**own: str) -> UpstreamLimits:
-    settings = read_client_config_settings({"client.configs.enable": "true", **own})
+    configs = {"upstream.bootstrap.servers": "kafka:9092", "client.configs.enable": "true", **own}
+    settings = read_settings(configs).client_configs
     assert settings is not None
     return UpstreamLimits(settings)
 

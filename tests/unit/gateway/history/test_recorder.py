@@ -10,14 +10,12 @@ import pytest
 
 from klamm.gateway.apis.api_044_incremental_alter_configs import POLICY
 from klamm.gateway.apis.table import RECORDED
-from klamm.gateway.history.feature import ENABLE, HistoryFeature, recording_filters
+from klamm.gateway.history.feature import recording_filters
 from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.relay.filter import Filter, Serve
-from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override
-from klamm.properties import SettingsError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -164,13 +162,6 @@ def test_scram_requests_are_told_apart_from_those_of_client_configs() -> None:
     assert claims is not None
     scram, kip_649 = memoryview(b"\0\1\1"), memoryview(b"\0\0\0\0\0\0")
     assert (claims(scram), claims(kip_649)) == (True, False)
-
-
-def test_the_history_is_off_by_default() -> None:
-    upstream = ConnectionSettings.of(("127.0.0.1:1",), {}, "test")
-    assert HistoryFeature.of(upstream, {}, RECORDED) is None
-    with pytest.raises(SettingsError, match=ENABLE):
-        HistoryFeature.of(upstream, {ENABLE: "perhaps"}, RECORDED)
 
 
 def test_all_recorded_apis_are_intercepted() -> None:

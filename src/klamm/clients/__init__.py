@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate
 
 if TYPE_CHECKING:
-    from klamm.clients.kafka_python_consumer import KafkaConsumer
-    from klamm.clients.kafka_python_producer import KafkaProducer
+    from klamm.clients.kafka_python import KafkaConsumer, KafkaProducer
 
 __all__ = ["ConfigChange", "ConfigUpdate", "KafkaConsumer", "KafkaProducer"]
 
@@ -26,11 +25,11 @@ __all__ = ["ConfigChange", "ConfigUpdate", "KafkaConsumer", "KafkaProducer"]
 def __getattr__(name: str) -> object:
     """Import the clients on first use: other modules of this package do not need kafka-python."""
     if name == "KafkaConsumer":
-        from klamm.clients.kafka_python_consumer import KafkaConsumer  # noqa: PLC0415 - see above
+        from klamm.clients.kafka_python import KafkaConsumer  # noqa: PLC0415 - see above
 
         return KafkaConsumer
     if name == "KafkaProducer":
-        from klamm.clients.kafka_python_producer import KafkaProducer  # noqa: PLC0415 - see above
+        from klamm.clients.kafka_python import KafkaProducer  # noqa: PLC0415 - see above
 
         return KafkaProducer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

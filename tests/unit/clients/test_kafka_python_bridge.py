@@ -8,7 +8,7 @@ from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.metadata import MetadataRequest as TheirRequest
 from kafka.protocol.parser import KafkaProtocol
 
-from klamm.clients.kafka_python_loop import BridgedRequest, BridgedResponse
+from klamm.clients.kafka_python import BridgedRequest, BridgedResponse
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.frames import response_header

@@ -10,7 +10,7 @@ import pytest
 from kafka.errors import RebalanceInProgressError
 from kafka.future import Future
 
-from klamm.clients.kafka_python_consumer import _Joins
+from klamm.clients.kafka_python import _Joins
 
 
 @pytest.fixture

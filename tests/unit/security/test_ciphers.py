@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from klamm.security.ciphers import SINCE_TLS_1_3, openssl_name
+from klamm.tls import SINCE_TLS_1_3, openssl_name
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Requests of ``DynamicConfigs`` on a kafka-python client's own connections and event loop.
+"""kafka-python's producer and consumer with configs that can be changed centrally while they run (KIP-649).
+
+Requests of ``DynamicConfigs`` go over the client's own connections and event loop.
 
 Nothing in kafka-python is replaced. A coroutine on the client's event loop sends its requests between the client's own.
 It requests ApiVersions once per connection, because kafka-python drops the broker's features.
@@ -12,12 +14,23 @@ import time
 from struct import Struct as Packer
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import kafka
 import kafka.errors as kafka_errors
+from kafka.coordinator.base import MemberState
 from kafka.future import Future
 from kafka.net.compat import KafkaNetClient
 
 from klamm import __version__
-from klamm.clients.dynamic_config import MAX_WAIT_FOR_FIRST_S, DynamicConfigLoop
+from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.clients.dynamic_config import (
+    MAX_WAIT_FOR_FIRST_S,
+    ConfigUpdate,
+    DynamicConfigLoop,
+    DynamicConfigs,
+    Values,
+    normalise_consumer,
+    normalise_producer,
+)
 from klamm.kafka_client.connection.connection import negotiate
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError
@@ -28,8 +41,6 @@ from klamm.protocol.schema import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +56,7 @@ SOFTWARE: Final = ("klamm-kafka-python", __version__)
 MAX_IN_FLIGHT: Final = "max_in_flight"
 """kafka-python's reason for pausing a connection that has reached its maximum of requests in flight."""
 FIRST_VERSION_WITH_FEATURES: Final = 3
+_WIRE_ACKS: Final = {"all": -1, "0": 0, "1": 1}
 
 
 class BridgedResponse(Generic[AnyResponse]):
@@ -330,3 +342,171 @@ def send_in_turn(connection: Any, request: BridgedRequest[Any]) -> Any | None:
     oldest.add_callback(send)
     oldest.add_errback(outcome.failure)
     return outcome
+
+
+class KafkaConsumer(kafka.KafkaConsumer):  # type: ignore[misc]  # kafka-python is untyped
+    """A ``kafka.KafkaConsumer`` that follows ``session.timeout.ms`` and ``heartbeat.interval.ms`` (KIP-649).
+
+    The constructor makes the first request, before the first JoinGroup, and waits for it at most five seconds. With the
+    next ``poll``, the consumer joins again to send a changed session timeout to the coordinator. A consumer without a
+    group has neither config and sends no requests. Even without dynamic configs, a join whose outcome arrives between
+    two calls of ``poll`` is not lost.
+
+    Args:
+        topics: As in kafka-python.
+        enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change in the consumer's network thread. It must not block.
+        configs: All arguments of kafka-python's consumer.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        enable_dynamic_config: bool = True,
+        on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
+        **configs: Any,
+    ) -> None:
+        if enable_dynamic_config:
+            configs.setdefault("kafka_client", named_kafka_client())
+        super().__init__(*topics, **configs)
+        self._joins: _Joins | None = None
+        if self.config["group_id"] is None:
+            return
+        self._joins = _Joins(self._coordinator)
+        if enable_dynamic_config:
+            KafkaPythonLoop(
+                manager=self._manager,
+                configs=self._dynamic_configs(),
+                apply=self._apply_dynamic_configs,
+                on_change=on_dynamic_config_change,
+            ).start()
+
+    def _dynamic_configs(self) -> DynamicConfigs:
+        config = self._coordinator.config
+        return DynamicConfigs(
+            client_id=self.config["client_id"],
+            static={
+                SESSION_TIMEOUT_MS: str(config["session_timeout_ms"]),
+                HEARTBEAT_INTERVAL_MS: str(config["heartbeat_interval_ms"]),
+            },
+            normalise=normalise_consumer,
+            interval_s=self.config["metadata_max_age_ms"] / 1000,
+            retry_backoff_s=self.config["retry_backoff_ms"] / 1000,
+        )
+
+    def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
+        """Apply values to the next heartbeat and JoinGroup. Runs in the network thread, which sends both."""
+        coordinator = self._coordinator
+        effective = {
+            "session_timeout_ms": int(update.effective[SESSION_TIMEOUT_MS]),
+            "heartbeat_interval_ms": int(update.effective[HEARTBEAT_INTERVAL_MS]),
+        }
+        for config in (self.config, coordinator.config, coordinator.heartbeat.config):
+            config.update(effective)
+        if any(change.name == SESSION_TIMEOUT_MS for change in update.changes):
+            coordinator.request_rejoin()
+
+    def poll(self, *args: Any, **kwargs: Any) -> Any:
+        """Fetch records, as kafka-python does."""
+        if self._joins is not None:
+            self._joins.catch_up()
+        return super().poll(*args, **kwargs)
+
+
+class _Joins:
+    """Workaround for three behaviours of kafka-python that disturb a group, above all on a busy machine.
+
+    First, an assignment that arrives between two short polls is discarded and requested again; if the leader does that,
+    the whole group rebalances. Second, a join that fails between two polls, for example because the group rebalances,
+    may never be repeated; without heartbeats the member is then removed from its group. Third, a request to join is
+    forgotten while a join is in progress, although that join may carry an old session timeout.
+
+    Args:
+        coordinator: kafka-python's ``ConsumerCoordinator`` of a consumer that has not joined yet.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        self._coordinator = coordinator
+        self._protocols = coordinator.group_protocols
+        self._joined_with: int | None = None
+        """Session timeout of the latest JoinGroup, in milliseconds."""
+        coordinator.group_protocols = self._note
+
+    def _note(self) -> Any:
+        self._joined_with = self._coordinator.config["session_timeout_ms"]
+        return self._protocols()
+
+    def catch_up(self) -> None:
+        """Finish a join whose outcome was lost, or repeat it. Runs in the application's thread, before a poll."""
+        coordinator = self._coordinator
+        join = coordinator._join_task
+        if coordinator.rejoining and join is not None and join.is_done:
+            if join.succeeded():
+                coordinator._net.run(self._finish, join.value)
+            else:
+                coordinator.request_rejoin()
+        if not coordinator.rejoining and self._joined_with not in {None, coordinator.config["session_timeout_ms"]}:
+            coordinator.request_rejoin()
+
+    async def _finish(self, assignment: bytes) -> None:
+        coordinator = self._coordinator
+        coordinator._join_task = None
+        with coordinator._lock:
+            coordinator.rejoining = coordinator.rejoin_needed = False
+            coordinator.state = MemberState.STABLE
+            coordinator._enable_heartbeat()
+        generation = coordinator._generation
+        await coordinator._on_join_complete_async(
+            generation.generation_id, generation.member_id, generation.protocol, assignment
+        )
+
+
+class KafkaProducer(kafka.KafkaProducer):  # type: ignore[misc]  # kafka-python is untyped
+    """A ``kafka.KafkaProducer`` that follows the dynamic config ``acks`` (KIP-649).
+
+    The constructor makes the first request and waits for it at most five seconds, so that the first record already uses
+    the dynamic value. A producer with idempotence or transactions accepts only ``all``.
+
+    Args:
+        enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
+        on_dynamic_config_change: Called after each change in the producer's network thread. It must not block.
+        configs: All arguments of kafka-python's producer.
+    """
+
+    def __init__(
+        self,
+        *,
+        enable_dynamic_config: bool = True,
+        on_dynamic_config_change: Callable[[ConfigUpdate], None] | None = None,
+        **configs: Any,
+    ) -> None:
+        if enable_dynamic_config:
+            configs.setdefault("kafka_client", named_kafka_client())
+        super().__init__(**configs)
+        if enable_dynamic_config:
+            KafkaPythonLoop(
+                manager=self._sender._client._manager,
+                configs=self._dynamic_configs(),
+                apply=self._apply_dynamic_configs,
+                on_change=on_dynamic_config_change,
+            ).start()
+
+    def _dynamic_configs(self) -> DynamicConfigs:
+        is_idempotent = bool(self.config["enable_idempotence"])
+
+        def normalise(values: Values) -> Values:
+            return normalise_producer(values, is_idempotent=is_idempotent)
+
+        return DynamicConfigs(
+            client_id=self.config["client_id"],
+            static={ACKS: str(self.config["acks"])},
+            normalise=normalise,
+            interval_s=self.config["metadata_max_age_ms"] / 1000,
+            retry_backoff_s=self.config["retry_backoff_ms"] / 1000,
+        )
+
+    def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
+        """Apply the value to later Produce requests. Runs in the sender's thread, which creates them."""
+        acks = _WIRE_ACKS[update.effective[ACKS]]
+        self.config["acks"] = acks
+        self._sender.config["acks"] = acks

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
+from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record, RecordBatch, encode_batch
 from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, read, replica_counts
 from tests.support.processes import wait_until

@@ -14,7 +14,6 @@ import klamm
 from klamm.admin import AdminClient, OffsetSpec, TopicPartition
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
 from klamm.mirror.records.source_offsets import (
@@ -31,6 +30,7 @@ from klamm.mirror.records.worker_offsets import copy_worker_offsets, mirrored_of
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.verify import verify_flow
 from klamm.properties import parse_properties
+from klamm.protocol.partitioner import partition_for_key
 from tests.support.mirror import Seen, create_topic, produce, properties, read
 from tests.support.mirror_groups import Copying
 from tests.support.mirrormaker import java_virtual_machine

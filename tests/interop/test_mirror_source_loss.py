@@ -11,11 +11,11 @@ import pytest
 
 from klamm.admin import AdminClient
 from klamm.kafka_client.data.cluster import LATEST, Cluster
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
+from klamm.protocol.partitioner import partition_for_key
 from tests.support.copiers import copy_all, copy_settings, is_done, run_until
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import Seen, create_topic, delete_records, produce, read

@@ -44,8 +44,8 @@ class Scene:
         self.servers = servers
         self.admin = AdminClient(servers)
 
-    def topic(self, partitions: int = 1, **configs: str) -> str:
-        name = f"outage-{next(_NUMBERS)}"
+    def topic(self, partitions: int = 1, *, prefix: str = "outage", **configs: str) -> str:
+        name = f"{prefix}-{next(_NUMBERS)}"
         own = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, configs=own)]).result()
         return name

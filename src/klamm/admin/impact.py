@@ -7,18 +7,16 @@ the cluster does not serve, becomes a sentence in ``Impact.unknown``.
 
 from __future__ import annotations
 
-import re
-import struct
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from klamm.admin.types import ConfigResource, OffsetSpec
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.impact.changes import ClientConfigAltered, QuotaAltered
 from klamm.impact.facts import (
-    BatchFact,
+    NO_NEED,
     ClientFacts,
     ClusterFacts,
     ConfigValueFact,
@@ -37,11 +35,18 @@ from klamm.impact.prediction import (
     predict,
     topics_of,
 )
+from klamm.impact.samples import (
+    MAX_PARTITION_BYTES,
+    MAX_SAMPLED_BYTES,
+    NEWEST_RECORDS,
+    batch_facts,
+    mirror_of,
+    synced_offsets,
+)
 from klamm.impact.wording import counted, size
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError, error_text
-from klamm.protocol.errors import CorruptBatchError, KafkaApiError
-from klamm.protocol.records import NO_TIMESTAMP, Codec, decode_records, iter_batches
+from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.records import NO_TIMESTAMP
 from klamm.protocol.types import ResourceType, TopicPartition
 
 if TYPE_CHECKING:
@@ -54,15 +59,9 @@ if TYPE_CHECKING:
     from klamm.impact.findings import Impact
     from klamm.kafka_client.pool.calls import Outcome
 
-MAX_SAMPLED_BYTES: Final = 64 * 1024 * 1024
 MAX_SAMPLING_S: Final = 5.0
-_NEWEST_RECORDS: Final = 1_000
-"""Number of records at the end of each partition that are read at most."""
-_MAX_PARTITION_BYTES: Final = 1024 * 1024
-_MAX_RESPONSE_BYTES: Final = 16 * _MAX_PARTITION_BYTES
+_MAX_RESPONSE_BYTES: Final = 16 * MAX_PARTITION_BYTES
 _PARTITIONS_PER_FETCH: Final = 64
-_ALL_KEYS: Final = 0x7FFFFFFF
-_OFFSET_SYNCS: Final = re.compile(r"mm2-offset-syncs[.](.+)[.]internal")
 _INACTIVE: Final = frozenset({"Empty", "Dead", None})
 _FAILURES: Final = (KafkaApiError, TimeoutError, ConnectionLostError)
 _Topics: TypeAlias = "Mapping[str, ObservedTopic]"
@@ -76,6 +75,8 @@ def impact_of(
     *,
     max_sampled_bytes: int = MAX_SAMPLED_BYTES,
     max_sampling_s: float = MAX_SAMPLING_S,
+    timeout_s: float | None = None,
+    sums_up: bool = True,
 ) -> Impact:
     """Predict what changes would do to a cluster if they were made together, and change nothing.
 
@@ -84,22 +85,29 @@ def impact_of(
         admin: Client of the cluster: klamm, its gateway, or Apache Kafka (tested with 3.9 and 4.4).
         max_sampled_bytes: Limit for the newest batches that are read, in bytes.
         max_sampling_s: Time after which no further batches are requested, in seconds.
+        timeout_s: Time limit in seconds. Facts that are missing then are listed in ``Impact.unknown``. None means that
+            each request has the time limit of ``admin``.
+        sums_up: Whether findings of one kind and level beyond ten are summed up in one.
 
     Raises:
         KafkaApiError, TimeoutError, ConnectionError: The topics or their configs cannot be described.
     """
-    return predict(changes, _Collector(admin, max_sampled_bytes, max_sampling_s).facts(changes))
+    collector = _Collector(admin, max_sampled_bytes, max_sampling_s, timeout_s)
+    return predict(changes, collector.facts(changes), sums_up=sums_up)
 
 
 class _Collector:
     """One collection of facts."""
 
-    def __init__(self, admin: AdminClient, max_bytes: int, max_s: float) -> None:
+    def __init__(self, admin: AdminClient, max_bytes: int, max_s: float, timeout_s: float | None) -> None:
         self._admin = admin
         self._max_bytes = max_bytes
         self._max_s = max_s
+        self._timeout_s = timeout_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._now_ms = int(time.time() * 1000)
         self._unknown: list[str] = []
+        self._missing = NO_NEED
         self._leaders: dict[TopicPartition, int] = {}
         """Leaders of the partitions concerned, looked up once."""
 
@@ -107,7 +115,7 @@ class _Collector:
         names, facts = frozenset[str](), ClusterFacts(now_ms=self._now_ms)
         concerned = topics_of(changes)
         if concerned or concerns_inheriting_topics(changes):
-            names = frozenset(self._admin.list_topics(include_internal=True).result())
+            names = frozenset(self._admin.list_topics(include_internal=True).result(self._left_s()))
             everything = concerns_inheriting_topics(changes)
             topics = self._topics(names if everything else concerned & names)
             self._leaders = {
@@ -123,36 +131,51 @@ class _Collector:
             if any(values.is_changed("max.message.bytes") for values in effects.values()):
                 facts = replace(facts, brokers=self._brokers())
         if any(isinstance(change, QuotaAltered) for change in changes):
-            quotas = self._optional("the present quotas", self._admin.describe_client_quotas())
+            quotas = self._optional("the present quotas", NO_NEED, self._admin.describe_client_quotas())
             facts = replace(facts, quotas={entity.parts: values for entity, values in (quotas or {}).items()})
         if any(isinstance(change, ClientConfigAltered) for change in changes):
             facts = replace(facts, clients=self._registered())
-        return replace(facts, unknown=tuple(self._unknown))
+        return replace(facts, unknown=tuple(self._unknown), missing=self._missing)
 
-    def _optional(self, fact: str, outcome: Outcome[_Value]) -> _Value | None:
+    def _left_s(self) -> float | None:
+        """Return the seconds until the time limit; None without one."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def _note(self, need: Need, fact: str) -> None:
+        """Record that facts are missing."""
+        self._unknown.append(fact)
+        self._missing |= need
+
+    def _reason(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and self._left_s() == 0:
+            return f"not read within {self._timeout_s:g} s"
+        return error_text(error)
+
+    def _optional(self, fact: str, need: Need, outcome: Outcome[_Value]) -> _Value | None:
         """Wait for a result that may be missing."""
         try:
-            return outcome.result()
+            return outcome.result(self._left_s())
         except _FAILURES as error:
-            self._unknown.append(f"{fact} ({error_text(error)})")
+            self._note(need, f"{fact} ({self._reason(error)})")
             return None
 
-    def _available(self, fact: str, result: PerKeyResult[_Key, _Value]) -> dict[_Key, _Value]:
+    def _available(self, fact: str, need: Need, result: PerKeyResult[_Key, _Value]) -> dict[_Key, _Value]:
         """Wait for the results of all keys, and return those without an error."""
         values: dict[_Key, _Value] = {}
         errors: dict[str, _Key] = {}
         for key, outcome in result.values().items():
             try:
-                values[key] = outcome.result()
+                values[key] = outcome.result(self._left_s())
             except _FAILURES as error:
-                errors.setdefault(error_text(error), key)
-        self._unknown += [f"{fact} of {key} ({error})" for error, key in errors.items()][:1]
+                errors.setdefault(self._reason(error), key)
+        for reason, key in list(errors.items())[:1]:
+            self._note(need, f"{fact} of {key} ({reason})")
         return values
 
     def _topics(self, names: Collection[str]) -> _Topics:
         resources = {ConfigResource(ResourceType.TOPIC, name): TOPIC_CONFIGS for name in names}
         described = self._admin.describe_topics(names)
-        configs = self._admin.describe_configs(resources, include_synonyms=True).result()
+        configs = self._admin.describe_configs(resources, include_synonyms=True).result(self._left_s())
         return {
             name: ObservedTopic(
                 name=name,
@@ -165,13 +188,18 @@ class _Collector:
                     for key, entry in configs[ConfigResource(ResourceType.TOPIC, name)].items()
                 },
             )
-            for name, topic in described.result().items()
+            for name, topic in described.result(self._left_s()).items()
         }
 
     def _with_offsets(
         self, topics: _Topics, needed: Mapping[str, Need], effects: Mapping[str, TopicConfigs]
     ) -> _Topics:
-        places = [place for place in _places(topics, needed, Need.OFFSETS) if place in self._leaders]
+        wanted = _places(topics, needed, Need.OFFSETS)
+        places = [place for place in wanted if place in self._leaders]
+        if len(places) < len(wanted):
+            self._note(
+                Need.OFFSETS, f"log offsets of {counted(len(wanted) - len(places), 'partition')} without a leader"
+            )
         if not places:
             return topics
         cutoffs = {
@@ -185,8 +213,8 @@ class _Collector:
         }
         since = {place: max(cutoff, 0) for place, cutoff in cutoffs.items()}
         by_time = self._admin.list_offsets(since, leaders=self._leaders)
-        starts, ends, oldest = (self._available("log offsets", result) for result in offsets.values())
-        kept = self._available("log offsets by time", by_time)
+        starts, ends, oldest = (self._available("log offsets", Need.OFFSETS, each) for each in offsets.values())
+        kept = self._available("log offsets by time", Need.OFFSETS, by_time)
         sizes = self._sizes()
 
         def with_offsets(topic: str, p: PartitionFacts) -> PartitionFacts:
@@ -209,7 +237,8 @@ class _Collector:
         """Return the size of each replica in bytes, by partition and node id."""
         leaders = set(self._leaders.values())
         sizes: dict[TopicPartition, dict[int, int]] = {}
-        for node, directories in self._available("log sizes", self._admin.describe_log_dirs(leaders)).items():
+        described = self._admin.describe_log_dirs(leaders)
+        for node, directories in self._available("log sizes", Need.OFFSETS, described).items():
             for directory in directories.values():
                 for place, replica in directory.replicas.items():
                     if not replica.is_future:
@@ -229,8 +258,8 @@ class _Collector:
 
     def _with_producers(self, topics: _Topics, places: list[TopicPartition]) -> _Topics:
         described = self._admin.describe_producers(places, leaders=self._leaders)
-        names = self._optional("transactional ids", self._admin.list_transactions()) or {}
-        producers = self._available("active producers", described)
+        names = self._optional("transactional ids", Need.PRODUCERS, self._admin.list_transactions()) or {}
+        producers = self._available("active producers", Need.PRODUCERS, described)
 
         def with_producers(topic: str, p: PartitionFacts) -> PartitionFacts:
             states = producers.get(TopicPartition(topic, p.partition))
@@ -254,11 +283,13 @@ class _Collector:
     def _with_batches(self, topics: _Topics, places: list[TopicPartition]) -> _Topics:
         """Read the newest batches of partitions, round by round, within the limits."""
         wanted = {
-            place: max(p.start_offset, p.end_offset - _NEWEST_RECORDS)
+            place: max(p.start_offset, p.end_offset - NEWEST_RECORDS)
             for place in places
             if place in self._leaders and (p := topics[place.topic].partitions[place.partition]).record_count
         }
-        read, deadline, left = dict[TopicPartition, memoryview](), time.monotonic() + self._max_s, self._max_bytes
+        read, left, left_s = dict[TopicPartition, memoryview](), self._max_bytes, self._left_s()
+        max_s = self._max_s if left_s is None else min(self._max_s, left_s)
+        deadline = time.monotonic() + max_s
         queue = list(wanted)
         while queue and left > 0 and time.monotonic() < deadline:
             # A leader fills its response in the order of the request. Partitions that got nothing are asked again.
@@ -267,10 +298,11 @@ class _Collector:
             limit_ms = max(1, int((deadline - time.monotonic()) * 1000))
             fetched = self._available(
                 "the newest batches",
+                Need.BATCHES,
                 self._admin.fetch_batches(
                     {place: wanted[place] for place in some},
                     max_bytes=min(left // len(leaders), _MAX_RESPONSE_BYTES),
-                    partition_max_bytes=_MAX_PARTITION_BYTES,
+                    partition_max_bytes=MAX_PARTITION_BYTES,
                     leaders=self._leaders,
                     timeout_ms=limit_ms,
                 ),
@@ -283,19 +315,21 @@ class _Collector:
                 break
         if len(read) < len(wanted):
             left_out = counted(len(wanted) - len(read), "partition")
-            limits = f"{size(self._max_bytes)} or {self._max_s:g} s"
-            self._unknown.append(f"the newest batches of {left_out}: reading ended at {limits}")
+            limits = f"{size(self._max_bytes)} or {max_s:.3g} s"
+            self._note(Need.BATCHES, f"the newest batches of {left_out}: reading ended at {limits}")
 
         def with_batches(topic: str, p: PartitionFacts) -> PartitionFacts:
             records = read.get(TopicPartition(topic, p.partition))
-            return p if records is None else replace(p, newest_batches=tuple(_batches(records)))
+            return p if records is None else replace(p, newest_batches=tuple(batch_facts(records)))
 
         return _mapped(topics, with_batches)
 
     def _groups(self, places: Collection[TopicPartition]) -> tuple[GroupFacts, ...]:
-        listed = self._optional("consumer groups", self._admin.list_groups()) or ()
+        listed = self._optional("consumer groups", Need.GROUPS, self._admin.list_groups()) or ()
         states = {group.group_id: group.state for group in listed if group.protocol_type in {"", "consumer"}}
-        committed = self._available("committed offsets", self._admin.list_group_offsets(dict.fromkeys(states)))
+        committed = self._available(
+            "committed offsets", Need.GROUPS, self._admin.list_group_offsets(dict.fromkeys(states))
+        )
         wanted = frozenset(places)
         return tuple(
             GroupFacts(
@@ -308,26 +342,26 @@ class _Collector:
 
     def _mirrors(self, names: Iterable[str]) -> tuple[GroupFacts, ...]:
         """Return the flows whose offset syncs are in this cluster, with the newest source offset of each partition."""
-        syncs = {TopicPartition(name, 0): found[1] for name in names if (found := _OFFSET_SYNCS.fullmatch(name))}
+        syncs = {TopicPartition(name, 0): target for name in names if (target := mirror_of(name)) is not None}
         if not syncs:
             return ()
-        fact = "progress of mirrors"
-        ends = self._available(fact, self._admin.list_offsets(dict.fromkeys(syncs, OffsetSpec.LATEST)))
-        starts = self._available(fact, self._admin.list_offsets(dict.fromkeys(ends, OffsetSpec.EARLIEST)))
-        wanted = {place: max(start.offset, ends[place].offset - _NEWEST_RECORDS) for place, start in starts.items()}
+        fact = "progress of mirrors", Need.GROUPS
+        ends = self._available(*fact, self._admin.list_offsets(dict.fromkeys(syncs, OffsetSpec.LATEST)))
+        starts = self._available(*fact, self._admin.list_offsets(dict.fromkeys(ends, OffsetSpec.EARLIEST)))
+        wanted = {place: max(start.offset, ends[place].offset - NEWEST_RECORDS) for place, start in starts.items()}
         fetched = self._available(
-            fact,
-            self._admin.fetch_batches(wanted, max_bytes=_MAX_RESPONSE_BYTES, partition_max_bytes=_MAX_PARTITION_BYTES),
+            *fact,
+            self._admin.fetch_batches(wanted, max_bytes=_MAX_RESPONSE_BYTES, partition_max_bytes=MAX_PARTITION_BYTES),
         )
         return tuple(
-            GroupFacts(name=syncs[place], is_active=True, offsets=_synced_offsets(records))
+            GroupFacts(name=syncs[place], is_active=True, offsets=synced_offsets(records))
             for place, records in fetched.items()
         )
 
     def _brokers(self) -> dict[int, Mapping[str, str]]:
-        nodes = self._admin.describe_cluster().result().nodes
+        nodes = self._admin.describe_cluster().result(self._left_s()).nodes
         resources = {ConfigResource(ResourceType.BROKER, str(node.id)): BROKER_CONFIGS for node in nodes}
-        configs = self._available("broker configs", self._admin.describe_configs(resources))
+        configs = self._available("broker configs", NO_NEED, self._admin.describe_configs(resources))
         return {
             int(resource.name): {name: entry.value for name, entry in entries.items() if entry.value is not None}
             for resource, entries in configs.items()
@@ -336,7 +370,9 @@ class _Collector:
     def _registered(self) -> tuple[ClientFacts, ...] | None:
         users = FilterComponent.of_entity_type(EntityType.USER)
         found = self._optional(
-            "registered clients", self._admin.describe_client_configs(EntityFilter(components=(users,), strict=False))
+            "registered clients",
+            NO_NEED,
+            self._admin.describe_client_configs(EntityFilter(components=(users,), strict=False)),
         )
         return (
             None
@@ -357,7 +393,7 @@ def _places(topics: _Topics, needed: Mapping[str, Need], need: Need) -> list[Top
     return [
         TopicPartition(name, p.partition)
         for name, topic in topics.items()
-        if need in needed.get(name, Need(0))
+        if need in needed.get(name, NO_NEED)
         for p in topic.partitions
     ]
 
@@ -367,39 +403,3 @@ def _mapped(topics: _Topics, change: Callable[[str, PartitionFacts], PartitionFa
         name: replace(topic, partitions=tuple(change(name, p) for p in topic.partitions))
         for name, topic in topics.items()
     }
-
-
-def _batches(records: memoryview) -> Iterable[BatchFact]:
-    """Iterate over the complete batches with records. A damaged batch ends the sample."""
-    try:
-        for batch in iter_batches(records, allow_partial_tail=True):
-            if batch.is_control or not batch.record_count:
-                continue
-            decoded = decode_records(batch)
-            yield BatchFact(
-                base_offset=batch.base_offset,
-                size=batch.size,
-                codec=Codec(batch.codec).name.lower(),
-                record_count=len(decoded),
-                first_timestamp_ms=min(record.timestamp for record in decoded),
-                max_timestamp_ms=batch.max_timestamp,
-                keys=tuple(None if r.key is None else partition_for_key(r.key, _ALL_KEYS + 1) for r in decoded),
-            )
-    except CorruptBatchError:
-        return
-
-
-def _synced_offsets(records: memoryview) -> dict[TopicPartition, int]:
-    """Return the newest source offset per partition in offset syncs of MirrorMaker's format (``OffsetSync``)."""
-    offsets: dict[TopicPartition, int] = {}
-    try:
-        for batch in iter_batches(records, allow_partial_tail=True):
-            for record in () if batch.is_control else decode_records(batch):
-                key: Any = record.key or b""
-                (length,) = struct.unpack_from(">h", key)
-                (partition,) = struct.unpack_from(">i", key, 2 + length)
-                (offset,) = struct.unpack_from(">q", record.value or b"")
-                offsets[TopicPartition(key[2 : 2 + length].decode(), partition)] = offset
-    except (CorruptBatchError, struct.error, UnicodeDecodeError):
-        return offsets
-    return offsets

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from klamm.broker.metrics import Metrics
     from klamm.broker.security.tls_renewal import TlsRenewal
     from klamm.broker.settings import BrokerSettings
+    from klamm.impact.changes import Change
+    from klamm.impact.findings import Impact
     from klamm.policy_runtime import PolicyRuntime
     from klamm.protocol.api import Api
     from klamm.protocol.errors import StorageError
@@ -246,6 +248,7 @@ class BrokerApp:
             authorizer=authorizer,
             credentials=credentials,
         )
+        services.policies.predict_impact = partial(_predict_impact, services)
         return cls(
             lock=lock,
             store=store,
@@ -314,6 +317,12 @@ class BrokerApp:
         services.credentials.load()
         if services.topics.get(REGISTRATIONS_TOPIC) != topic:  # its deletion or creation was rolled back
             self._registrations.replay()
+
+
+async def _predict_impact(services: Services, changes: Sequence[Change], timeout_s: float) -> Impact:
+    from klamm.broker.impact import predict_impact  # noqa: PLC0415  # rarely needed, so not loaded at start
+
+    return await predict_impact(changes, timeout_s, services)
 
 
 def _apis(routes: Mapping[int, Route], client_metrics: ClientMetricsService) -> tuple[Api, ...]:

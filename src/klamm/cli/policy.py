@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ from klamm.policy.details import (
     overridden,
 )
 from klamm.policy.errors import PolicyFailedError, PolicyLoadError
+from klamm.policy.impact import ask_with_impact
 from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, PolicyKind, PolicySpec
 from klamm.policy.loader import load_policy
 from klamm.policy.rule import RuleFileError
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.admin import ConfigEntry
+    from klamm.admin import AdminClient, ConfigEntry
+    from klamm.impact.changes import Change
+    from klamm.impact.findings import Impact
 
 EXIT_REFUSED: Final = 3
 RULES_POLICY: Final = f"{RulesPolicy.__module__}:{RulesPolicy.__qualname__}"
@@ -90,7 +94,14 @@ def main(arguments: Sequence[str]) -> int:
     return guarded("klamm policy", lambda: _test(options))
 
 
-def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, principal: str) -> list[Verdict]:
+def judge(
+    policy: object,
+    kind: str,
+    topics: Sequence[ExistingTopic],
+    *,
+    principal: str,
+    predict: Callable[[Sequence[Change]], Impact] | None = None,
+) -> list[Verdict]:
     """Run a policy on every topic, as if a request asked for the present state of that topic.
 
     Args:
@@ -98,13 +109,18 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
         kind: ``create``, ``alter`` (set all configs of the topic once more), ``partitions`` (add one) or ``delete``.
         topics: Existing topics.
         principal: Principal that the policy sees as the requester.
+        predict: Function that predicts the impact of changes, if the policy reads it. None without a cluster.
     """
     method = getattr(policy, _KINDS[kind].method, None) or getattr(policy, "validate")  # noqa: B009 -- mypy
     verdicts = []
+
+    def ask(details: Details) -> object:
+        return ask_with_impact(method, details, predict)
+
     for topic in topics:
         verdict, code, message = "allowed", None, None
         try:
-            reason = _judge(method, _KINDS[kind], _details(kind, topic, principal))
+            reason = _judge(ask, _KINDS[kind], _details(kind, topic, principal))
             if reason is not None:
                 verdict, message = "overridden", reason
         except KafkaApiError as refusal:
@@ -115,13 +131,13 @@ def judge(policy: object, kind: str, topics: Sequence[ExistingTopic], *, princip
     return verdicts
 
 
-def _judge(method: Callable[[Details], object], kind: PolicyKind, details: Details) -> str | None:
+def _judge(ask: Callable[[Details], object], kind: PolicyKind, details: Details) -> str | None:
     """Ask a policy about a request and about the result of its override, as a broker does.
 
     Returns:
         The reason of the override; None without one. Errors that deny the request propagate.
     """
-    answer = method(details)
+    answer = ask(details)
     if not isinstance(answer, (Override, Throttle)):
         return None
     fault = answer_fault(answer, kind.answers, kind.overridable)
@@ -129,7 +145,7 @@ def _judge(method: Callable[[Details], object], kind: PolicyKind, details: Detai
         raise PolicyFailedError(f"{kind.label} policy: {fault}")
     changed = overridden(details, answer)
     _check_values(answer, details)
-    if isinstance(method(changed), Override):
+    if isinstance(ask(changed), Override):
         raise PolicyFailedError(TWICE)
     return answer.reason
 
@@ -186,18 +202,13 @@ def _test(options: argparse.Namespace) -> int:
             policy = load_policy(spec, properties).policy
     except PolicyLoadError as error:
         raise RequestError(str(error)) from error
+    principal = principal_of(options.principal)
     if options.topics_file is not None:
         topics = _declared(options.topics_file)
+        with redirect_stdout(sys.stderr):
+            verdicts = [each for kind in kinds for each in judge(policy, kind, topics, principal=principal)]
     else:
-        described = _described(options)
-        topics = [topic for topic, _ in described]
-        _check_upstream(policy, [configs for _, configs in described])
-    with redirect_stdout(sys.stderr):
-        verdicts = [
-            verdict
-            for kind in kinds
-            for verdict in judge(policy, kind, topics, principal=principal_of(options.principal))
-        ]
+        topics, verdicts = _judged_in_cluster(policy, kinds, principal, options)
     bad = [verdict for verdict in verdicts if verdict.verdict != "allowed"]
     document = {
         "policy": spec.name,
@@ -211,6 +222,25 @@ def _test(options: argparse.Namespace) -> int:
     }
     print_result(options.output, document, lambda: _table(spec.name, len(topics), bad))
     return EXIT_REFUSED if bad else EXIT_OK
+
+
+def _judged_in_cluster(
+    policy: object, kinds: Sequence[str], principal: str, options: argparse.Namespace
+) -> tuple[list[ExistingTopic], list[Verdict]]:
+    """Return the topics of the cluster, and the verdicts about them."""
+    from klamm.admin.impact import impact_of  # noqa: PLC0415  # the network library
+
+    with connect(options) as admin:
+        described = _described(admin)
+        topics = [topic for topic, _ in described]
+        _check_upstream(policy, [configs for _, configs in described])
+        predict = partial(impact_of, admin=admin, sums_up=False)
+        with redirect_stdout(sys.stderr):
+            return topics, [
+                verdict
+                for kind in kinds
+                for verdict in judge(policy, kind, topics, principal=principal, predict=predict)
+            ]
 
 
 def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
@@ -299,15 +329,14 @@ def _check_upstream(policy: object, described: Sequence[Mapping[str, ConfigEntry
             raise RequestError(str(error)) from error
 
 
-def _described(options: argparse.Namespace) -> list[tuple[ExistingTopic, Mapping[str, ConfigEntry]]]:
+def _described(admin: AdminClient) -> list[tuple[ExistingTopic, Mapping[str, ConfigEntry]]]:
     """Return all topics of the cluster, each with the description of its configs."""
     from klamm.admin import ConfigResource, ResourceType  # noqa: PLC0415  # the network library
 
-    with connect(options) as admin:
-        names = sorted(admin.list_topics().result())
-        described = admin.describe_topics(names).all().result() if names else {}
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        configs = admin.describe_configs(resources).all().result() if names else {}
+    names = sorted(admin.list_topics().result())
+    described = admin.describe_topics(names).all().result() if names else {}
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    configs = admin.describe_configs(resources).all().result() if names else {}
     names_described = {name for entries in configs.values() for name in entries}
     defaults = {
         name: config.default

@@ -364,7 +364,7 @@ class BrokerControls:
             TypeError: A value or key is neither bytes nor text, or the timestamp has no time zone.
             ValueError: The broker rejects the record: it is too large, or the topic is compacted and ``key`` is None.
         """
-        from klamm.kafka_client.data.partitioner import partition_for_key  # noqa: PLC0415 - only tests that write
+        from klamm.protocol.partitioner import partition_for_key  # noqa: PLC0415 - only tests that write
         from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415
 
         record = Record(

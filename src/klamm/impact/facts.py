@@ -33,6 +33,9 @@ class Need(Flag):
     """The newest batches of the partitions."""
 
 
+NO_NEED: Final = Need(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValueFact:
     """Value of a config from one source."""
@@ -168,6 +171,8 @@ class ClusterFacts:
     """Connected or registered clients. None if the server does not report them."""
     unknown: tuple[str, ...] = ()
     """Sentences about facts that could not be collected, and why."""
+    missing: Need = NO_NEED
+    """Kinds of facts that were not collected, or not for every partition."""
 
 
 REPORTED_PRODUCER_MS: Final = 5 * 60_000

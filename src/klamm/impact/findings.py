@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.impact.facts import NO_NEED, Need
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -71,6 +73,12 @@ class Finding:
     names: Mapping[str, Names] = field(default_factory=dict)
     """Names by kind: ``topics``, ``groups``, ``producers``, ``clients``, ``partitions``, ``mirrors``."""
 
+    @property
+    def topic(self) -> str | None:
+        """Topic that the finding is about. None for another resource, and for many topics summed up."""
+        kind, _, name = self.resource.partition(" ")
+        return name if kind == "topic" else None
+
     def document(self) -> dict[str, Any]:
         """Return the finding for JSON or YAML output."""
         return {
@@ -91,6 +99,8 @@ class Impact:
     """Findings, the worst first."""
     unknown: tuple[str, ...] = ()
     """Sentences about what could not be determined, and why."""
+    missing: Need = NO_NEED
+    """Kinds of facts that were not collected, or not for every partition."""
 
     @property
     def level(self) -> ImpactLevel:

@@ -16,14 +16,14 @@ from klamm.impact.changes import (
 )
 from klamm.impact.client_rules import client_config_altered, quota_altered
 from klamm.impact.effective import CLUSTER_DEFAULT, TopicConfigs, effective_configs, topic_keys
-from klamm.impact.facts import Need
+from klamm.impact.facts import NO_NEED, Need
 from klamm.impact.findings import MAX_NAMES, Finding, Impact, ImpactLevel, Names
 from klamm.impact.topic_rules import partitions_added, records_deleted, topic_deleted
 from klamm.impact.wording import counted, size
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.impact.changes import Change
     from klamm.impact.facts import ClusterFacts
@@ -35,11 +35,11 @@ _CONFIG_NEEDS: Final = {
     "retention.bytes": _RETENTION,
     "cleanup.policy": _RETENTION | _SAMPLED,
     "max.message.bytes": _SAMPLED,
-    "message.timestamp.type": Need(0),
+    "message.timestamp.type": NO_NEED,
     "message.timestamp.before.max.ms": _SAMPLED,
     "message.timestamp.after.max.ms": _SAMPLED,
     "min.insync.replicas": Need.PRODUCERS,
-    "unclean.leader.election.enable": Need(0),
+    "unclean.leader.election.enable": NO_NEED,
     "compression.type": Need.OFFSETS | Need.BATCHES,
     "segment.bytes": Need.OFFSETS,
     "segment.ms": Need.OFFSETS | Need.BATCHES,
@@ -48,6 +48,8 @@ _CONFIG_NEEDS: Final = {
 _READ_ALONG: Final = ("min.compaction.lag.ms",)
 TOPIC_CONFIGS: Final = (*_CONFIG_NEEDS, *_READ_ALONG)
 """Topic configs that the rules read."""
+LOSSY_CONFIGS: Final = ("retention.ms", "retention.bytes", "cleanup.policy", "unclean.leader.election.enable")
+"""Topic configs whose change may have a finding of level LOSS."""
 BROKER_CONFIGS: Final = ("replica.fetch.max.bytes",)
 """Broker configs that the rules read."""
 _TOPIC_NEEDS: Final = {
@@ -96,7 +98,7 @@ def needs(changes: Sequence[Change], configs: Mapping[str, TopicConfigs]) -> dic
         changes: The changes.
         configs: Effective configs of each topic before and after the changes.
     """
-    found: dict[str, Need] = defaultdict(lambda: Need(0))
+    found: dict[str, Need] = defaultdict(lambda: NO_NEED)
     for change in changes:
         if isinstance(change, PartitionsAdded | TopicDeleted | RecordsDeleted):
             found[change.topic] |= _TOPIC_NEEDS[type(change)]
@@ -116,8 +118,33 @@ def config_effects(changes: Iterable[Change], facts: ClusterFacts) -> dict[str, 
     return {name: values for name, values in effects.items() if values.is_changed(*TOPIC_CONFIGS)}
 
 
-def predict(changes: Sequence[Change], facts: ClusterFacts) -> Impact:
-    """Return the impact of changes that are made together. The worst findings come first."""
+def may_delete_records(changes: Iterable[Change]) -> bool:
+    """Return whether changes are of a kind that may have a finding of level LOSS."""
+    return _may_concern(changes, LOSSY_CONFIGS, (TopicDeleted, RecordsDeleted))
+
+
+def may_have_impact(changes: Iterable[Change]) -> bool:
+    """Return whether a rule reads changes of this kind."""
+    return _may_concern(changes, TOPIC_CONFIGS, (TopicDeleted, RecordsDeleted, PartitionsAdded))
+
+
+def _may_concern(changes: Iterable[Change], names: Collection[str], others: tuple[type[Change], ...]) -> bool:
+    return any(
+        not set(names).isdisjoint(topic_keys(change))
+        if isinstance(change, ConfigAltered)
+        else isinstance(change, others)
+        for change in changes
+    )
+
+
+def predict(changes: Sequence[Change], facts: ClusterFacts, *, sums_up: bool = True) -> Impact:
+    """Return the impact of changes that are made together. The worst findings come first.
+
+    Args:
+        changes: The changes.
+        facts: Facts of the cluster before the changes.
+        sums_up: Whether findings of one kind and level beyond ten are summed up in one.
+    """
     findings = [finding for change in changes for finding in _of_change(change, facts)]
     effects = config_effects(changes, facts)
     deleted = {change.topic for change in changes if isinstance(change, TopicDeleted)}
@@ -129,7 +156,11 @@ def predict(changes: Sequence[Change], facts: ClusterFacts) -> Impact:
     knows_rates = any(client.rates for client in facts.clients or ())
     if not knows_rates and any(isinstance(change, QuotaAltered) for change in changes):
         unknown.append(UNSEEN_RATES)
-    return Impact(findings=tuple(_condensed(findings)), unknown=tuple(unknown))
+    return Impact(
+        findings=tuple(_condensed(findings, MAX_NAMES if sums_up else None)),
+        unknown=tuple(unknown),
+        missing=facts.missing,
+    )
 
 
 def _of_change(change: Change, facts: ClusterFacts) -> Iterator[Finding]:
@@ -169,17 +200,17 @@ def _inherited(
             )
 
 
-def _condensed(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, the worst first. Of one kind and level, ten are kept and the others are summed up."""
+def _condensed(findings: Iterable[Finding], limit: int | None) -> list[Finding]:
+    """Return the findings, the worst first. Those of one kind and level beyond a limit are summed up."""
     by_kind: dict[tuple[ImpactLevel, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         by_kind[finding.level, finding.kind].append(finding)
     shown: list[Finding] = []
     for _, same in sorted(by_kind.items(), key=lambda item: (-item[0][0], item[0][1])):
         same.sort(key=lambda finding: (-max(_amounts(finding).values(), default=0), finding.resource))
-        shown += same[:MAX_NAMES]
-        if len(same) > MAX_NAMES:
-            shown.append(_summed(same[MAX_NAMES:]))
+        shown += same[:limit]
+        if limit is not None and len(same) > limit:
+            shown.append(_summed(same[limit:]))
     return shown
 
 

@@ -27,7 +27,7 @@ from klamm.policy.details import (
     RequestMetadata,
     TopicDetails,
 )
-from klamm.policy.errors import PolicyFailedError, PolicyLoadError, PolicyTimeoutError
+from klamm.policy.errors import ImpactUnknownError, PolicyFailedError, PolicyLoadError, PolicyTimeoutError
 from klamm.protocol.errors import InvalidRequestError, PolicyViolationError
 
 # The names used in KIP-108, for authors who follow the KIP.
@@ -45,6 +45,7 @@ __all__ = [
     "DeleteTopicDetails",
     "DeleteTopicPolicy",
     "GroupDetails",
+    "ImpactUnknownError",
     "InvalidRequestError",
     "InvalidRequestException",
     "Override",

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.policy.errors import ImpactNeeded, ImpactUnknownError
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    from klamm.impact.findings import Impact
     from klamm.policy.answers import Override
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -52,8 +54,32 @@ class TopicDetails:
         object.__setattr__(self, "configs", MappingProxyType(dict(self.configs)))
 
 
+class WithImpact:
+    """Details of a change whose impact can be predicted."""
+
+    __slots__ = ()
+    prediction: Impact | ImpactUnknownError | None
+
+    @property
+    def impact(self) -> Impact:
+        """Predicted effects of the change on records, clients and brokers (``klamm.impact``), with every finding.
+
+        The first use ends the call of the policy. The server then collects the facts, and calls the policy again with
+        the same details. So a policy must not do anything with a lasting effect before.
+
+        Raises:
+            ImpactUnknownError: The impact could not be determined within ``policy.timeout.ms``. Not caught, it denies
+                the change.
+        """
+        if self.prediction is None:
+            raise ImpactNeeded
+        if isinstance(self.prediction, ImpactUnknownError):
+            raise self.prediction.with_traceback(None)  # the same object may be raised repeatedly
+        return self.prediction
+
+
 @dataclass(frozen=True, slots=True)
-class AlterConfigDetails:
+class AlterConfigDetails(WithImpact):
     """A change of configs about to be made."""
 
     resource_type: str
@@ -84,6 +110,8 @@ class AlterConfigDetails:
     """All configs set on the resource before the change."""
     replication_factor: int | None = None
     """For TOPIC, the number of replicas of the partition with the fewest. None if unknown."""
+    prediction: Impact | ImpactUnknownError | None = field(default=None, compare=False, repr=False)
+    """Value of ``impact``, or the error that it raises. None before the server has collected the facts."""
 
     def __post_init__(self) -> None:
         """Replace the caller's mappings with read-only copies."""
@@ -92,7 +120,7 @@ class AlterConfigDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsDetails:
+class CreatePartitionsDetails(WithImpact):
     """A topic about to get more partitions."""
 
     topic: str
@@ -118,6 +146,8 @@ class CreatePartitionsDetails:
     """Name of the listener that received the request."""
     validate_only: bool = False
     """Whether the request only validates and adds nothing."""
+    prediction: Impact | ImpactUnknownError | None = field(default=None, compare=False, repr=False)
+    """Value of ``impact``, or the error that it raises. None before the server has collected the facts."""
 
     def __post_init__(self) -> None:
         """Replace the caller's mappings with read-only copies."""
@@ -126,7 +156,7 @@ class CreatePartitionsDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicDetails:
+class DeleteTopicDetails(WithImpact):
     """A topic about to be deleted with all its records."""
 
     topic: str
@@ -140,6 +170,8 @@ class DeleteTopicDetails:
     """Client id of the request. None if the client sends none."""
     listener: str | None = None
     """Name of the listener that received the request."""
+    prediction: Impact | ImpactUnknownError | None = field(default=None, compare=False, repr=False)
+    """Value of ``impact``, or the error that it raises. None before the server has collected the facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +269,7 @@ def overridden(details: Details, override: Override) -> Details:
             configs={name: result.get(name) for name in names if result.get(name) != details.before.get(name)},
             result=result,
             removed=frozenset(details.before).difference(result),
+            prediction=None,
         )
     if isinstance(details, ProduceDetails) and override.acks is not None:
         return replace(details, acks=override.acks)

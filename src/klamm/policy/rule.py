@@ -11,6 +11,7 @@ from klamm.configs.durations import RETENTION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.impact.findings import ImpactLevel
     from klamm.policy.patterns import NamePattern
 
 ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client", "api")
@@ -90,6 +91,24 @@ class FlowRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImpactRule:
+    """Part of a rule about the predicted impact of a change."""
+
+    forbids_data_loss: bool = False
+    forbids_stranded_groups: bool = False
+    """Whether no group may lose records that it has not read."""
+    max_deleted: int | None = None
+    """Largest number of bytes that may be deleted. None means no limit."""
+    max_impact: ImpactLevel | None = None
+    """Worst level of a finding that is allowed. None allows all."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the rule allows every impact."""
+        return self == ImpactRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One entry under ``rules``."""
 
@@ -118,6 +137,7 @@ class Rule:
     overrides: bool = False
     """Whether wrong values are set right in place of rejecting the request."""
     flow: FlowRule = FlowRule()
+    impact: ImpactRule = ImpactRule()
     forbidden_apis: frozenset[str] = frozenset()
     """Names of APIs that must not be used, as in Kafka's ``ApiKeys``."""
     delay_ms: int | None = None
@@ -130,9 +150,13 @@ class Rule:
 
         ``topic`` is None for a client id, a group or a broker, which a rule with ``topics`` does not concern.
         """
-        if action not in self.actions:
-            return False
         if self.topics is not None and (topic is None or not self.topics.matches(topic)):
+            return False
+        return self.concerns_requester(action, principal)
+
+    def concerns_requester(self, action: str, principal: str | None) -> bool:
+        """Return whether the rule applies to requests of a principal, if it applies to their topics."""
+        if action not in self.actions:
             return False
         known = principal or ""
         if any(pattern.matches(known) for pattern in self.except_principals):

@@ -42,6 +42,10 @@ _ACTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "group_naming": ("group",),
     "client_id_naming": ("produce", "group", "client"),
     "forbidden_apis": ("api",),
+    "data_loss": ("alter", "delete"),
+    "max_deleted": ("alter", "delete"),
+    "strands_groups": ("alter", "delete"),
+    "max_impact": ("alter", "partitions", "delete"),
 }
 """Actions that each condition of a rule concerns."""
 CONDITIONS: Final = tuple(_ACTIONS_OF)

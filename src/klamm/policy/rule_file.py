@@ -8,8 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.durations import parse_amount, units_of, without_unit
+from klamm.impact.findings import ImpactLevel
 from klamm.policy.patterns import NamePattern
-from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, Rule, RuleFileError
+from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, ImpactRule, Rule, RuleFileError
 from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
 from klamm.protocol.api import ApiKey, api_name
 
@@ -23,7 +24,9 @@ MAX_DELAY_MS: Final = 60_000
 _MAX_DIGITS: Final = 6
 _NEEDED_APIS: Final = frozenset({ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """APIs without which a client cannot report an error."""
-_DEFAULTS: Final = ("any", "allowed")
+_IMPACT_LEVELS: Final = ("loss", "disruption", "notice", "none")
+"""Values of ``max_impact``, beginning with the one that allows everything."""
+_DEFAULTS: Final = ("any", "allowed", "loss")
 """Values of conditions that restrict nothing."""
 _MAY_BE_EMPTY: Final = ("only_configs", "except_principals")
 """Lists of a rule for which an empty list means none."""
@@ -195,6 +198,7 @@ def _rule(table: _Table) -> Rule:
             group_naming=table.pattern("group_naming"),
             client_id_naming=table.pattern("client_id_naming"),
         ),
+        impact=_impact_rule(table),
         forbidden_apis=_apis(table),
         delay_ms=_delay_ms(table),
         remedy=table.text("remedy") if table.has("remedy") else None,
@@ -226,6 +230,19 @@ def _apis(table: _Table) -> frozenset[str]:
             )
         found.add(api_name(key))
     return frozenset(found)
+
+
+def _impact_rule(table: _Table) -> ImpactRule:
+    max_deleted = table.number("max_deleted", ".bytes")
+    if max_deleted is not None and (max_deleted < 0 or max_deleted != int(max_deleted)):
+        raise RuleFileError(f"{table.at('max_deleted')}: expected a number of bytes from 0 on, got {max_deleted}")
+    level = _choice(table, "max_impact", *_IMPACT_LEVELS)
+    return ImpactRule(
+        forbids_data_loss=_choice(table, "data_loss", "allowed", "forbidden") == "forbidden",
+        forbids_stranded_groups=_choice(table, "strands_groups", "allowed", "forbidden") == "forbidden",
+        max_deleted=None if max_deleted is None else int(max_deleted),
+        max_impact=None if level == _IMPACT_LEVELS[0] else ImpactLevel[level.upper()],
+    )
 
 
 def _delay_ms(table: _Table) -> int | None:

@@ -39,6 +39,7 @@ from klamm.configs.durations import with_duration
 from klamm.policy.answers import Answer, Override, Throttle
 from klamm.policy.base import Policy
 from klamm.policy.details import GroupDetails, ProduceDetails
+from klamm.policy.impact import impact_violation
 from klamm.policy.rule import (
     REFERENCES,
     SPECIAL_NUMBERS,
@@ -54,7 +55,7 @@ from klamm.policy.rule_file import parse_rules
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from klamm.policy.details import (
         AlterConfigDetails,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         DeleteTopicDetails,
         TopicDetails,
     )
+    from klamm.policy.impact import ImpactDetails
     from klamm.policy.kinds import PolicyKind
 
 ALL_ACKS: Final = -1
@@ -153,7 +155,7 @@ class RulesPolicy(Policy):
         name = details.resource_name
         subject = f"topic {name}" if is_topic else f"broker {name}" if name else "all brokers"
         corrections = _Corrections()
-        rules = self._concerned("alter", name if is_topic else None, details.principal)
+        rules = list(self._concerned("alter", name if is_topic else None, details.principal))
         for rule in sorted(rules, key=lambda rule: not rule.overrides):
             if corrections and not rule.overrides:
                 break
@@ -169,27 +171,36 @@ class RulesPolicy(Policy):
                     wanted = replace(wanted, is_required=True)  # noqa: PLW2901 -- no limit holds for an unknown value
                 is_touched = _is_touched((key,) if value is None else value.keys, details)
                 check(rule, subject, key, wanted, value if is_touched else None, is_set=key in details.result)
-        return corrections.override() if corrections else None
+        if corrections:
+            return corrections.override()
+        # The change of a default concerns the topics that inherit it: the rule selects their findings.
+        concerned = rules if is_topic else self._of_requester("alter", details.principal)
+        _check_impact(concerned, f"the change of {subject}", details)
+        return None
 
     def validate_create_partitions(self, details: CreatePartitionsDetails) -> None:
         """Raise PolicyViolationError for the first rule that the new number of partitions violates."""
         topic = details.topic
         factors = dict.fromkeys(map(len, details.new_assignments or ()))
-        for rule in self._concerned("partitions", topic, details.principal):
+        rules = list(self._concerned("partitions", topic, details.principal))
+        for rule in rules:
             if details.new_num_partitions != details.num_partitions:  # a reassignment keeps the number
                 _check_bounds(rule, f"topic {topic}", "partitions", details.new_num_partitions, rule.partitions)
             for factor in factors:
                 _check_bounds(rule, f"topic {topic}", "replication factor", factor, rule.replication_factor)
                 if factor != details.replication_factor:
                     _check_spare_replicas(rule, f"topic {topic}", factor, details.configs, details.defaults)
+        _check_impact(rules, f"adding partitions to topic {topic}", details)
 
     def validate_delete_topic(self, details: DeleteTopicDetails) -> None:
         """Raise PolicyViolationError if a rule forbids the deletion."""
         topic = details.topic
-        for rule in self._concerned("delete", topic, details.principal):
+        rules = list(self._concerned("delete", topic, details.principal))
+        for rule in rules:
             if rule.forbids_deletion:
                 remedy = f"; {rule.remedy}" if rule.remedy else ""
                 raise PolicyViolationError(f"Rule '{rule.name}': topic {topic} must not be deleted{remedy}.")
+        _check_impact(rules, f"the deletion of topic {topic}", details)
 
     def validate_flow(self, details: ProduceDetails | GroupDetails) -> Answer | None:
         """Raise PolicyViolationError for the first rule that a Produce request, or the name of a group, violates.
@@ -230,6 +241,18 @@ class RulesPolicy(Policy):
 
     def _concerned(self, action: str, topic: str | None, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
+
+    def _of_requester(self, action: str, principal: str | None) -> Iterable[Rule]:
+        return (rule for rule in self._rules if rule.concerns_requester(action, principal))
+
+
+def _check_impact(rules: Iterable[Rule], subject: str, details: ImpactDetails) -> None:
+    """Raise the violation of the first rule that forbids the impact of a change. Called after all other checks."""
+    for rule in rules:
+        violation = impact_violation(rule, subject, details)
+        if violation is not None:
+            fault, remedy = violation
+            raise _RuleViolationError(f"Rule '{rule.name}': {fault}", rule.remedy or remedy)
 
 
 def _flow_violation(rule: Rule, details: ProduceDetails | GroupDetails) -> _RuleViolationError | None:

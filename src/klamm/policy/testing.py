@@ -29,6 +29,8 @@ from klamm.protocol.errors import KafkaApiError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from klamm.impact.findings import Impact
+
 PRINCIPAL: Final = "User:tester"
 CLIENT_ID: Final = "test"
 LISTENER: Final = "PLAINTEXT"
@@ -97,8 +99,12 @@ def a_config_change(
     principal: str = PRINCIPAL,
     client_id: str | None = CLIENT_ID,
     defaults: Mapping[str, str] | None = None,
+    impact: Impact | None = None,
 ) -> AlterConfigDetails:
-    """Return the details of a config change. The resulting configs are computed from the previous ones."""
+    """Return the details of a config change. The resulting configs are computed from the previous ones.
+
+    ``impact`` is what the policy reads as ``details.impact``. Without it, a policy that reads it fails the test.
+    """
     sets = sets or {}
     result = {name: value for name, value in {**(before or {}), **sets}.items() if name not in removes}
     altered = {**sets, **dict.fromkeys(removes)}
@@ -113,6 +119,7 @@ def a_config_change(
         removed=frozenset(before or ()).difference(result),
         defaults=defaults or {},
         before=before or {},
+        prediction=impact,
     )
 
 
@@ -124,8 +131,9 @@ def more_partitions(
     new_assignments: Sequence[Sequence[int]] | None = None,
     principal: str = PRINCIPAL,
     client_id: str | None = CLIENT_ID,
+    impact: Impact | None = None,
 ) -> CreatePartitionsDetails:
-    """Return the details of a topic about to get more partitions."""
+    """Return the details of a topic about to get more partitions. ``impact`` is as in ``a_config_change``."""
     return CreatePartitionsDetails(
         topic=topic,
         num_partitions=now,
@@ -134,15 +142,26 @@ def more_partitions(
         principal=principal,
         client_id=client_id,
         listener=LISTENER,
+        prediction=impact,
     )
 
 
 def a_deletion(
-    topic: str = "orders", *, num_partitions: int = 1, principal: str = PRINCIPAL, client_id: str | None = CLIENT_ID
+    topic: str = "orders",
+    *,
+    num_partitions: int = 1,
+    principal: str = PRINCIPAL,
+    client_id: str | None = CLIENT_ID,
+    impact: Impact | None = None,
 ) -> DeleteTopicDetails:
-    """Return the details of a topic about to be deleted."""
+    """Return the details of a topic about to be deleted. ``impact`` is as in ``a_config_change``."""
     return DeleteTopicDetails(
-        topic=topic, num_partitions=num_partitions, principal=principal, client_id=client_id, listener=LISTENER
+        topic=topic,
+        num_partitions=num_partitions,
+        principal=principal,
+        client_id=client_id,
+        listener=LISTENER,
+        prediction=impact,
     )
 
 

@@ -132,6 +132,11 @@ class PolicyGuard:
         self._properties, self._timeout_s = properties, timeout_s
 
     @property
+    def timeout_s(self) -> float:
+        """Time limit of a call, in seconds."""
+        return self._timeout_s
+
+    @property
     def policy(self) -> object:
         """The policy object in use."""
         return self._instance.loaded.policy

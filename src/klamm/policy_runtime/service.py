@@ -8,15 +8,17 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
+from klamm.impact.findings import Impact
 from klamm.policy.answers import Override, Throttle, answer_fault
 from klamm.policy.details import ApiDetails, ClientDetails, GroupDetails
 from klamm.policy.details import overridden as overridden_details
-from klamm.policy.errors import PolicyFailedError, PolicyTimeoutError
+from klamm.policy.errors import ImpactNeeded, ImpactUnknownError, PolicyFailedError, PolicyTimeoutError
+from klamm.policy.impact import ImpactDetails, changes_of
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import TWICE, decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
@@ -25,9 +27,10 @@ from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from klamm.impact.changes import Change
     from klamm.policy.answers import Answer
     from klamm.policy.details import Details
     from klamm.policy_runtime.decision import Revision
@@ -36,6 +39,13 @@ logger = logging.getLogger(__name__)
 
 Decision = TypeVar("Decision")
 
+PredictImpact: TypeAlias = "Callable[[Sequence[Change], float], Awaitable[Impact]]"
+"""Predicts the impact of changes, with every finding. Takes the changes and the time limit in seconds.
+
+It raises TimeoutError or KafkaApiError, with the missing facts as text, if it cannot.
+"""
+_COLLECTING: Final = 0.9
+"""Share of the time limit of a policy after which no further facts are collected, so that those missing are named."""
 MAX_LATEST: Final = 50
 """Number of decisions that are kept for display."""
 _MOST_RULES: Final = 1000
@@ -123,6 +133,8 @@ class Policies:
         """Cache of denied automatic topic creations."""
         self.reload_failure: str | None = None
         """Reason why the latest reload failed, so that earlier versions stay in use. None if it succeeded."""
+        self.predict_impact: PredictImpact | None = None
+        """Function of the server that collects the facts for ``details.impact``. None until the server has set it."""
         self._log_limit = LogLimit()
 
     @classmethod
@@ -251,11 +263,48 @@ class Policies:
         guard = self._by_kind.get(kind)
         if guard is None:
             return None
-        outcome = await _ask(guard, kind, details)
+        outcome = await self._ask(guard, kind, details)
         if not self.is_enforced(kind) and self.override_of(kind, details, outcome) is not None:
-            outcome = await _ask_about_result(guard, kind, details, outcome)
+            outcome = await self._ask_about_result(guard, kind, details, outcome)
         answer = self.answer(kind, details, outcome, overridden)
         return answer if isinstance(answer, Override) else None
+
+    async def _ask(self, guard: PolicyGuard, kind: PolicyKind, details: Details) -> PolicyOutcome:
+        """Ask the policy, and once more with the impact of the change if it has read that."""
+        outcome = await _call(guard, kind, details)
+        if not isinstance(outcome.error, ImpactNeeded) or not isinstance(details, ImpactDetails):
+            return outcome
+        prediction = await self._predict(details, guard.timeout_s)
+        return await _call(guard, kind, replace(details, prediction=prediction))
+
+    async def _predict(self, details: ImpactDetails, timeout_s: float) -> Impact | ImpactUnknownError:
+        """Return the impact of a change, or the error that says which facts are missing."""
+        changes = changes_of(details)
+        if not changes:
+            return Impact()
+        if self.predict_impact is None:
+            return ImpactUnknownError("this server collects no facts for policies")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.predict_impact(changes, _COLLECTING * timeout_s)
+        except TimeoutError as error:
+            what = str(error) or "the facts"
+            limit_ms = timeout_s * 1000
+            return ImpactUnknownError(f"{what} could not be read within {limit_ms:.0f} ms ({POLICY_TIMEOUT_MS})")
+        except KafkaApiError as error:
+            return ImpactUnknownError(error.error_message or error.error_code.name)
+
+    async def _ask_about_result(
+        self, guard: PolicyGuard, kind: PolicyKind, details: Details, outcome: PolicyOutcome
+    ) -> PolicyOutcome:
+        """Return the outcome of an override in enforce mode: the denial of its result, or the override itself."""
+        try:
+            result = await self._ask(guard, kind, overridden_details(details, outcome.value))
+        except KafkaApiError as error:
+            return PolicyOutcome(None, error)
+        if isinstance(result.value, Override):
+            return PolicyOutcome(None, PolicyFailedError(TWICE))
+        return outcome if result.error is None else result
 
     def known(self, kind: PolicyKind, details: Details) -> PolicyOutcome | None:
         """Return the outcome of an equal question of a moment ago; None if the policy must be asked (``learn``)."""
@@ -369,24 +418,11 @@ class Policies:
             await guard.close()
 
 
-async def _ask(guard: PolicyGuard, kind: PolicyKind, details: Details) -> PolicyOutcome:
+async def _call(guard: PolicyGuard, kind: PolicyKind, details: Details) -> PolicyOutcome:
     try:
         return await guard.ask(kind, details)
     except PolicyTimeoutError as timeout:
         return PolicyOutcome(None, timeout)
-
-
-async def _ask_about_result(
-    guard: PolicyGuard, kind: PolicyKind, details: Details, outcome: PolicyOutcome
-) -> PolicyOutcome:
-    """Return the outcome of an override in enforce mode: the denial of its result, or the override itself."""
-    try:
-        result = await _ask(guard, kind, overridden_details(details, outcome.value))
-    except KafkaApiError as error:
-        return PolicyOutcome(None, error)
-    if isinstance(result.value, Override):
-        return PolicyOutcome(None, PolicyFailedError(TWICE))
-    return outcome if result.error is None else result
 
 
 def _judge(kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridden: Override | None) -> _Judged:

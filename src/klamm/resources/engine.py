@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from klamm.admin.impact import impact_of
 from klamm.configs.definitions import topic_configs
 from klamm.kafka_client.errors import explain
 from klamm.properties import did_you_mean
@@ -64,7 +66,9 @@ def make_plan(
     diffs = plan_resources(declared, observation.resources, ownership)
     failed = _unlisted(observation, diffs, ownership)
     diffs = tuple(diff for diff in diffs if diff.key.kind not in observation.failures or diff.key in failed)
-    judged = rules.judge(diffs, observation.resources) if rules is not None else ChangeOutcomes()
+    judged = ChangeOutcomes()
+    if rules is not None:
+        judged = rules.judge(diffs, observation.resources, partial(impact_of, admin=admin, sums_up=False))
     open_diffs = [diff for diff in diffs if diff.key not in failed and diff.key not in judged.errors]
     validated = carry_out(admin, open_diffs, observation.resources, validate_only=True)
     outcomes = ChangeOutcomes(

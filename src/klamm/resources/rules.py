@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, PolicyOverride
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
+from klamm.policy.impact import ask_with_impact
 from klamm.policy.rule import RuleFileError
 from klamm.policy.rules import RulesPolicy
 from klamm.properties import SettingsError
@@ -16,9 +17,11 @@ from klamm.resources.execute import ChangeOutcomes
 from klamm.resources.model import DEFAULT_BROKER, NUMBERS, Existing, Kind, Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from klamm.impact.changes import Change
+    from klamm.impact.findings import Impact
     from klamm.policy.details import Details
     from klamm.resources.model import ResourceDiff, ResourceKey
 
@@ -42,8 +45,16 @@ class RulesFile:
         except RuleFileError as error:
             raise SettingsError(str(error)) from error
 
-    def judge(self, diffs: Iterable[ResourceDiff], existing: Mapping[ResourceKey, Existing]) -> ChangeOutcomes:
-        """Return the violations, and what rules with ``effect: override`` change."""
+    def judge(
+        self,
+        diffs: Iterable[ResourceDiff],
+        existing: Mapping[ResourceKey, Existing],
+        predict: Callable[[Sequence[Change]], Impact] | None = None,
+    ) -> ChangeOutcomes:
+        """Return the violations, and what rules with ``effect: override`` change.
+
+        ``predict`` returns the impact of changes, for rules that limit it. Without it, such a rule denies the change.
+        """
         errors: dict[ResourceKey, BaseException] = {}
         overrides: dict[ResourceKey, PolicyOverride] = {}
         for diff in diffs:
@@ -51,7 +62,7 @@ class RulesFile:
                 continue
             try:
                 for details in self._details(diff, existing.get(diff.key) or Existing(values={})):
-                    answer = self._ask(details)
+                    answer = ask_with_impact(self._ask, details, predict)
                     if isinstance(answer, Override):
                         overrides[diff.key] = PolicyOverride.of(answer.note) or PolicyOverride(
                             reason=answer.reason, values=answer.configs

@@ -13,6 +13,7 @@ from klamm.client_configs.rollout import rollout_key
 from klamm.configs.definitions import broker_configs, client_metrics_configs, group_configs, topic_configs
 from klamm.configs.describe import documentation
 from klamm.configs.durations import units_of
+from klamm.impact.findings import ImpactLevel
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.policy.rule import ACTIONS
 from klamm.policy.rule_file import MAX_DELAY_MS
@@ -205,6 +206,10 @@ def _rule() -> dict[str, Any]:
         "writes": _choice("allowed", "forbidden"),
         "group_naming": _TEXT,
         "client_id_naming": _TEXT,
+        "data_loss": _choice("allowed", "forbidden"),
+        "max_deleted": _amount("max_deleted.bytes"),
+        "strands_groups": _choice("allowed", "forbidden"),
+        "max_impact": _choice(*(level.name.lower() for level in reversed(ImpactLevel))),
         "forbidden_apis": {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]},
     }
     others = {
@@ -221,10 +226,15 @@ def _rule() -> dict[str, Any]:
     return {**schema, "anyOf": [{"required": [condition]} for condition in conditions]}
 
 
-def _config_rule(name: str = "") -> dict[str, Any]:
+def _amount(name: str = "") -> dict[str, Any]:
+    """Return the schema of a number of a config, with its units; without a name, those of times and sizes."""
     units = sorted(units_of(name) if name else {**units_of(".ms"), **units_of(".bytes")})
     pattern = f"^[0-9]+ ?({'|'.join(units)})$"
-    number = {"anyOf": [{"type": "number"}, *([{"type": "string", "pattern": pattern}] if units else [])]}
+    return {"anyOf": [{"type": "number"}, *([{"type": "string", "pattern": pattern}] if units else [])]}
+
+
+def _config_rule(name: str = "") -> dict[str, Any]:
+    number = _amount(name)
     values = {"anyOf": [_SCALAR, {"type": "array", "items": _SCALAR, "minItems": 1}]}
     return _object(
         {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from kafka import KafkaProducer
 
 from klamm.admin import AdminClient, NewTopic
 from klamm.cli import main, policy
@@ -166,6 +167,40 @@ def test_cluster_topics_are_checked_by_dynamic_configs(
     # then
     assert code == 0
     assert capsys.readouterr().out == "klamm.policy.rules:RulesPolicy would refuse 0 of 2 topics.\n"
+
+
+@pytest.mark.process
+def test_rules_on_the_impact_are_checked_with_the_facts_of_the_cluster(
+    files: Path, klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with AdminClient(klamm_broker.bootstrap_servers) as admin:
+        topics = [NewTopic(name=name, num_partitions=1, replication_factor=1) for name in ("empty", "full")]
+        admin.create_topics(topics).all().result()
+    with KafkaProducer(bootstrap_servers=klamm_broker.bootstrap_servers) as producer:
+        producer.send("full", b"value").get()
+    (files / "impact.yaml").write_text("rules: [{name: keep, data_loss: forbidden}]")
+    arguments = ["policy", "test", "--rules", str(files / "impact.yaml"), "-o", "json"]
+
+    code = main(
+        [*arguments, "--kind", "delete", "--kind", "alter", "--bootstrap-server", klamm_broker.bootstrap_servers]
+    )
+
+    bad = [each for each in json.loads(capsys.readouterr().out)["verdicts"] if each["verdict"] != "allowed"]
+    assert code == 3
+    assert [(each["topic"], each["kind"]) for each in bad] == [("full", "delete")]
+    assert "1 record" in bad[0]["message"]
+
+
+def test_rules_on_the_impact_need_a_cluster(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "impact.yaml").write_text("rules: [{name: keep, data_loss: forbidden}]")
+    (files / "topics.yaml").write_text("topics: {orders: {}}")
+    arguments = ["--rules", str(files / "impact.yaml"), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
+    assert main(["policy", "test", "--kind", "delete", *arguments]) == 3
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["message"].startswith(
+        "Rule 'keep': the impact of the deletion of topic orders cannot be determined:"
+    )
+    assert "use --bootstrap-server" in verdict["message"]
 
 
 @pytest.mark.parametrize(

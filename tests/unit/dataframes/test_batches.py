@@ -14,7 +14,7 @@ from klamm.dataframes.batches import RowBatch, batches_of
 from klamm.dataframes.rows import Rows, joined
 from klamm.dataframes.writer import partitions_of
 from klamm.kafka_client.data.batches import ProducerStamp
-from klamm.kafka_client.data.partitioner import partition_for_key
+from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import (
     Codec,
     Record,

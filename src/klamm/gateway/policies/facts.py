@@ -6,25 +6,29 @@ its configs, and a policy must see them all the same.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ConfigResource, ConfigSynonym
+from klamm.admin.impact import impact_of
 from klamm.configs.definitions import topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.topics import refuse_topic_list
 from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN
-from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from klamm.admin import AdminClient, ConfigEntry, PartitionReassignment, TopicDescription
     from klamm.admin.results import PerKeyResult
+    from klamm.impact.changes import Change
+    from klamm.impact.findings import Impact
     from klamm.protocol.types import ConfigOperation
 
 Key = TypeVar("Key")
@@ -213,6 +217,21 @@ async def topic_config_types(admin: AdminClient) -> Mapping[str, int] | None:
     except CLUSTER_ERRORS:
         return None
     return None
+
+
+async def predict_impact(admin: AdminClient, changes: Sequence[Change], timeout_s: float) -> Impact:
+    """Return the impact of changes, with every finding.
+
+    Raises:
+        TimeoutError: The topics were not described within ``timeout_s`` seconds. Other missing facts are in the impact.
+        KafkaApiError: They cannot be described.
+    """
+    try:
+        return await asyncio.to_thread(impact_of, changes, admin, timeout_s=timeout_s, sums_up=False)
+    except TimeoutError:
+        raise TimeoutError("the topics of the upstream and their configs") from None
+    except ConnectionLostError as error:
+        raise KafkaApiError(f"the upstream cannot be reached: {error}") from error
 
 
 def own_source(resource_type: ResourceType, name: str) -> ConfigSource:

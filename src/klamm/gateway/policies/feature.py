@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.gateway.policies.clients import ClientDecisions
-from klamm.gateway.policies.facts import topic_config_types
+from klamm.gateway.policies.facts import predict_impact, topic_config_types
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.relay.features import Feature
 from klamm.policy.kinds import ALTER_CONFIG, API, CLIENT, GATEWAY_KINDS
@@ -65,7 +66,8 @@ class PolicyFeature(Feature):
         return cls(runtime, apis, unfiltered)
 
     async def start(self, admin: AdminClient) -> None:
-        """Check that the upstream has the configs that rules name."""
+        """Let policies read the impact of changes, and check that the upstream has the configs that rules name."""
+        self._runtime.policies.predict_impact = partial(predict_impact, admin)
         await self._runtime.follow_upstream(lambda: topic_config_types(admin))
 
     def report(self, page: Page) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data import cluster as clusters
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
+from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 from klamm.retries import LoggedReasons
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from klamm.kafka_client.data.partitioner import murmur2
+from klamm.protocol.partitioner import murmur2
 
 _CONNECTOR: Final = "MirrorSourceConnector"
 _OWN: Final = "klamm-mirror"

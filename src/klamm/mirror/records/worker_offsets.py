@@ -23,11 +23,11 @@ from klamm.clock import wall_clock_ms
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import SourcePartition
+from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

@@ -172,6 +172,21 @@ def test_impact_of_a_lowered_retention_is_shown_and_limited(run: Run, address: s
     assert "impacted" in run("topics", "--list", *at)[1]
 
 
+@pytest.mark.process
+def test_rules_on_the_impact_judge_a_plan_by_the_facts_of_the_cluster(run: Run, address: str, tmp_path: Path) -> None:
+    # given
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic("ruled", 1, 1)]).result()
+    assert klamm_produce(address, "ruled")
+    (rules := tmp_path / "rules.yaml").write_text("rules: [{name: keep, data_loss: forbidden}]")
+    (file := tmp_path / "ruled.yaml").write_text("topics: {ruled: {configs: {retention.ms: 1}}}")
+    # when
+    code, out, err = run("plan", str(file), "--bootstrap-server", address, "--rules", str(rules))
+    # then
+    assert code == 1
+    assert "Rule 'keep': the change of topic ruled would lose data" in err, out
+
+
 def klamm_produce(address: str, topic: str) -> bool:
     from kafka import KafkaProducer  # noqa: PLC0415
 

@@ -12,12 +12,12 @@ from klamm.kafka_client import internal_topic
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import TopicState
-from klamm.kafka_client.data.partitioner import partition_for_key
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
+from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as reference_murmur2
 
-from klamm.kafka_client.data.partitioner import murmur2, partition_for_key
+from klamm.protocol.partitioner import murmur2, partition_for_key
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,8 @@ def test_murmur2_gives_the_numbers_of_kafkas_java_producer(data: bytes, expected
 @given(st.binary(), st.integers(1, 10_000))
 def test_every_key_has_a_partition(key: bytes, partition_count: int) -> None:
     assert 0 <= partition_for_key(key, partition_count) < partition_count
+
+
+@given(st.binary())
+def test_murmur2_equals_the_hash_of_kafka_python(data: bytes) -> None:
+    assert murmur2(data) == reference_murmur2(data) % 2**32

@@ -1,0 +1,205 @@
+"""The impact of a change, which the server predicts if a policy reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.impact.changes import TopicDeleted
+from klamm.impact.findings import Finding, Impact, ImpactLevel
+from klamm.policy.kinds import ALTER_CONFIG, DELETE_TOPIC, PolicyMode
+from klamm.policy.testing import a_config_change, a_deletion
+from klamm.policy_runtime import Policies
+from klamm.policy_runtime.service import Decided
+from klamm.protocol.errors import KafkaApiError, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from klamm.impact.changes import Change
+    from klamm.policy.details import Details
+    from klamm.policy.kinds import PolicyKind
+    from klamm.policy_runtime.service import PredictImpact
+
+SOURCE = """
+    from klamm.policy import Override, Policy, PolicyViolationError
+
+    class Careful(Policy):
+        only_computes = {only_computes}
+        calls = 0
+
+        def validate_delete_topic(self, details):
+            type(self).calls += 1
+            if details.topic.startswith("harmless"):
+                return
+            if details.topic.startswith("catching"):
+                try:
+                    details.impact
+                except Exception as error:
+                    raise PolicyViolationError(f"caught: {{error}}")
+            if details.impact.deleted_bytes > 10:
+                raise PolicyViolationError(f"{{details.topic}}: {{details.impact.findings[0].message}}")
+
+        def validate_alter_config(self, details):
+            if details.result.get("retention.ms") == "1":
+                return Override(configs={{"retention.ms": "2"}}, reason="two")
+            if details.impact.deleted_bytes:
+                raise PolicyViolationError(f"{{details.result['retention.ms']}} deletes")
+"""
+LOSS = Finding(
+    kind="records_deleted",
+    level=ImpactLevel.LOSS,
+    resource="topic orders",
+    message="20 bytes go.",
+    figures={"deleted_bytes": 20},
+)
+
+
+@pytest.fixture(params=[True, False], ids=["at once", "on its thread"])
+def module(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"careful_{request.param}_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(SOURCE.format(only_computes=request.param)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def serve(module: str, use: Callable[[Policies], Awaitable[None]], **properties: str) -> None:
+    async def run() -> None:
+        named = {f"{kind.stem}.policy.class.name": f"{module}:Careful" for kind in (DELETE_TOPIC, ALTER_CONFIG)}
+        policies = await Policies.load({**named, **{k.replace("_", "."): v for k, v in properties.items()}})
+        try:
+            await use(policies)
+        finally:
+            await policies.close()
+
+    asyncio.run(run())
+
+
+async def verdict(policies: Policies, details: Details, kind: PolicyKind = DELETE_TOPIC) -> str:
+    async with policies.turn(kind):
+        try:
+            override = await policies.check(kind, details)
+        except KafkaApiError as error:
+            return f"{error.error_code.name}: {error.error_message}"
+    return "allowed" if override is None else override.reason
+
+
+def predicting(impact: Impact, asked: list[Sequence[Change]] | None = None) -> PredictImpact:
+    async def predict(changes: Sequence[Change], timeout_s: float) -> Impact:
+        assert 0 < timeout_s < 2
+        await asyncio.sleep(0)
+        if asked is not None:
+            asked.append(changes)
+        return impact
+
+    return predict
+
+
+def failing(error: Exception) -> PredictImpact:
+    async def predict(changes: Sequence[Change], timeout_s: float) -> Impact:
+        raise error
+
+    return predict
+
+
+def test_policy_reads_the_impact_of_the_change(module: str) -> None:
+    asked: list[Sequence[Change]] = []
+
+    async def use(policies: Policies) -> None:
+        policies.predict_impact = predicting(Impact(findings=(LOSS,)), asked)
+        assert await verdict(policies, a_deletion("orders")) == "POLICY_VIOLATION: orders: 20 bytes go."
+        policies.predict_impact = predicting(Impact(), asked)
+        assert await verdict(policies, a_deletion("orders")) == "allowed"
+        assert asked == [(TopicDeleted(topic="orders"),)] * 2
+        assert policies.decisions == {
+            Decided("delete.topic", "enforce", "refuse"): 1,
+            Decided("delete.topic", "enforce", "allow"): 1,
+        }
+
+    serve(module, use)
+
+
+def test_impact_that_no_policy_reads_is_not_predicted(module: str) -> None:
+    async def use(policies: Policies) -> None:
+        policies.predict_impact = failing(AssertionError("predicted"))
+        assert await verdict(policies, a_deletion("harmless")) == "allowed"
+        assert __import__(module).Careful.calls == 1
+
+    serve(module, use)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError("log sizes"), "log sizes could not be read within 1500 ms (policy.timeout.ms)"),
+        (StorageError("Cannot read orders-0"), "Cannot read orders-0"),
+    ],
+)
+def test_impact_that_cannot_be_predicted_denies_the_change(module: str, error: Exception, text: str) -> None:
+    async def use(policies: Policies) -> None:
+        policies.predict_impact = failing(error)
+        assert await verdict(policies, a_deletion("orders")) == f"POLICY_VIOLATION: {text}"
+        assert (await verdict(policies, a_deletion("catching"))).startswith("POLICY_VIOLATION: caught:")
+
+    serve(module, use, policy_timeout_ms="1500")
+
+
+def test_prediction_that_exceeds_the_time_limit_denies_the_change(module: str) -> None:
+    async def endless(changes: Sequence[Change], timeout_s: float) -> Impact:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def use(policies: Policies) -> None:
+        policies.predict_impact = endless
+        limit = "within 50 ms (policy.timeout.ms)"
+        assert await verdict(policies, a_deletion("a")) == f"POLICY_VIOLATION: the facts could not be read {limit}"
+        policies.predict_impact = predicting(Impact())
+        assert await verdict(policies, a_deletion("b")) == "allowed"
+
+    serve(module, use, policy_timeout_ms="50")
+
+
+def test_other_changes_are_checked_during_a_prediction(module: str) -> None:
+    async def use(policies: Policies) -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(changes: Sequence[Change], timeout_s: float) -> Impact:
+            begun.set()
+            await goes_on.wait()
+            return Impact()
+
+        policies.predict_impact = slow
+        waiting = asyncio.create_task(policies.check(DELETE_TOPIC, a_deletion("orders")))
+        await begun.wait()
+        assert await policies.check(DELETE_TOPIC, a_deletion("harmless")) is None
+        assert not waiting.done()
+        goes_on.set()
+        assert await waiting is None
+
+    serve(module, use)
+
+
+def test_server_without_facts_denies_the_change(module: str) -> None:
+    async def use(policies: Policies) -> None:
+        text = "this server collects no facts for policies"
+        assert await verdict(policies, a_deletion("orders")) == f"POLICY_VIOLATION: {text}"
+
+    serve(module, use)
+
+
+def test_impact_of_an_override_is_that_of_its_result(module: str) -> None:
+    asked: list[Sequence[Change]] = []
+
+    async def use(policies: Policies) -> None:
+        policies.predict_impact = predicting(Impact(findings=(LOSS,)), asked)
+        assert policies.mode(ALTER_CONFIG) is PolicyMode.AUDIT
+        change = a_config_change(sets={"retention.ms": "1"})
+        assert await verdict(policies, change, ALTER_CONFIG) == "allowed"
+        assert policies.latest_audited[-1].reason == "2 deletes"
+        assert [change.value for changes in asked for change in changes] == ["2"]  # type: ignore[union-attr]
+
+    serve(module, use, alter_config_policy_mode="audit")

@@ -31,11 +31,12 @@ def changes_section(
     """
     content = Table(
         heads=[
-            ("Time", ""), ("Resource", ""), ("Config", ""), ("Before", "extra"), ("After", ""), ("Changed by", "extra"),
+            ("Time (UTC)", ""), ("Resource", ""), ("Config", ""), ("Before", "extra"), ("After", ""),
+            ("Changed by", "extra"),
         ],
         rows=[
             (
-                Cell(time_text(change.at_ms / 1000)),
+                Cell(time_text(change.at_ms / 1000).removesuffix(" UTC")),
                 Cell(short(change.resource), kind="name"),
                 Cell(change.name, kind="name"),
                 Cell(_value(change.name, change.old), kind="extra"),

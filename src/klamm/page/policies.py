@@ -157,11 +157,10 @@ def _rules(document: Document) -> Table:
 
 
 def _verdicts(verdicts: Sequence[Document]) -> Table:
-    """Return the table of the latest decisions, the latest one first."""
+    """Return the table of the latest decisions, the latest one first. The reason of one is in a row below it."""
     return Table(
         heads=[
             ("Time", ""), ("Policy", "extra"), ("Action", ""), ("Subject", ""), ("Requested by", "extra"),
-            ("Reason", ""),
         ],
         rows=[
             (
@@ -170,7 +169,7 @@ def _verdicts(verdicts: Sequence[Document]) -> Table:
                 _action(each),
                 Cell(short(each["subject"]), kind="name"),
                 Cell(f"{each['principal']} ({each['client_id']})", kind="extra"),
-                Cell(each["reason"] or "-"),
+                *([Cell(each["reason"], kind="note", span=5)] if each["reason"] else ()),
             )
             for each in islice(verdicts, DECISIONS)
         ],

@@ -19,8 +19,8 @@ from klamm.protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from klamm.protocol.types import ResourceType
 from klamm.resources.acl_text import acl_text
+from klamm.resources.kinds import CONFIG_KINDS
 from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existing, Kind, ResourceKey, is_internal
 
 if TYPE_CHECKING:
@@ -32,22 +32,6 @@ if TYPE_CHECKING:
 
 Wanted: TypeAlias = "Mapping[ResourceKey, Collection[str] | None]"
 """Resources to describe with the keys that matter; None means all keys."""
-CONFIG_TYPES: Final[Mapping[Kind, ResourceType]] = MappingProxyType(
-    {
-        Kind.TOPIC: ResourceType.TOPIC,
-        Kind.BROKER: ResourceType.BROKER,
-        Kind.GROUP: ResourceType.GROUP,
-        Kind.CLIENT_METRICS: ResourceType.CLIENT_METRICS,
-    }
-)
-"""Kinds whose keys are configs of DescribeConfigs and IncrementalAlterConfigs."""
-_OWN: Final = {
-    Kind.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    Kind.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
-    Kind.GROUP: ConfigSource.GROUP_CONFIG,
-    Kind.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
-}
-"""Source of the values that are set on a resource itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +73,7 @@ def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = 
             continue
         is_whole = kind in whole_kinds
         try:
-            if kind in CONFIG_TYPES:
+            if kind in CONFIG_KINDS:
                 described = _with_configs(admin, kind, names, is_whole=is_whole)
             else:
                 described = _READERS[kind](admin)
@@ -129,17 +113,17 @@ def _with_configs(
 def _listed(admin: AdminClient, kind: Kind) -> Iterable[str]:
     if kind is Kind.BROKER:
         return (DEFAULT_BROKER, *(str(node.id) for node in admin.describe_cluster().result().nodes))
-    return admin.list_config_resources(CONFIG_TYPES[kind]).result()
+    return admin.list_config_resources(CONFIG_KINDS[kind].resource_type).result()
 
 
 def config_resource(key: ResourceKey) -> ConfigResource:
-    """Return the resource of Kafka's config APIs for a key of a kind in ``CONFIG_TYPES``."""
+    """Return the resource of Kafka's config APIs for a key of a kind in ``CONFIG_KINDS``."""
     return _resource(key.kind, key.name)
 
 
 def _resource(kind: Kind, name: str) -> ConfigResource:
     is_default = kind is Kind.BROKER and name == DEFAULT_BROKER
-    return ConfigResource(CONFIG_TYPES[kind], "" if is_default else name)
+    return ConfigResource(CONFIG_KINDS[kind].resource_type, "" if is_default else name)
 
 
 Topic: TypeAlias = "tuple[Outcome[TopicDescription], Mapping[TopicPartition, PartitionReassignment] | None]"
@@ -160,7 +144,7 @@ def _topics(admin: AdminClient, names: Collection[str]) -> dict[str, Topic]:
 def _existing(
     kind: Kind, name: str, configs: Outcome[Mapping[str, ConfigEntry]], topic: Topic | None, *, is_complete: bool
 ) -> Existing | None:
-    own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if name == DEFAULT_BROKER else _OWN[kind]
+    own = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if name == DEFAULT_BROKER else CONFIG_KINDS[kind].own_source
     try:
         entries = configs.result()
         values = {entry.name: _value(entry, own) for entry in entries.values()}

@@ -7,14 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.admin.impact import impact_of
+from klamm.client_configs.definitions import usable_configs
 from klamm.configs.definitions import topic_configs
 from klamm.kafka_client.errors import explain
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import InvalidConfigError
 from klamm.resources.cluster import Observation, observe
 from klamm.resources.diff import Ownership, after_override, plan_resources
-from klamm.resources.equality import definition_of
 from klamm.resources.execute import ChangeOutcomes, carry_out
+from klamm.resources.kinds import definition_of
 from klamm.resources.model import HIDDEN, NUMBERS, Declared, Kind, ResourceDiff, ResourceKey
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ def _hint(resource: Declared) -> str:
 
 def _invalid_values(diff: ResourceDiff) -> list[str]:
     """Return the first declared config that Kafka 4.4 does not have, or whose value it rejects."""
+    if diff.key.kind is Kind.CLIENT_CONFIGS:
+        return [f"{diff.declared.place}.configs: {reason}" for reason in usable_configs(diff.declared.values)[1][:1]]
     for change in diff.config_changes:
         definition = definition_of(diff.key.kind, change.key)
         place = f"{diff.declared.place}.configs.{change.key}"

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from klamm.client_configs.definitions import ACKS
 from klamm.client_configs.rollout import PREFIX, parse_rollout
-from klamm.configs.definitions import (
-    client_metrics_configs,
-    find_broker_config,
-    group_configs,
-    topic_configs,
-)
 from klamm.configs.values import parse_value
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
 from klamm.protocol.types import ConfigType
+from klamm.resources.kinds import definition_of
 from klamm.resources.model import ANY_ITERATIONS, Kind
-
-if TYPE_CHECKING:
-    from klamm.configs.definitions import ConfigDefinition
 
 _BROKER_SETS: Final = frozenset({"log.cleanup.policy"})
 """Broker configs whose list has no order. The order of others matters, for example that of cipher suites."""
@@ -52,21 +44,6 @@ def _is_same_text(key: str, current: str, wanted: str, config_type: ConfigType) 
         return parse_value(key, current, config_type) == parse_value(key, wanted, config_type)
     except InvalidConfigError:
         return False  # sent unchanged: the broker's error names the mistake
-
-
-def definition_of(kind: Kind, key: str) -> ConfigDefinition | None:
-    """Return klamm's definition of a config; None if no table has it."""
-    match kind:
-        case Kind.TOPIC:
-            return topic_configs().get_definition(key)
-        case Kind.BROKER:
-            return find_broker_config(key)
-        case Kind.GROUP:
-            return group_configs().get_definition(key)
-        case Kind.CLIENT_METRICS:
-            return client_metrics_configs().get_definition(key)
-        case _:
-            return None
 
 
 def _number(text: str) -> float | str:

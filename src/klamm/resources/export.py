@@ -6,10 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.resources.acl_text import acl_of
+from klamm.resources.kinds import SCRAM_TYPES, SECTION_OF, camel_case
 from klamm.resources.model import NUMBERS, Kind
-from klamm.resources.specs import SCRAM_TYPES
 from klamm.security.acls import AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
     from klamm.security.acls import Acl
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_CONFIG_SECTIONS: Final = {
-    Kind.BROKER: "brokers",
-    Kind.GROUP: "groups",
-    Kind.CLIENT_METRICS: "client_metrics",
-    Kind.CLIENT_CONFIGS: "client_configs",
-}
 _SCRAM_NAMES: Final = {mechanism.mechanism_name: name for name, mechanism in SCRAM_TYPES.items()}
 
 
@@ -35,9 +28,9 @@ def document(resources: Mapping[ResourceKey, Existing]) -> dict[str, Any]:
     """
     sections: dict[str, dict[str, Any]] = {}
     for key, existing in sorted(resources.items()):
-        section, spec = _entry(key, existing)
+        spec = _entry(key, existing)
         if spec:
-            sections.setdefault(section, {})[key.name] = spec
+            sections.setdefault(SECTION_OF[key.kind], {})[key.name] = spec
     return sections or {"topics": {}}
 
 
@@ -51,35 +44,30 @@ def as_text(content: object, output: str) -> str:
     return text
 
 
-def _entry(key: ResourceKey, existing: Existing) -> tuple[str, dict[str, Any]]:
+def _entry(key: ResourceKey, existing: Existing) -> dict[str, Any]:
     values = {name: value.value for name, value in existing.own.items() if value.value is not None}
     match key.kind:
-        case Kind.TOPIC:
-            numbers = {name: existing.values[name].value or "" for name in (PARTITIONS, REPLICATION_FACTOR)}
-            whole = {name: int(text) for name, text in numbers.items() if text.isdecimal()}
-            configs = {name: _plain(text) for name, text in values.items() if name not in NUMBERS}
-            return "topics", {**whole, **({"configs": configs} if configs else {})}
         case Kind.QUOTA:
-            return "quotas", {"quotas": {name: _number(text) for name, text in values.items()}}
+            return {"quotas": {name: _number(text) for name, text in values.items()}}
         case Kind.ACLS:
-            return "acls", {"acls": _rules(acl_of(key.name, text) for text in values)}
+            return {"acls": _rules(acl_of(key.name, text) for text in values)}
         case Kind.SCRAM:
             entries = [
                 {"type": _SCRAM_NAMES[name], "iterations": int(text)}
                 for name, text in values.items()
                 if name in _SCRAM_NAMES
             ]
-            return "users", {"authentication": entries[0] if len(entries) == 1 else entries}
-        case _:
-            configs = {name: _plain(text) for name, text in values.items()}
-            return _CONFIG_SECTIONS[key.kind], {"configs": configs} if configs else {}
+            return {"authentication": entries[0] if len(entries) == 1 else entries}
+    numbers = {name: existing.values[name].value or "" for name in sorted(NUMBERS) if name in existing.values}
+    whole: dict[str, Any] = {name: int(text) for name, text in numbers.items() if text.isdecimal()}
+    return whole | ({"configs": {name: _plain(text) for name, text in values.items()}} if values else {})
 
 
 def _rules(acls: Iterable[Acl]) -> list[dict[str, Any]]:
     """Return ACLs in Strimzi's form, with all operations on one resource together."""
     rules: dict[tuple[Any, ...], dict[str, Any]] = {}
     for acl in acls:
-        resource: dict[str, str] = {"type": _camel(acl.resource_type.name)}
+        resource: dict[str, str] = {"type": camel_case(acl.resource_type.name)}
         if acl.resource_type is not AclResourceType.CLUSTER:
             resource["name"] = acl.resource_name
         if acl.pattern_type is PatternType.PREFIXED:
@@ -88,14 +76,9 @@ def _rules(acls: Iterable[Acl]) -> list[dict[str, Any]]:
         rule["resource"] = resource
         rule |= {"host": acl.host} if acl.host != "*" else {}
         place = (acl.permission, acl.host, acl.resource_type, acl.pattern_type, acl.resource_name)
-        operation = _camel(acl.operation.name)
+        operation = camel_case(acl.operation.name)
         rules.setdefault(place, {**rule, "operations": []})["operations"].append(operation[0].upper() + operation[1:])
     return list(rules.values())
-
-
-def _camel(name: str) -> str:
-    first, *others = name.lower().split("_")
-    return first + "".join(map(str.capitalize, others))
 
 
 def _plain(value: str) -> str | int | bool:

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.properties import SettingsError
-from klamm.resources.specs import MARKS, SECTIONS, checked_mapping, declared_resources
+from klamm.resources.kinds import ALIASES, KIND_OF, MARKS, RESOURCES, file_shape, named_shape
+from klamm.resources.shapes import check, optional_in_overlays
+from klamm.resources.specs import declared_resources
 from klamm.strict_yaml import StrictYamlError, load_yaml_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from klamm.resources.model import Declared, ResourceKey
 
@@ -34,8 +36,8 @@ _STRIMZI: Final = "kafka.strimzi.io/"
 _ANNOTATION: Final = "klamm/"
 _UNMANAGED: Final = "strimzi.io/managed"
 _MANIFESTS: Final = {"KafkaTopic": "topics", "KafkaUser": "users"}
-_ALIASES: Final = {"config": "configs", "replicas": "replication_factor"}
-"""Strimzi's names of keys, and klamm's."""
+_SECTIONS: Final = dict.fromkeys(KIND_OF, named_shape("definitions", "mapping"))
+_MANIFEST: Final = named_shape("manifest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,28 +192,20 @@ def _parse(file: Path, text: str, layer: _Layer, *, may_set_cluster: bool) -> No
 
 
 def _add_sections(file: Path, document: Any, layer: _Layer, *, may_set_cluster: bool) -> None:
-    allowed = (*SECTIONS, "defaults", *(("cluster", "bases") if may_set_cluster else ()))
-    content = checked_mapping(f"{file}: the file", document, allowed)
-    for section in SECTIONS:
-        if section not in content:
-            continue
-        for name, spec in checked_mapping(f"{file}: {section}", content[section], None).items():
+    check(f"{file}: ", document, file_shape(_SECTIONS, may_set_cluster=may_set_cluster))
+    for section in KIND_OF:
+        for name, spec in document.get(section, {}).items():
             layer.add(section, name, _renamed(spec), f"{file}: {section}.{name}")
-    for section, spec in checked_mapping(f"{file}: defaults", content.get("defaults", {}), tuple(SECTIONS)).items():
-        allowed_keys = (*SECTIONS[section], *MARKS)
-        checked_mapping(f"{file}: defaults.{section}", _renamed(spec), allowed_keys)
-        layer.defaults = merged(layer.defaults, {section: _renamed(spec)})
-    cluster = content.get("cluster")
-    if cluster is not None and not isinstance(cluster, str):
-        raise SettingsError(f"{file}: cluster: {cluster!r}: expected the name of a cluster in the profiles")
-    layer.cluster = cluster or layer.cluster
-    layer.bases += tuple(_bases(file, content.get("bases", [])))
+    for section, spec in document.get("defaults", {}).items():
+        renamed = _renamed(spec)
+        check(f"{file}: defaults.{section}", renamed, optional_in_overlays(RESOURCES[section]))
+        layer.defaults = merged(layer.defaults, {section: renamed})
+    layer.cluster = document.get("cluster", layer.cluster)
+    layer.bases += tuple(_bases(file, document.get("bases", ())))
 
 
-def _bases(file: Path, content: Any) -> Iterator[Path]:
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise SettingsError(f"{file}: bases: {content!r}: expected a list of directories or files")
-    for name in content:
+def _bases(file: Path, names: Iterable[str]) -> Iterator[Path]:
+    for name in names:
         base = file.parent / name
         if not base.exists():
             raise SettingsError(f"{file}: bases: {name}: expected a directory or file relative to {file.parent}")
@@ -229,16 +223,14 @@ def _add_manifest(file: Path, document: dict[str, Any], layer: _Layer) -> None:
     section = _MANIFESTS.get(str(document.get("kind")))
     if section is None or not str(document["apiVersion"]).startswith(_STRIMZI):
         return
-    kind = document["kind"]
-    metadata = checked_mapping(f"{file}: {kind}.metadata", document.get("metadata"), None)
-    name = metadata.get("name")
-    if not isinstance(name, str):
-        raise SettingsError(f"{file}: {kind}.metadata.name: {name!r}: expected a name")
-    place = f"{file}: {kind} {name}"
-    annotations = checked_mapping(f"{place}: metadata.annotations", metadata.get("annotations") or {}, None)
+    place = f"{file}: {document['kind']}"
+    content = {key: document[key] for key in ("metadata", "spec") if document.get(key) is not None}
+    check(place, content, _MANIFEST)
+    metadata, spec = content["metadata"], _renamed(content.get("spec", {}))
+    name, annotations = metadata["name"], metadata.get("annotations", {})
+    place = f"{place} {name}"
     if annotations.get(_UNMANAGED) == "false":
         return
-    spec = _renamed(checked_mapping(f"{place}: spec", document.get("spec") or {}, None))
     spec.pop("template", None)  # of the Kubernetes secret that the operator creates
     marks = {mark: annotations[_ANNOTATION + mark] for mark in MARKS if _ANNOTATION + mark in annotations}
     if "prune" in marks:
@@ -249,4 +241,4 @@ def _add_manifest(file: Path, document: dict[str, Any], layer: _Layer) -> None:
 
 
 def _renamed(spec: Any) -> Any:
-    return {_ALIASES.get(key, key): value for key, value in spec.items()} if isinstance(spec, dict) else spec
+    return {ALIASES.get(key, key): value for key, value in spec.items()} if isinstance(spec, dict) else spec

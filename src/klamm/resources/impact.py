@@ -14,7 +14,8 @@ from klamm.impact.changes import (
     TopicDeleted,
 )
 from klamm.policy.answers import PARTITIONS
-from klamm.resources.cluster import CONFIG_TYPES, config_resource
+from klamm.resources.cluster import config_resource
+from klamm.resources.kinds import CONFIG_KINDS
 from klamm.resources.model import HIDDEN, Kind, Mark
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _changed(diff: ResourceDiff) -> Iterator[Change]:
         value = None if change.mark is Mark.REMOVE else change.new
         if value == HIDDEN:
             continue
-        if diff.key.kind in CONFIG_TYPES:
+        if diff.key.kind in CONFIG_KINDS:
             resource = config_resource(diff.key)
             yield ConfigAltered(resource_type=resource.type, resource_name=resource.name, name=change.key, value=value)
         elif diff.key.kind is Kind.QUOTA:

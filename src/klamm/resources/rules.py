@@ -12,8 +12,8 @@ from klamm.policy.rule import RuleFileError
 from klamm.policy.rules import RulesPolicy
 from klamm.properties import SettingsError
 from klamm.protocol.errors import PolicyViolationError
-from klamm.resources.cluster import CONFIG_TYPES
 from klamm.resources.execute import ChangeOutcomes
+from klamm.resources.kinds import CONFIG_KINDS
 from klamm.resources.model import DEFAULT_BROKER, NUMBERS, Existing, Kind, Mark
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RulesFile:
     def _details(self, diff: ResourceDiff, now: Existing) -> Iterable[Details]:
         """Yield the requests of one resource, as a policy sees them."""
         kind, name = diff.key
-        if kind not in CONFIG_TYPES:
+        if kind not in CONFIG_KINDS:
             return
         defaults = {n: found.default for n, found in topic_configs().items() if found.default is not None}
         defaults |= {key: value.value for key, value in now.values.items() if value.value is not None}
@@ -116,7 +116,7 @@ class RulesFile:
             if new or removed:
                 result = {key: value for key, value in {**before, **new}.items() if value is not None}
                 yield AlterConfigDetails(
-                    CONFIG_TYPES[kind].name,
+                    CONFIG_KINDS[kind].resource_type.name,
                     "" if name == DEFAULT_BROKER else name,
                     {**new, **dict.fromkeys(removed)},
                     {key: value for key, value in result.items() if key not in removed},

@@ -36,8 +36,7 @@ from klamm.admin import (
     PatternType,
 )
 from klamm.client_configs.registrations import TOPIC as REGISTRATION_TOPIC
-from klamm.gateway.client_configs.config_log import TOPIC
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
 from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode, TopicAuthorizationError
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, cast
 
-from klamm.gateway.client_configs.config_log import TOPIC
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 

@@ -7,10 +7,14 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.apis.table import APIS
+from klamm.configs.definitions import UPSTREAM
+from klamm.gateway.apis.table import APIS, CLIENT_CONFIG_FILTERS, POLICIES, RECORDED, UNFILTERED
+from klamm.gateway.client_configs.feature import ClientConfigFeature
+from klamm.gateway.history.feature import HistoryFeature
 from klamm.gateway.listener.arrivals import Arrivals
 from klamm.gateway.listener.entrance import Entrance
 from klamm.gateway.listener.ports import BrokerPorts
+from klamm.gateway.policies.feature import PolicyFeature
 from klamm.gateway.relay.api import serve
 from klamm.gateway.relay.shared import ClientLogins, RelayMemory, Shared
 from klamm.gateway.relay.stalls import watch_stalls
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from klamm.gateway.relay.features import Feature
     from klamm.gateway.settings import GatewaySettings
     from klamm.server.listeners import Address
+
 
 logger = logging.getLogger(__name__)
 
@@ -183,3 +188,24 @@ class GatewayApp:
             else:
                 return
             await asyncio.sleep(_RETRY_S)
+
+
+async def load_features(settings: GatewaySettings) -> tuple[Feature, ...]:
+    """Create the policies, the client configs and the history that the settings name.
+
+    Raises:
+        PolicyLoadError: A policy cannot be created.
+    """
+    properties = {**settings.configs, UPSTREAM: ",".join(settings.upstream.bootstrap_servers)}
+    features: list[Feature] = [await PolicyFeature.load(properties, POLICIES, UNFILTERED)]
+    if settings.client_configs is not None:
+        features.append(ClientConfigFeature(settings.upstream, settings.client_configs, CLIENT_CONFIG_FILTERS))
+    if settings.records_history:
+        features.append(HistoryFeature(settings.upstream, RECORDED))
+    return tuple(features)
+
+
+def reload(features: tuple[Feature, ...]) -> None:
+    """Load the changed files of all features again, as on SIGHUP."""
+    for feature in features:
+        feature.reload()

@@ -10,9 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm.display import log_to_stderr
-from klamm.gateway.app import GatewayApp
+from klamm.gateway.app import GatewayApp, load_features, reload
 from klamm.gateway.definitions import describe_unknown
-from klamm.gateway.features import load_features, reload
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.processes.worker_pool import WorkerPool
 from klamm.gateway.settings import GatewaySettings, parse_arguments, reject_unknown, unknown_names

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.config_providers import resolve
 from klamm.gateway import definitions as table
 from klamm.gateway.definitions import UPSTREAM_PREFIX
-from klamm.gateway.upstream.broker_hosts import BrokerHosts
+from klamm.gateway.upstream.topology import BrokerHosts
 from klamm.gateway.upstream.upstream import CLIENT_ID
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.policy.kinds import GATEWAY_KINDS, names_policy

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
-from klamm.gateway.app import GatewayApp
-from klamm.gateway.features import load_features, reload
+from klamm.gateway.app import GatewayApp, load_features, reload
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.monitoring.status import process_status
 from klamm.gateway.processes import control

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.gateway.policies.groups import group_policy
+from klamm.gateway.policies.policy_api import group_policy
 from klamm.gateway.relay.api import RelayedApi
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.wire import INT16, INT32, RESPONSE_HEAD, after_compact_string
-from klamm.gateway.policies.groups import group_policy
+from klamm.gateway.policies.policy_api import group_policy
 from klamm.gateway.relay.api import RelayedApi
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_configs.definitions import usable_configs
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document, excerpt
+from klamm.history.records import change_record, read_changes_of
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from klamm.client_config_runtime.source import SkippedRecords
-    from klamm.history.change import Author
+    from klamm.client_configs.plan import ClientConfigChange
+    from klamm.history.change import Author, RecordedChange
+
 
 TOPIC: Final = "__klamm_client_configs"
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
@@ -134,3 +137,34 @@ def _decode_value(value: bytes | None) -> dict[str, str]:
 
 def _is_name(value: object) -> bool:
     return value is None or isinstance(value, str)
+
+
+HISTORY_TOPIC: Final = "__klamm_client_config_history"
+HISTORY_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "message.timestamp.type": "CreateTime",
+    # Some hundred thousand changes.
+    "retention.bytes": str(128 * 1024 * 1024),
+    "retention.ms": "-1",
+    "segment.bytes": str(16 * 1024 * 1024),
+}
+
+
+def history_records(changes: Iterable[tuple[ClientConfigChange, Author]], *, at_ms: int) -> list[Record]:
+    """Return the records of changes, each with its author.
+
+    Args:
+        changes: Changes in the order in which they were made.
+        at_ms: Time of the changes, in milliseconds since the epoch.
+    """
+    return [
+        change_record(
+            encode_entity(change.entity), author, name=change.name, old=change.old, new=change.new, at_ms=at_ms
+        )
+        for change, author in changes
+    ]
+
+
+def history_entries(records: Iterable[Record]) -> Iterator[RecordedChange]:
+    """Yield the changes of records of ``HISTORY_TOPIC``, as klamm's broker has them."""
+    return read_changes_of(records, HISTORY_TOPIC, lambda key: str(decode_entity(key)))

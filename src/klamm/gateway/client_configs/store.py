@@ -30,8 +30,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from klamm.client_config_runtime.source import SkippedRecords
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
-from klamm.gateway.client_configs.config_log import TOPIC, apply_records, change_ids, config_records
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, history_records
+from klamm.gateway.client_configs.config_log import (
+    HISTORY_TOPIC,
+    TOPIC,
+    apply_records,
+    change_ids,
+    config_records,
+    history_records,
+)
 from klamm.gateway.client_configs.topic_image import log_failure
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError, api_error

@@ -9,5 +9,5 @@
 ``writer``                Records on their way to the topic
 ========================  ============================================================================================
 
-Changes of client configs are in a topic of their own, see ``client_configs.history_log``. ADR 21 has the reasons.
+Changes of client configs are in a topic of their own, see ``client_configs.config_log``. ADR 21 has the reasons.
 """

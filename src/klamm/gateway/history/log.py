@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.operations import is_too_long
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS, history_entries
 from klamm.gateway.upstream.internal_topic import InternalTopic
 from klamm.history.change import TOO_LONG, Author, RecordedChange
 from klamm.history.records import change_record as encode_change

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from klamm.gateway.definitions import Network
     from klamm.gateway.frames.peer import Peer
     from klamm.gateway.settings import GatewaySettings
-    from klamm.gateway.upstream.broker_hosts import BrokerHosts
+    from klamm.gateway.upstream.topology import BrokerHosts
     from klamm.kafka_client.connection.transport import Transport
 
 _TIMEOUT_S: Final = 10.0

@@ -8,7 +8,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, history_entries
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, history_entries
 from klamm.gateway.history.log import TOPIC, change_entries
 from klamm.gateway.upstream.internal_topic import PARTITION
 from klamm.kafka_client.connection.buffers import BufferPool

@@ -7,8 +7,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.frames.counts import MOST_CLIENT_IDS, OTHER
 from klamm.gateway.monitoring.page import GatewayPage
+from klamm.gateway.relay.shared import MAX_CLIENT_IDS, OTHER
 from klamm.monitoring.exposition import CONTENT_TYPE, Page, merged
 from klamm.monitoring.http import HttpListener
 from klamm.page.activity import ActivitySampler
@@ -85,7 +85,7 @@ class GatewayMetrics:
         page.family(
             "klamm_gateway_requests_total",
             "counter",
-            f"Requests of clients. Client ids beyond {MOST_CLIENT_IDS} count as {OTHER}.",
+            f"Requests of clients. Client ids beyond {MAX_CLIENT_IDS} count as {OTHER}.",
             [
                 ({"api": api_name(api_key), "client_id": client_id or ""}, count)
                 for (api_key, client_id), count in sorted(

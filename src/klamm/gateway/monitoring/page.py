@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.client_config_runtime.view import CLIENTS_PAGE, clients_document
 from klamm.clock import wall_clock_ms
 from klamm.display import counted
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC
 from klamm.gateway.history.log import TOPIC
 from klamm.gateway.monitoring.changes import LatestChanges
 from klamm.gateway.monitoring.status import merged_status, process_status

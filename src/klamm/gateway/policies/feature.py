@@ -1,25 +1,34 @@
-"""Policies as a feature of the gateway."""
+"""Policies as a feature of the gateway, and the policies on client ids and APIs.
+
+A client id is decided on at the first request with it, an API at every request (``relay.admission``).
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from klamm.gateway.policies.clients import ClientDecisions
 from klamm.gateway.policies.facts import predict_impact, topic_config_types
 from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.verdicts import remembered_effect
 from klamm.gateway.relay.features import Feature
+from klamm.gateway.relay.filter import Wait
+from klamm.policy.details import ApiDetails, ClientDetails
 from klamm.policy.kinds import ALTER_CONFIG, API, CLIENT, GATEWAY_KINDS
 from klamm.policy_runtime import PolicyRuntime
 from klamm.policy_runtime.metrics import report_decisions
+from klamm.protocol.api import api_name
+from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from klamm.admin import AdminClient
     from klamm.gateway.policies.policy_api import PolicyApi
+    from klamm.gateway.relay.filter import FilterContext
     from klamm.monitoring.exposition import Page
     from klamm.policy.kinds import PolicyKind
+    from klamm.policy_runtime import Policies
 
 
 class PolicyFeature(Feature):
@@ -39,7 +48,7 @@ class PolicyFeature(Feature):
         self.last_versions = {api.key: api.last_version for api in used if api.last_version is not None}
         self.withheld = frozenset(key for key, kinds in unfiltered.items() if any(map(policies.guards_kind, kinds)))
         if policies.guards_kind(CLIENT) or policies.guards_kind(API):
-            self.admit = ClientDecisions(policies).decide
+            self.admit = partial(decide_on_client, policies)
         self.admits_each_request = policies.guards_kind(API)
 
     @classmethod
@@ -82,3 +91,16 @@ class PolicyFeature(Feature):
         """Stop reloading, and close the policies."""
         await self._runtime.stop()
         await self._runtime.policies.close()
+
+
+def decide_on_client(policies: Policies, context: FilterContext) -> ApiError | Wait | None:
+    """Ask the policies about the client id and the API of a request; return the error, None when it is allowed."""
+    author = context.author
+    client = {"client_id": author.client_id, "principal": author.principal, "listener": author.listener}
+    answers = []
+    if policies.guards_kind(CLIENT):
+        answers.append(remembered_effect(policies, CLIENT, ClientDetails(**client), context))
+    if policies.guards_kind(API):
+        details = ApiDetails(api=api_name(context.api_key), **client)
+        answers.append(remembered_effect(policies, API, details, context))
+    return next((answer for answer in answers if isinstance(answer, (ApiError, Wait))), None)

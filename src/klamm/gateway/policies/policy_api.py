@@ -1,17 +1,28 @@
-"""Interface between the policies and the APIs that they decide on."""
+"""Interface between the policies and the APIs that they decide on, and the policies on names of groups."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from klamm.gateway.policies.parts import replaced
+from klamm.gateway.policies.verdicts import remembered_effect
+from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Reply, Wait
+from klamm.policy.answers import Throttle
+from klamm.policy.details import GroupDetails
+from klamm.policy.kinds import FLOW
+from klamm.protocol.errors import ErrorCode
+from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from klamm.gateway.policies.turns import ResourceTurns
-    from klamm.gateway.relay.filter import Filter
+    from klamm.gateway.relay.filter import FilterContext, FilterResult
     from klamm.policy.kinds import PolicyKind
     from klamm.policy_runtime import Policies
+    from klamm.protocol.schema import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +35,53 @@ class PolicyApi:
     """Returns the filter that asks the policies. Turns order the changes of each resource."""
     last_version: int | None = None
     """Last version that the policies can decide on; None if they can decide on all."""
+
+
+def group_policy(
+    request: type[Message],
+    response: type[Message],
+    denied: Callable[[ApiError], Message | ApiError],
+    *,
+    concerns: Callable[[Any], bool] = lambda _: True,
+    throttles: bool = True,
+    last_version: int | None = None,
+) -> PolicyApi:
+    """Return the decision of policies on the ``group_id`` of a request.
+
+    Args:
+        request: Class of the request.
+        response: Class of the response.
+        denied: Function that returns the response to a denied request.
+        concerns: Function that returns whether the policy decides on a request; the others are forwarded.
+        throttles: Whether the response can ask for the pause of a ``Throttle``.
+        last_version: As in ``PolicyApi``.
+    """
+
+    def decide(policies: Policies, message: Any, context: FilterContext) -> FilterResult:
+        if not concerns(message):
+            return FORWARD
+        author = context.author
+        details = GroupDetails(
+            group_id=message.group_id, principal=author.principal, client_id=author.client_id, listener=author.listener
+        )
+        answer = remembered_effect(policies, FLOW, details, context)
+        if isinstance(answer, ApiError):
+            failed = ErrorCode.UNKNOWN_SERVER_ERROR  # the policy did not decide
+            code = failed if answer.error_code == failed else ErrorCode.INVALID_GROUP_ID
+            return Reply(response=denied(ApiError(code, answer.error_message)))
+        if isinstance(answer, Throttle) and throttles:
+            return Divide(request=message, merge=partial(_throttled, answer.delay_ms))
+        return answer if isinstance(answer, Wait) else FORWARD
+
+    return PolicyApi(
+        key=request.API_KEY,
+        kind=FLOW,
+        filter=lambda policies, _: Filter(request=request, response=response, decide=partial(decide, policies)),
+        last_version=last_version,
+    )
+
+
+def _throttled(delay_ms: int, response: Any) -> Message:
+    """Return a response with a pause for the client, in milliseconds."""
+    changed: Message = replaced(response, throttle_time_ms=max(response.throttle_time_ms, delay_ms))
+    return changed

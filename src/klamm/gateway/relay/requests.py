@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.cutter import NEED, PASS, STOP
-from klamm.gateway.frames.precedents import BEGINNING_AT, Precedent
+from klamm.gateway.frames.exchange import BEGINNING_AT, Precedent
 from klamm.gateway.frames.wire import REQUEST_HEAD, SIZE_BYTES, RequestHead, end_of_client_id
 from klamm.gateway.relay.admission import ClientAdmission
 from klamm.gateway.relay.current_request import MAX_DECODED_BYTES, CurrentRequest, decodable

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 MOST_GROUPS: Final = 1000
 """Groups that are described in one check. Of more groups, others are described in the next one."""
-MOST_CLIENT_IDS: Final = 100
+MAX_CLIENT_IDS: Final = 100
 _EMPTY: Final = frozenset({"Empty", "Dead"})
 
 
@@ -87,7 +87,7 @@ class BypassCheck:
                 continue
             for member in group.members:
                 if _host(member.host) not in own:
-                    is_new = member.client_id not in found and len(found) >= MOST_CLIENT_IDS
+                    is_new = member.client_id not in found and len(found) >= MAX_CLIENT_IDS
                     found["(other)" if is_new else member.client_id] += 1
         for client_id in sorted(found.keys() - (self.members or {}).keys()):
             logger.warning("Client %s goes past the gateway: a member of a group is at another address", client_id)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.admin.results import CreateTopicsResult
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
-from klamm.gateway.client_configs.config_log import TOPIC
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
 from klamm.gateway.client_configs.service import UpstreamClientConfigs
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.protocol.errors import TopicAuthorizationError

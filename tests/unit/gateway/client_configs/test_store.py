@@ -19,8 +19,7 @@ from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
 from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import store
-from klamm.gateway.client_configs.config_log import apply_records, config_records
-from klamm.gateway.client_configs.history_log import history_entries, history_records
+from klamm.gateway.client_configs.config_log import apply_records, config_records, history_entries, history_records
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.history.change import Author

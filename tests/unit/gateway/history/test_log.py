@@ -8,7 +8,7 @@ import pytest
 
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import ClientConfigChange
-from klamm.gateway.client_configs.history_log import history_records
+from klamm.gateway.client_configs.config_log import history_records
 from klamm.gateway.history import log
 from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, change_entries, change_record, read_change_history
 from klamm.gateway.history.recorded_api import Change

@@ -14,7 +14,7 @@ from klamm.gateway.frames.peer import Peer
 from klamm.gateway.listener.entrance import Entrance
 from klamm.gateway.listener.proxy_header import MOST_V1_BYTES, MOST_V2_BYTES, SIGNATURE, ProxyHeader
 from klamm.gateway.settings import read_settings
-from klamm.gateway.upstream.broker_hosts import BrokerHosts
+from klamm.gateway.upstream.topology import BrokerHosts
 from klamm.properties import SettingsError
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.records.checksum import crc32c

@@ -11,7 +11,7 @@ import klamm
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import ClientConfigChange
 from klamm.clock import wall_clock_ms
-from klamm.gateway.client_configs.history_log import HISTORY_TOPIC, history_records
+from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, history_records
 from klamm.gateway.history.log import TOPIC, change_record
 from klamm.gateway.history.recorded_api import Change
 from klamm.gateway.monitoring.changes import CHANGES_KEPT_S, LatestChanges

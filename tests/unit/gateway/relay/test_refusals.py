@@ -10,7 +10,7 @@ import pytest
 
 from klamm.gateway.apis.table import APIS
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
-from klamm.gateway.policies.clients import ClientDecisions
+from klamm.gateway.policies.feature import decide_on_client
 from klamm.gateway.relay.filter import Wait
 from klamm.policy import PolicyViolationError
 from klamm.policy.kinds import CLIENT
@@ -208,5 +208,5 @@ def test_a_remembered_refusal_does_not_keep_the_request() -> None:
 
     policies: Any = Refusing()
     context: Any = FakeContext(lambda asked: asked)
-    assert ClientDecisions(policies).decide(context) == DENIED
+    assert decide_on_client(policies, context) == DENIED
     assert error.__traceback__ is None

@@ -185,6 +185,15 @@ def test_dry_run_shows_the_waves_and_leaves_configs_unchanged(servers: str, topi
     assert "retention.ms" in output
 
 
+def test_waves_without_a_topic_of_their_own_are_named(servers: str, topics: list[str]) -> None:
+    words = ("--topic", topics[0], "--add-config", "retention.ms=3600000", "--waves", "10%,50%,100%", "--dry-run")
+    code, output = run(servers, "start", *words)
+    assert code == 0, output
+    assert "Waves left out: 50%, 100%. With 1 resource in all" in output
+    assert "wave 1 (10%)" in output
+    assert "wave 2" not in output
+
+
 def test_topics_of_a_file_and_brokers_are_changed_and_shown(broker: klamm.Broker, tmp_path: Path) -> None:
     servers, topic, quick = broker.bootstrap_servers, unique("declared"), ("--bake", "0ms", *FAST)
     with AdminClient(servers) as admin:

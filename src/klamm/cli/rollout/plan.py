@@ -10,11 +10,13 @@ from klamm.admin import ConfigResource, ResourceType
 from klamm.cli.configs.changes import parse_pairs
 from klamm.cli.configs.quotas import CLIENT_QUOTAS
 from klamm.cli.connection import RequestError
+from klamm.cli.output import print_error
 from klamm.cli.topics.names import matching
 from klamm.client_configs.definitions import SETTABLE
 from klamm.configs.durations import DURATION_UNITS, parse_amount
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text
 from klamm.configs.topics import is_same
+from klamm.display import counted
 from klamm.properties import SettingsError
 from klamm.resources.cluster import observe
 from klamm.resources.diff import plan_resources
@@ -94,7 +96,13 @@ def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) 
         return division.waves_of_clients(values, current, percentages), current
     if options.wave:
         return division.waves_by_name(wanted, options.wave), current
-    return division.waves_by_percentage(wanted, percentages), current
+    waves = division.waves_by_percentage(wanted, percentages)
+    if left_out := [name for each in percentages if (name := f"{each:g}%") not in {wave.name for wave in waves}]:
+        print_error(
+            f"Waves left out: {', '.join(left_out)}. With {counted(len(wanted), 'resource')} in all, the waves before"
+            " them have changed their resources already."
+        )
+    return waves, current
 
 
 def _from_flags(options: argparse.Namespace, admin: AdminClient, which: str) -> dict[str, dict[str, str | None]]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from klamm.impact.facts import BatchFact, ClusterFacts, PartitionFacts
 
 SEGMENT_KEYS: Final = ("segment.bytes", "segment.ms", "segment.index.bytes")
+INDEX_ENTRY_BYTES: Final = 12
+"""Bytes of an entry of the time index, which is full earlier than the offset index with its entries of 8 bytes."""
 FILES_PER_SEGMENT: Final = 3
 """Files per segment: the log, the offset index and the time index."""
 MAX_MAPPED_FILES: Final = 65_530
@@ -297,7 +299,7 @@ def compression(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding]:
 
 def segments(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding]:
     """Predict the number of segment files per broker once the logs consist of new segments."""
-    if not any(configs.number(name) < configs.number_before(name) for name in SEGMENT_KEYS[:2]):
+    if not any(configs.number(name) < configs.number_before(name) for name in SEGMENT_KEYS):
         return
     per_broker: dict[int, int] = {}
     for partition in configs.topic.partitions:
@@ -319,7 +321,10 @@ def segments(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding]:
 
 
 def _segment_count(partition: PartitionFacts, configs: TopicConfigs) -> int:
-    by_size = (partition.size or 0) // configs.number("segment.bytes")
+    # an index that is full ends its segment; it has an entry per index.interval.bytes
+    index_entries = max(1, configs.number("segment.index.bytes") // INDEX_ENTRY_BYTES - 1)
+    by_index = index_entries * max(1, configs.number("index.interval.bytes"))
+    by_size = min((partition.size or 0) // min(configs.number("segment.bytes"), by_index), partition.record_count)
     newest = max((b.max_timestamp_ms for b in partition.newest_batches or ()), default=0)
     span_ms = 0 if partition.oldest_ms is None else max(0, newest - partition.oldest_ms)
     # a segment of one interval needs at least one record

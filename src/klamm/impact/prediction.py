@@ -42,10 +42,11 @@ _CONFIG_NEEDS: Final = {
     "unclean.leader.election.enable": NO_NEED,
     "compression.type": Need.OFFSETS | Need.BATCHES,
     "segment.bytes": Need.OFFSETS,
+    "segment.index.bytes": Need.OFFSETS,
     "segment.ms": Need.OFFSETS | Need.BATCHES,
 }
 """Facts that a change of the effective value of a topic config needs."""
-_READ_ALONG: Final = ("min.compaction.lag.ms",)
+_READ_ALONG: Final = ("min.compaction.lag.ms", "index.interval.bytes")
 TOPIC_CONFIGS: Final = (*_CONFIG_NEEDS, *_READ_ALONG)
 """Topic configs that the rules read."""
 LOSSY_CONFIGS: Final = ("retention.ms", "retention.bytes", "cleanup.policy", "unclean.leader.election.enable")

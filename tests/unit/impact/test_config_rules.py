@@ -255,12 +255,21 @@ def test_compression_type_recompresses_other_codecs() -> None:
 
 
 def test_smaller_segments_multiply_files() -> None:
-    facts = cluster(topic(partition(size=100 * 1024**3), segment_bytes=str(1024**3)))
+    facts = cluster(topic(partition(size=100 * 1024**3, end_offset=10**9), segment_bytes=str(1024**3)))
 
     finding = _only(altered("segment.bytes", str(1024**2)), facts, "segment_files")
 
     assert finding.level is ImpactLevel.DISRUPTION
     assert finding.figures == {"files": 3 * 102_401, "mapped_files": 2 * 102_401}
+
+
+def test_smaller_index_multiplies_files() -> None:
+    """A time index of 12,000 bytes is full after 999 entries: 999 intervals of 4,096 bytes."""
+    facts = cluster(topic(partition(size=10**10, end_offset=10**8), segment_bytes=str(1024**3)))
+
+    finding = _only(altered("segment.index.bytes", "12000"), facts, "segment_files")
+
+    assert finding.figures["files"] == 3 * (1 + 10**10 // (999 * 4096))
 
 
 def test_shorter_segment_ms_multiplies_files() -> None:

@@ -1,7 +1,7 @@
 """Facts for the impact of a change, which policies may read, from the broker's own topics, logs, groups and configs.
 
-Other requests are served between topics and partitions, so the facts are not those of one moment. Records are decoded
-in a thread.
+Other requests are served between topics and partitions, so the facts are not those of one moment. What takes long for
+many topics or records runs in a thread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class _Collector:
         facts = ClusterFacts(
             now_ms=self._now_ms, topics=observed, topic_names=frozenset(topic.name for topic in catalog.all())
         )
-        effects = config_effects(changes, facts)
+        effects = await asyncio.to_thread(config_effects, changes, facts)
+        self._slices.restart()
         needed = needs(changes, effects)
         if any(values.is_changed("max.message.bytes") for values in effects.values()):
             facts = replace(facts, brokers=self._brokers())

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import klamm
-from klamm.admin import ConfigResource, NewPartitions, ResourceType
+from klamm.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.impact_scene import DAY_MS, FAST, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 RULES = """
 rules:
@@ -106,3 +107,38 @@ def test_partitions_that_move_keys_are_denied(scene: Scene) -> None:
     with pytest.raises(PolicyViolationError, match=r"Rule 'calm': adding partitions .* impact disruption.*move"):
         scene.admin.create_partitions({keyed: NewPartitions(4)}).result()
     scene.admin.create_partitions({empty: NewPartitions(4)}).result()
+
+
+@pytest.mark.parametrize(
+    ("api", "condition", "is_denied"),
+    [
+        ("DescribeLogDirs", "max_deleted: 10 GiB", True),
+        ("ListGroups", "strands_groups: forbidden", True),
+        ("ListGroups", "max_deleted: 10 GiB", False),
+    ],
+)
+def test_facts_that_the_upstream_does_not_return_in_time_deny_the_change_that_needs_them(
+    api: str, condition: str, is_denied: bool, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(f"rules: [{{name: in time, {condition}}}]")
+    config = {
+        "alter.config.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(rules),
+        "policy.timeout.ms": "2000",
+    }
+    with (
+        klamm.Broker(control=True, topics=["orders"]) as upstream,
+        klamm.Gateway(upstream.bootstrap_servers, config=config) as gateway,
+        AdminClient(gateway.bootstrap_servers) as admin,
+        upstream.inject(api, delay=4.0, times=None),
+    ):
+        outcome = admin.alter_topic_configs("orders", set={"retention.ms": "1"})
+        if not is_denied:
+            outcome.result()
+            return
+        with pytest.raises(
+            PolicyViolationError, match=r"Rule 'in time': .* cannot be determined.*not read within 1\.8 s"
+        ):
+            outcome.result()
+        admin.alter_topic_configs("orders", set={"max.message.bytes": "5000"}).result()

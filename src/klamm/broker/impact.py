@@ -167,7 +167,9 @@ class _Collector:
             if log is None:
                 if self._is_deleted(topic):
                     break
-                self._note(Need.OFFSETS, f"log offsets of {topic.name}-{partition.partition}: it has no log now")
+                self._note(
+                    Need.OFFSETS, f"log offsets of {topic.name}-{partition.partition}: it has no leader, or no log"
+                )
                 partitions.append(partition)
                 continue
             facts = partition

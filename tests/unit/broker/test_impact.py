@@ -1,0 +1,175 @@
+"""The impact of a change as a policy of the broker reads it, from the broker's own logs, groups and configs."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.broker.app import BrokerApp
+from klamm.broker.cluster import AdvertisedBroker
+from klamm.broker.groups.offset_coordinator import Committer
+from klamm.broker.groups.offsets import OffsetToCommit
+from klamm.broker.impact import predict_impact
+from klamm.broker.settings import parse_arguments
+from klamm.impact.changes import ConfigAltered, PartitionsAdded, TopicDeleted
+from klamm.impact.facts import Need
+from klamm.protocol.types import ResourceType
+from tests.support.logs import batch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from klamm.broker.context import Services
+    from klamm.impact.changes import Change
+    from klamm.impact.findings import Finding, Impact
+    from klamm.storage.log import PartitionLog
+
+DAY_MS = 86_400_000
+GROUP = Committer(group_id="billing")
+
+
+@asynccontextmanager
+async def broker(data_dir: Path) -> AsyncIterator[Services]:
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--brokers", "2"])
+    nodes = tuple(AdvertisedBroker(node_id=each, host="127.0.0.1", port=9092 + each) for each in settings.node_ids)
+    app = await BrokerApp.start(settings, {settings.listeners[0].name: nodes})
+    try:
+        yield app.services
+    finally:
+        await app.stop()
+
+
+def serve(tmp_path: Path, use: Callable[[Services], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with broker(tmp_path) as services:
+            await use(services)
+
+    asyncio.run(run())
+
+
+async def log_of(services: Services, name: str = "orders", **configs: str) -> PartitionLog:
+    """Create a topic of one partition and return its log."""
+    node = services.cluster.node_ids[0]
+    values = {key.replace("_", "."): value for key, value in configs.items()}
+    topic = await services.topics.create(name, [[node]], configs=values)
+    log = services.logs.get(topic.topic_id, 0)
+    assert log is not None
+    return log
+
+
+def altered(name: str, value: str, topic: str = "orders") -> ConfigAltered:
+    return ConfigAltered(resource_type=ResourceType.TOPIC, resource_name=topic, name=name, value=value)
+
+
+async def predicted(services: Services, *changes: Change) -> Impact:
+    return await predict_impact(changes, 10.0, services)
+
+
+def only(impact: Impact, kind: str) -> Finding:
+    (finding,) = [finding for finding in impact.findings if finding.kind == kind]
+    return finding
+
+
+def test_retention_finds_old_records_and_groups_that_have_not_read_them(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        log = await log_of(services)
+        now_ms = services.now_ms()
+        for age_ms in (2 * DAY_MS, 2 * DAY_MS, 0):
+            log.append(batch("value", at=now_ms - age_ms))
+        offset = OffsetToCommit(topic="orders", partition=0, offset=1)
+        assert await services.groups.offsets.commit(GROUP, [offset], api_version=8) == (0,)
+
+        finding = only(await predicted(services, altered("retention.ms", str(DAY_MS))), "records_deleted")
+
+        assert finding.figures["deleted_records"] == 2
+        assert finding.figures["deleted_bytes"] == log.size * 2 // 3
+        assert finding.figures["oldest_ms"] == now_ms - 2 * DAY_MS
+        assert finding.figures["unread_records"] == 1
+        assert finding.names["groups"].first == ("billing",)
+        assert (await predicted(services, altered("retention.ms", str(3 * DAY_MS)))).findings == ()
+
+    serve(tmp_path, use)
+
+
+def test_default_concerns_the_topics_that_inherit_it(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        for number in range(12):
+            log = await log_of(services, f"inheriting-{number}")
+            log.append(batch("value", at=services.now_ms() - DAY_MS))
+        own = await log_of(services, "own", retention_ms="-1")
+        own.append(batch("value", at=services.now_ms() - DAY_MS))
+        change = ConfigAltered(
+            resource_type=ResourceType.BROKER, resource_name="", name="log.retention.minutes", value="60"
+        )
+
+        impact = await predicted(services, change)
+
+        deleted = [finding.topic for finding in impact.findings if finding.kind == "records_deleted"]
+        assert sorted(map(str, deleted)) == sorted(f"inheriting-{number}" for number in range(12))
+
+    serve(tmp_path, use)
+
+
+def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        log = await log_of(services)
+        log.append(batch("a", "b", key=None, producer_id=7, producer_epoch=0, base_sequence=0, at=services.now_ms()))
+
+        compaction = await predicted(services, altered("cleanup.policy", "compact"))
+        assert only(compaction, "keyless_records").figures["keyless_percent"] == 100
+        rejected = only(await predicted(services, altered("max.message.bytes", "10")), "batches_rejected")
+        assert rejected.names["producers"].first == ("producer id 7",)
+        assert only(await predicted(services, TopicDeleted(topic="orders")), "topic_in_use").figures == {}
+        assert (await predicted(services, PartitionsAdded(topic="orders", total_count=3))).findings == ()
+
+    serve(tmp_path, use)
+
+
+def test_offset_syncs_show_what_a_mirror_has_not_copied(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        log = await log_of(services)
+        log.append(batch("a", "b", "c", at=services.now_ms()))
+        syncs = await log_of(services, "mm2-offset-syncs.target.internal")
+        key = struct.pack(">h6si", 6, b"orders", 0)
+        syncs.append(batch(struct.pack(">qq", 1, 1), key=key, at=services.now_ms()))
+
+        finding = only(await predicted(services, TopicDeleted(topic="orders")), "records_deleted")
+
+        assert finding.figures["unmirrored_records"] == 2
+        assert finding.names["mirrors"].first == ("target",)
+
+    serve(tmp_path, use)
+
+
+def test_time_limit_names_the_facts_that_are_missing(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        await log_of(services)
+        with pytest.raises(TimeoutError, match="configs of 1 of 1"):
+            await predict_impact([TopicDeleted(topic="orders")], 0.0, services)
+
+    serve(tmp_path, use)
+
+
+def test_partition_without_a_leader_is_a_missing_fact(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        await log_of(services)
+        services.cluster.down = frozenset(services.cluster.node_ids[:1])
+
+        impact = await predicted(services, TopicDeleted(topic="orders"))
+
+        assert Need.OFFSETS in impact.missing
+        assert impact.unknown == ("log offsets of orders-0: it has no leader, or no log",)
+
+    serve(tmp_path, use)
+
+
+def test_unknown_topic_has_no_impact(tmp_path: Path) -> None:
+    async def use(services: Services) -> None:
+        assert (await predicted(services, TopicDeleted(topic="none"))).findings == ()
+
+    serve(tmp_path, use)

@@ -11,8 +11,8 @@ from klamm.configs.definitions import UPSTREAM
 from klamm.gateway.apis.table import APIS, CLIENT_CONFIG_FILTERS, POLICIES, RECORDED, UNFILTERED
 from klamm.gateway.client_configs.feature import ClientConfigFeature
 from klamm.gateway.history.feature import HistoryFeature
-from klamm.gateway.listener.arrivals import Arrivals
-from klamm.gateway.listener.entrance import Entrance
+from klamm.gateway.listener.accepted_connections import AcceptedConnections
+from klamm.gateway.listener.handshake import ClientHandshake
 from klamm.gateway.listener.ports import BrokerPorts
 from klamm.gateway.policies.feature import PolicyFeature
 from klamm.gateway.relay.api import serve
@@ -50,7 +50,7 @@ class GatewayApp:
         settings: Settings of the gateway.
         features: Features that the settings enable.
         pool: Worker processes that serve the accepted connections; None to serve them in this process.
-        dealt: Connections from the parent process of a worker; None to listen on ports.
+        passed: Connections from the parent process of a worker; None to listen on ports.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class GatewayApp:
         features: Sequence[Feature] = (),
         *,
         pool: WorkerPool | None = None,
-        dealt: PassedConnections | None = None,
+        passed: PassedConnections | None = None,
     ) -> None:
         self._settings = settings
         self.pool = pool
-        self._is_worker = dealt is not None
+        self._is_worker = passed is not None
         self._features = features
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
-        entrance = Entrance.open(settings)
+        handshake = ClientHandshake.open(settings)
         self.topology = Topology(settings.data_dir, settings.broker_hosts)
         self.upstream = Upstream(
             settings.upstream, settings.upstream_properties, self.topology, logs_in=settings.terminates
@@ -81,18 +81,18 @@ class GatewayApp:
             listener=settings.listener.name,
             logins=ClientLogins(
                 is_needed=settings.upstream.security.uses_sasl and not settings.terminates,
-                endpoint=entrance.endpoint if settings.terminates else None,
+                endpoint=handshake.endpoint if settings.terminates else None,
                 principal_claim=settings.principal_claim,
             ),
             memory=RelayMemory(max_frame_bytes=settings.max_frame_bytes),
         )
-        self._arrivals = Arrivals(self.shared, self.upstream, entrance)
+        self._accepted_connections = AcceptedConnections(self.shared, self.upstream, handshake)
         self._ports: BrokerPorts | PassedConnections
-        if dealt is not None:
-            dealt.attach(self.topology, self._arrivals.add)
-            self._ports = dealt
+        if passed is not None:
+            passed.attach(self.topology, self._accepted_connections.add)
+            self._ports = passed
         else:
-            on_accepted = self._arrivals.add if pool is None else pool.deal
+            on_accepted = self._accepted_connections.add if pool is None else pool.deal
             self._ports = BrokerPorts(settings, self.topology, on_accepted)
 
     @property
@@ -103,7 +103,7 @@ class GatewayApp:
     @property
     def connections(self) -> int:
         """Number of connections, including those that are being opened."""
-        return len(self.shared.connections) + self._arrivals.count
+        return len(self.shared.connections) + self._accepted_connections.count
 
     def why_not_ready(self) -> str | None:
         """Return the reason why clients should not connect at present; None if they may."""
@@ -154,7 +154,7 @@ class GatewayApp:
         self._is_stopping = True
         loop = asyncio.get_running_loop()
         self._ports.close()
-        self._arrivals.close()
+        self._accepted_connections.close()
         for task in self._tasks:
             task.cancel()
         for relay in self.shared.connections:

@@ -232,10 +232,10 @@ def has_effect(key: str) -> bool:
 
 def describe_unknown(key: str) -> str:
     """Return an error message about a setting without an effect, with the most similar key that has one."""
-    known = {
+    keys = {
         *SETTINGS,
         *_OF_POLICIES,
         *filter(has_effect, broker_configs()),
         *(f"{UPSTREAM_PREFIX}{each}" for each in _OF_CLIENTS),
     }
-    return f"setting {key} has no effect in a gateway{did_you_mean(key, known)}"
+    return f"setting {key} has no effect in a gateway{did_you_mean(key, keys)}"

@@ -53,16 +53,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _serve(settings: GatewaySettings, end: socket.socket) -> None:
-    signals, dealt = ProcessSignals(), PassedConnections(end)
+    signals, passed = ProcessSignals(), PassedConnections(end)
     features = await load_features(settings)
-    app = GatewayApp(settings, features, dealt=dealt)
-    signals.reload = dealt.on_reload = partial(reload, features)
-    dealt.on_stop = signals.stop.set
+    app = GatewayApp(settings, features, passed=passed)
+    signals.reload = passed.on_reload = partial(reload, features)
+    passed.on_stop = signals.stop.set
     metrics = GatewayMetrics(app, settings)
     try:
         await app.start()
-        dealt.send({"ready": True, "why_not_ready": app.why_not_ready()})
-        work = [signals.stop.wait(), _report(app, dealt, metrics, settings), _answer(app, metrics, dealt)]
+        passed.send({"ready": True, "why_not_ready": app.why_not_ready()})
+        work = [signals.stop.wait(), _report(app, passed, metrics, settings), _answer(app, metrics, passed)]
         if settings.metrics is not None:
             work.append(metrics.activity.keep_sampling())
         await _first_of(*work)
@@ -83,35 +83,35 @@ async def _first_of(*work: Coroutine[Any, Any, object]) -> None:
 
 
 async def _report(
-    app: GatewayApp, dealt: PassedConnections, metrics: GatewayMetrics, settings: GatewaySettings
+    app: GatewayApp, passed: PassedConnections, metrics: GatewayMetrics, settings: GatewaySettings
 ) -> None:
     """Send the number of connections, and the metrics if they are served, again and again."""
     while True:
-        dealt.send(
+        passed.send(
             {
                 "connections": app.connections,
-                "received": dealt.received,
+                "received": passed.received,
                 "why_not_ready": app.why_not_ready(),
                 "remark": app.remark(),
             }
         )
         if settings.metrics is not None:
-            await dealt.send_long("page", metrics.page())
+            await passed.send_long("page", metrics.page())
         await asyncio.sleep(REPORT_S)
 
 
-async def _answer(app: GatewayApp, metrics: GatewayMetrics, dealt: PassedConnections) -> None:
+async def _answer(app: GatewayApp, metrics: GatewayMetrics, passed: PassedConnections) -> None:
     """Send the status of this process whenever the parent asks for it."""
-    asked: asyncio.Queue[int] = asyncio.Queue()
-    dealt.on_status = asked.put_nowait
+    questions: asyncio.Queue[int] = asyncio.Queue()
+    passed.on_status = questions.put_nowait
     while True:
-        number = await asked.get()
+        number = await questions.get()
         try:
             status = await encoded({"number": number, **await process_status(app, metrics.activity)})
         except Exception:
             logger.exception("The status of this process cannot be reported")
         else:
-            await dealt.send_long("status", status)
+            await passed.send_long("status", status)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
+from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn
+from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import (
     UpstreamSchema,
     describe_configs,
@@ -26,9 +28,7 @@ from klamm.gateway.policies.facts import (
     own_configs,
     own_source,
 )
-from klamm.gateway.policies.parts import PartedApi
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import Allowed, divide, forward_in_turn, judge, verdict
 from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
@@ -179,7 +179,7 @@ class AlteredConfigs:
                 replication_factor=facts.replication_factor,
                 validate_only=request.validate_only,
             )
-            return await verdict(self._policies, ALTER_CONFIG, details, overridden, api=self._api.api_key)
+            return await ask_policy(self._policies, ALTER_CONFIG, details, overridden, api=self._api.api_key)
 
         async def override(changes: Override) -> Allowed[Resource] | Entry:
             changed = self.overridden_resource(resource, changes)
@@ -187,7 +187,7 @@ class AlteredConfigs:
             rejected = next((entry for entry in trial.responses if entry.error_code), None)
             return Allowed(part=changed) if rejected is None else rejected
 
-        return await judge(resource, ask, override, lambda error: self._api.denied(resource, error))
+        return await decide_part(resource, ask, override, lambda error: self._api.denied(resource, error))
 
 
 def config_decision(

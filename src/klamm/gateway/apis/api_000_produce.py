@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT16
-from klamm.gateway.policies.parts import in_order, replaced
+from klamm.gateway.policies.decisions import OBJECT_BYTES, effect
+from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import OBJECT_BYTES, effect
 from klamm.gateway.relay.api import AcksField, RelayedApi
 from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Forward, Reply, Wait
 from klamm.policy.answers import Throttle
@@ -300,19 +300,21 @@ class ProducedTopics:
         overrides: dict[ProduceDetails, Override] = {}
 
         async def check(checked_acks: int, overridden: Override | None) -> Override | None:
-            asked: dict[ProduceDetails, ProduceDetails] = {}
-            known: dict[Details, PolicyOutcome | None] = {}
+            changed: dict[ProduceDetails, ProduceDetails] = {}
+            remembered: dict[Details, PolicyOutcome | None] = {}
             async for question in slices.over(questions):
-                is_changed = overridden is not None and outcomes[question][1].error is None
-                details = asked[question] = replace(question, acks=checked_acks) if is_changed else question
-                known[details] = learned.get(details) or policies.known(FLOW, details)
-            decided: Mapping[Details, Any] = await learn({**learned, **known}) if None in known.values() else known
-            async for question, details in slices.over(asked.items()):
+                is_overridden = overridden is not None and outcomes[question][1].error is None
+                details = changed[question] = replace(question, acks=checked_acks) if is_overridden else question
+                remembered[details] = learned.get(details) or policies.known(FLOW, details)
+            decided: Mapping[Details, Any] = (
+                await learn({**learned, **remembered}) if None in remembered.values() else remembered
+            )
+            async for question, details in slices.over(changed.items()):
                 outcomes[question] = details, decided[details]
                 override = policies.override_of(FLOW, details, decided[details])
                 if override is not None and overridden is None:
                     overrides[question] = override
-            return _strongest(overrides.values(), acks, topics=len(asked)) if overridden is None else None
+            return _strongest(overrides.values(), acks, topics=len(changed)) if overridden is None else None
 
         async def apply(_: int, override: Override) -> None:
             nonlocal current, cause

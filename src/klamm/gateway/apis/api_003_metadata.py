@@ -13,7 +13,7 @@ trial   Missing topics are sent as CreateTopics with ``validate_only``, as the c
         numbers and defaults that the policy sees.
 judge   The policy decides on each missing topic. A denial is remembered for a moment, as in the broker.
 create  The allowed topics are created by CreateTopics, as the client and as the policy allows them, and their entries
-        replace the first. The upstream's own defaults for automatic creation may differ from what was judged.
+        replace the first. The upstream's own defaults for automatic creation may differ from what was decided on.
 ======  ================================================================================================
 
 Kafka's internal topics are left to the upstream. Versions before 4 cannot forbid the creation. For these the gateway
@@ -31,9 +31,9 @@ from klamm.configs.names import INTERNAL_TOPICS
 from klamm.gateway.apis.api_019_create_topics import decide_topic, describe_valid
 from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT32
-from klamm.gateway.policies.parts import replaced
+from klamm.gateway.policies.decisions import Allowed
+from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import Allowed
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.errors import CLUSTER_ERRORS
@@ -166,28 +166,28 @@ class RequestedTopics:
     async def _create(self, names: Sequence[str], context: FilterContext) -> dict[str, Topic]:
         """Create the topics that the policy allows; return the entries of all others."""
         remembered = self._policies.refused_creations
-        found: dict[str, Topic] = {}
+        entries: dict[str, Topic] = {}
         for name in names:
             code = remembered.answer(name, context.author)
             if code is not None:
-                found[name] = failed_topic(name, code)
-        asked = [
+                entries[name] = failed_topic(name, code)
+        missing = [
             CreateTopicsRequest.CreatableTopic(
                 name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
             )
             for name in names
-            if name not in found
+            if name not in entries
         ]
-        if not asked:
-            return found
-        trial = await context.call(CreateTopicsRequest(topics=asked, validate_only=True), CreateTopicsResponse)
+        if not missing:
+            return entries
+        trial = await context.call(CreateTopicsRequest(topics=missing, validate_only=True), CreateTopicsResponse)
         passed = {entry.name: entry for entry in trial.topics if not entry.error_code}
-        found |= _failed(trial)
-        valid = [topic for topic in asked if topic.name in passed]
+        entries |= _failed(trial)
+        valid = [topic for topic in missing if topic.name in passed]
         allowed: list[CreateTopicsRequest.CreatableTopic] = []
         for tried in await describe_valid(valid, passed, context, is_detailed=True):
             name = tried.topic.name
-            judged = await decide_topic(
+            decided = await decide_topic(
                 tried,
                 self._policies,
                 context,
@@ -195,16 +195,16 @@ class RequestedTopics:
                 is_detailed=True,
                 validate_only=False,
             )
-            if isinstance(judged, Allowed):
-                allowed.append(judged.part)
+            if isinstance(decided, Allowed):
+                allowed.append(decided.part)
             else:
-                remembered.remember(name, context.author, ErrorCode(judged.error_code))
+                remembered.remember(name, context.author, ErrorCode(decided.error_code))
                 again = remembered.answer(name, context.author)
-                found[name] = failed_topic(name, judged.error_code if again is None else again)
+                entries[name] = failed_topic(name, decided.error_code if again is None else again)
         if allowed:
             created = await context.call(CreateTopicsRequest(topics=allowed), CreateTopicsResponse)
-            found |= _failed(created)
-        return found
+            entries |= _failed(created)
+        return entries
 
 
 def _failed(response: CreateTopicsResponse) -> dict[str, Topic]:

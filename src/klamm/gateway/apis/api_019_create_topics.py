@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import NewTopic
 from klamm.gateway.apis.config_changes import config_changes
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
+from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide
+from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import default_configs, read
-from klamm.gateway.policies.parts import PartedApi
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import Allowed, divide, judge, verdict
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
@@ -168,7 +168,7 @@ async def decide_topic(
             return ApiError(properties.error_code, properties.error_message)
         details = details_of(topic, properties, context.author, validate_only=validate_only)
         async with policies.turn(CREATE_TOPIC):
-            return await verdict(policies, CREATE_TOPIC, details, overridden, api=ApiKey.CREATE_TOPICS)
+            return await ask_policy(policies, CREATE_TOPIC, details, overridden, api=ApiKey.CREATE_TOPICS)
 
     async def override(changes: Override) -> Allowed[Topic] | Entry:
         nonlocal properties
@@ -181,41 +181,41 @@ async def decide_topic(
         properties = tried.properties
         return Allowed(part=changed, entry=entry)
 
-    return await judge(valid.topic, ask, override, lambda error: _PARTS.denied(valid.topic, error))
+    return await decide_part(valid.topic, ask, override, lambda error: _PARTS.denied(valid.topic, error))
 
 
 async def describe_valid(
-    asked: Collection[Topic], passed: Mapping[str, Entry], context: FilterContext, *, is_detailed: bool
+    topics: Collection[Topic], passed: Mapping[str, Entry], context: FilterContext, *, is_detailed: bool
 ) -> list[TriedTopic]:
     """Return valid topics with their properties, which the upstream knows, in the given order.
 
     Args:
-        asked: Valid topics.
+        topics: Valid topics.
         passed: Their entries in the response to the trial.
         context: Context of the request.
         is_detailed: Whether the version of that response has the numbers and the configs of a topic.
     """
     answered = dict(passed)
-    if asked and not is_detailed:
-        again = CreateTopicsRequest(topics=list(asked), validate_only=True)
+    if topics and not is_detailed:
+        again = CreateTopicsRequest(topics=list(topics), validate_only=True)
         newest = await context.call(again, CreateTopicsResponse)
         answered |= {entry.name: entry for entry in newest.topics if not entry.error_code}
-    found = {topic.name: valid_topic(answered[topic.name]) for topic in asked}
-    rest = [topic for topic in asked if found[topic.name] is None]
+    valid = {topic.name: valid_topic(answered[topic.name]) for topic in topics}
+    rest = [topic for topic in topics if valid[topic.name] is None]
     described = await _described_by_gateway(rest, context)
-    return [TriedTopic(topic=topic, properties=found[topic.name] or described[topic.name]) for topic in asked]
+    return [TriedTopic(topic=topic, properties=valid[topic.name] or described[topic.name]) for topic in topics]
 
 
 async def _described_by_gateway(
-    asked: Collection[Topic], context: FilterContext
+    topics: Collection[Topic], context: FilterContext
 ) -> Mapping[str, ValidTopic | KafkaApiError]:
     """Return the properties of topics whose configs the client may not describe, or the reason why they are unknown."""
-    if not asked:
+    if not topics:
         return {}
     try:
         defaults = await default_configs(context.admin)
     except KafkaApiError as error:
-        return {topic.name: error.with_traceback(None) for topic in asked}
+        return {topic.name: error.with_traceback(None) for topic in topics}
     numbers = await read(
         context.admin.create_topics(
             [
@@ -225,12 +225,12 @@ async def _described_by_gateway(
                     topic.replication_factor,
                     replicas_assignments={each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
                 )
-                for topic in asked
+                for topic in topics
             ],
             validate_only=True,
         )
     )
-    return {topic.name: _with_numbers(topic, numbers[topic.name], defaults) for topic in asked}
+    return {topic.name: _with_numbers(topic, numbers[topic.name], defaults) for topic in topics}
 
 
 def _with_numbers(

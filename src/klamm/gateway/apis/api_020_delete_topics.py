@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.apis.config_changes import config_changes
 from klamm.gateway.history.before import described_configs, described_topics
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
+from klamm.gateway.policies.decisions import denial, forward_in_turn
+from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
-from klamm.gateway.policies.parts import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
@@ -56,7 +56,7 @@ _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not 
 
 
 @dataclass(frozen=True, slots=True)
-class WantedDeletion:
+class RequestedDeletion:
     """One entry of the request."""
 
     name: str | None
@@ -74,35 +74,35 @@ class WantedDeletion:
         return (self.name is None) != (self.topic_id == ZERO_UUID)
 
 
-def wanted_of(request: DeleteTopicsRequest, api_version: int) -> list[WantedDeletion]:
+def deletions_of(request: DeleteTopicsRequest, api_version: int) -> list[RequestedDeletion]:
     """Return the entries of a request."""
     if api_version >= _STATES_SINCE:
-        return [WantedDeletion(topic.name, topic.topic_id) for topic in request.topics]
-    return [WantedDeletion(name) for name in request.topic_names]
+        return [RequestedDeletion(topic.name, topic.topic_id) for topic in request.topics]
+    return [RequestedDeletion(name) for name in request.topic_names]
 
 
-def judged_of(wanted: Iterable[WantedDeletion]) -> list[WantedDeletion]:
+def valid_deletions(requested: Iterable[RequestedDeletion]) -> list[RequestedDeletion]:
     """Return the entries that a policy must decide on: those that the upstream does not reject in any case."""
-    entries = list(wanted)
+    entries = list(requested)
     counts = Counter(entry.key for entry in entries if entry.is_valid)
     return [entry for entry in entries if entry.is_valid and counts[entry.key] == 1]
 
 
-def with_wanted(
-    request: DeleteTopicsRequest, wanted: Sequence[WantedDeletion], api_version: int
+def with_deletions(
+    request: DeleteTopicsRequest, requested: Sequence[RequestedDeletion], api_version: int
 ) -> DeleteTopicsRequest:
     """Return a request for some of its entries."""
     if api_version >= _STATES_SINCE:
-        states = [DeleteTopicsRequest.DeleteTopicState(name=each.name, topic_id=each.topic_id) for each in wanted]
+        states = [DeleteTopicsRequest.DeleteTopicState(name=each.name, topic_id=each.topic_id) for each in requested]
         return replaced(request, topics=states)
-    return replaced(request, topic_names=[each.name for each in wanted if each.name is not None])
+    return replaced(request, topic_names=[each.name for each in requested if each.name is not None])
 
 
-def denied_entry(wanted: WantedDeletion, topic: TopicFacts | None, error: ApiError) -> Entry:
+def denied_entry(requested: RequestedDeletion, topic: TopicFacts | None, error: ApiError) -> Entry:
     """Return the entry of a topic that is not deleted. ``topic`` is None if it is unknown or must not be shown."""
     return Entry(
-        name=wanted.name if topic is None else topic.name,
-        topic_id=wanted.topic_id if topic is None else topic.topic_id,
+        name=requested.name if topic is None else topic.name,
+        topic_id=requested.topic_id if topic is None else topic.topic_id,
         error_code=error.error_code,
         error_message=error.error_message,
     )
@@ -122,28 +122,26 @@ class DeletedTopics:
 
     async def handle(self, request: DeleteTopicsRequest, context: FilterContext) -> DeleteTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""
-        wanted = wanted_of(request, context.api_version)
-        judged = judged_of(wanted)
-        names = await names_of([entry.topic_id for entry in judged if entry.name is None], context)
-        async with self._turns.of_topics(
-            [*names.values(), *(entry.name for entry in judged if entry.name is not None)]
-        ):
-            known, settled = await _describe(judged, names, context)
-            for entry, topic in known.items():
+        requested = deletions_of(request, context.api_version)
+        valid = valid_deletions(requested)
+        names = await names_of([entry.topic_id for entry in valid if entry.name is None], context)
+        async with self._turns.of_topics([*names.values(), *(entry.name for entry in valid if entry.name is not None)]):
+            topics, rejected = await _describe(valid, names, context)
+            for entry, topic in topics.items():
                 error = await self._denial(topic, context)
                 if error is not None:
-                    settled[entry] = denied_entry(entry, topic, error)
-            rest = [entry for entry in wanted if entry not in settled]
+                    rejected[entry] = denied_entry(entry, topic, error)
+            rest = [entry for entry in requested if entry not in rejected]
             real = DeleteTopicsResponse()
             if rest:
-                kept = with_wanted(request, rest, context.api_version) if settled else request
+                kept = with_deletions(request, rest, context.api_version) if rejected else request
                 real = await forward_in_turn(kept, context)
-        if settled:
-            settled |= await _unauthorized(settled, known, context)
-        ids = {each.topic_id for each in wanted if each.name is None}
+        if rejected:
+            rejected |= await _unauthorized(rejected, topics, context)
+        ids = {each.topic_id for each in requested if each.name is None}
         entries = in_order(
-            [each.key for each in wanted],
-            [*settled.values(), *real.responses],
+            [each.key for each in requested],
+            [*rejected.values(), *real.responses],
             lambda entry: entry.topic_id if entry.topic_id in ids else entry.name,
         )
         return replaced(real, responses=entries)
@@ -154,25 +152,25 @@ class DeletedTopics:
 
 
 async def _describe(
-    judged: Collection[WantedDeletion], names: Mapping[UUID, str], context: FilterContext
-) -> tuple[dict[WantedDeletion, TopicFacts], dict[WantedDeletion, Entry]]:
+    valid: Collection[RequestedDeletion], names: Mapping[UUID, str], context: FilterContext
+) -> tuple[dict[RequestedDeletion, TopicFacts], dict[RequestedDeletion, Entry]]:
     """Return the topics of the entries, and the responses for those that do not exist or cannot be read."""
-    found: dict[WantedDeletion, TopicFacts] = {}
-    failed: dict[WantedDeletion, Entry] = {}
+    topics: dict[RequestedDeletion, TopicFacts] = {}
+    failed: dict[RequestedDeletion, Entry] = {}
     described = await describe_topics(
-        context.admin, [*(entry.name for entry in judged if entry.name is not None), *names.values()]
+        context.admin, [*(entry.name for entry in valid if entry.name is not None), *names.values()]
     )
-    for entry in judged:
+    for entry in valid:
         name = entry.name if entry.name is not None else names.get(entry.topic_id)
         topic = None if name is None else described[name]
         # A topic that was created again under the same name is another topic.
         if isinstance(topic, TopicFacts) and entry.topic_id in {ZERO_UUID, topic.topic_id}:
-            found[entry] = topic
+            topics[entry] = topic
         elif isinstance(topic, KafkaApiError) and not isinstance(topic, UnknownTopicOrPartitionError):
             failed[entry] = denied_entry(entry, None, ApiError(topic.error_code, topic.error_message))
         else:
             failed[entry] = denied_entry(entry, None, _UNKNOWN_ID if entry.name is None else _UNKNOWN_NAME)
-    return found, failed
+    return topics, failed
 
 
 async def names_of(ids: Collection[UUID], context: FilterContext) -> dict[UUID, str]:
@@ -192,11 +190,11 @@ async def names_of(ids: Collection[UUID], context: FilterContext) -> dict[UUID, 
 
 
 async def _unauthorized(
-    settled: Mapping[WantedDeletion, Entry], known: Mapping[WantedDeletion, TopicFacts], context: FilterContext
-) -> dict[WantedDeletion, Entry]:
+    rejected: Mapping[RequestedDeletion, Entry], topics: Mapping[RequestedDeletion, TopicFacts], context: FilterContext
+) -> dict[RequestedDeletion, Entry]:
     """Return the entries of denied topics that the client has no right to delete, with the authorization error."""
-    names = {topic.name for entry, topic in known.items() if entry in settled}
-    names |= {entry.name for entry in settled if entry.name is not None}
+    names = {topic.name for entry, topic in topics.items() if entry in rejected}
+    names |= {entry.name for entry in rejected if entry.name is not None}
     if not names or await _may_delete_all(context):
         return {}
     request = MetadataRequest(
@@ -205,18 +203,18 @@ async def _unauthorized(
         include_topic_authorized_operations=True,
     )
     seen = {topic.name: topic for topic in (await context.call(request, MetadataResponse)).topics}
-    found = {}
-    for entry in settled:
-        topic = known.get(entry)
+    entries = {}
+    for entry in rejected:
+        topic = topics.get(entry)
         name = entry.name if topic is None else topic.name
         if name is None or name not in seen:
             continue
         may_describe = seen[name].error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if not may_describe:
-            found[entry] = denied_entry(entry, None, _DENIED)
+            entries[entry] = denied_entry(entry, None, _DENIED)
         elif topic is not None and not seen[name].topic_authorized_operations & _MAY_DELETE:
-            found[entry] = denied_entry(entry, topic, _DENIED)
-    return found
+            entries[entry] = denied_entry(entry, topic, _DENIED)
+    return entries
 
 
 async def _may_delete_all(context: FilterContext) -> bool:
@@ -245,10 +243,10 @@ class TopicBefore:
 
 async def _read_deleted(request: DeleteTopicsRequest, context: FilterContext) -> Mapping[str | UUID, TopicBefore]:
     """Return the topics that a request names, by the name or the id that it has for them."""
-    wanted = [each for each in wanted_of(request, context.api_version) if each.is_valid]
-    ids = [each.topic_id for each in wanted if each.name is None]
+    requested = [each for each in deletions_of(request, context.api_version) if each.is_valid]
+    ids = [each.topic_id for each in requested if each.name is None]
     by_id = await names_of(ids, context) if ids else {}
-    names: dict[str | UUID, str] = {each.name: each.name for each in wanted if each.name is not None}
+    names: dict[str | UUID, str] = {each.name: each.name for each in requested if each.name is not None}
     names.update(by_id.items())
     described = await described_topics(context.admin, names.values())
     configs = await described_configs(context.admin, {(ResourceType.TOPIC, name): None for name in described})

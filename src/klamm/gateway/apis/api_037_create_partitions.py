@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.history.before import described_topics
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
+from klamm.gateway.policies.decisions import Allowed, denial, divide
+from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.parts import PartedApi
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import Allowed, denial, divide
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.gateway.policies.decisions import denial, forward_in_turn
+from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.parts import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
-from klamm.gateway.policies.verdicts import denial, forward_in_turn
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.policy.kinds import CREATE_PARTITIONS
@@ -44,15 +44,15 @@ PartitionEntry = AlterPartitionReassignmentsResponse.ReassignablePartitionRespon
 
 def resized(topic: Asked, current: TopicFacts) -> dict[int, Sequence[int]]:
     """Return the new replicas of the partitions whose number of replicas a reassignment would change."""
-    found: dict[int, Sequence[int]] = {}
+    changed: dict[int, Sequence[int]] = {}
     for each in topic.partitions:
         index, replicas = each.partition_index, each.replicas
         running = current.reassigning.get(index)
         if replicas is None and running is not None:
             replicas = [replica for replica in running.replicas if replica not in running.adding_replicas]
         if replicas is not None and index < len(current.replicas) and len(replicas) != len(current.replicas[index]):
-            found[index] = replicas
-    return found
+            changed[index] = replicas
+    return changed
 
 
 def without_partitions(
@@ -106,10 +106,10 @@ class AlteredReassignments:
     ) -> AlterPartitionReassignmentsResponse:
         """Return one entry per partition. A request with nothing left is forwarded too: it has authorization errors."""
         async with self._turns.of_topics(topic.name for topic in request.topics):
-            known = await describe_topics(context.admin, [topic.name for topic in request.topics], with_configs=True)
+            topics = await describe_topics(context.admin, [topic.name for topic in request.topics], with_configs=True)
             denied: dict[str, dict[int, ApiError]] = {}
             for topic in request.topics:
-                indexes, error = await self._denial(topic, known[topic.name], context)
+                indexes, error = await self._denial(topic, topics[topic.name], context)
                 if error is not None:
                     denied.setdefault(topic.name, {}).update(dict.fromkeys(indexes, error))
             kept = without_partitions(request, denied) if denied else request

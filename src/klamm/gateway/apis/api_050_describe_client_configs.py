@@ -40,8 +40,8 @@ async def describe(
             return [await _resolve(service, request, context)]
         require(is_allowed=is_allowed)
         check_parts(request.components, "components of a filter")
-        found = service.describe(parse_filter(components_of(request), strict=request.strict))
-        return await TimeSlice().listed(described_entry(described) for described in found)
+        matching = service.describe(parse_filter(components_of(request), strict=request.strict))
+        return await TimeSlice().listed(described_entry(described) for described in matching)
 
     entries, error = await attempt(step, api=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
     return DescribeClientConfigsResponse(

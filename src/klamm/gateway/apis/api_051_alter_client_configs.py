@@ -90,13 +90,13 @@ def credential_changes(
 
 
 def _old_credential(
-    known: tuple[ScramCredentialInfo, ...] | KafkaApiError | None, mechanism: ScramMechanism
+    credentials: tuple[ScramCredentialInfo, ...] | KafkaApiError | None, mechanism: ScramMechanism
 ) -> str | None:
-    if isinstance(known, KafkaApiError) and known.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+    if isinstance(credentials, KafkaApiError) and credentials.error_code == ErrorCode.RESOURCE_NOT_FOUND:
         return None
-    if known is None or isinstance(known, KafkaApiError):
+    if credentials is None or isinstance(credentials, KafkaApiError):
         return UNKNOWN
-    return next((shown_credential(info.iterations) for info in known if info.mechanism is mechanism), None)
+    return next((shown_credential(info.iterations) for info in credentials if info.mechanism is mechanism), None)
 
 
 def client_config_filter(service: UpstreamClientConfigs) -> Filter:

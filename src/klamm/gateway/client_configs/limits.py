@@ -43,15 +43,15 @@ def narrowed(own: Mapping[str, int], brokers: Sequence[Mapping[str, int]]) -> di
         own: Limits in the gateway's settings. A pair of them outside the limits of the brokers is ignored.
         brokers: Limits of each broker. Missing ones have Kafka's defaults. Without brokers, the settings apply.
     """
-    found = {**_DEFAULTS, **own}
+    merged = {**_DEFAULTS, **own}
     if not brokers:
-        return found
+        return merged
     for least, most in _PAIRS:
         low = max(limits.get(least, _DEFAULTS[least]) for limits in brokers)
         high = min(limits.get(most, _DEFAULTS[most]) for limits in brokers)
         own_low, own_high = max(low, own.get(least, low)), min(high, own.get(most, high))
-        found |= {least: own_low, most: own_high} if own_low <= own_high else {least: low, most: high}
-    return found
+        merged |= {least: own_low, most: own_high} if own_low <= own_high else {least: low, most: high}
+    return merged
 
 
 class UpstreamLimits:
@@ -110,9 +110,9 @@ class UpstreamLimits:
             self._is_denied = True
             return
         self._is_denied = False
-        found = narrowed(self._settings.own_limits, brokers)
-        if found != self._found:
-            self._found = found
+        values = narrowed(self._settings.own_limits, brokers)
+        if values != self._found:
+            self._found = values
             self.on_change()
 
     async def _keep_reading(self, admin: AdminClient) -> None:

@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 _ALTER_TIMEOUT_S: Final = 25.0
 _READ_BACK_S: Final = 10.0
-_MOST_ENTRIES: Final = 2_000
+_MAX_ENTRIES: Final = 2_000
 """Entries of requests that are written together. A larger request is written alone."""
 _FIRST_BACKOFF_S: Final = 0.02
 _LAST_BACKOFF_S: Final = 1.0
@@ -246,7 +246,7 @@ class ClientConfigStore:
         count = 0
         for pending in self._pending:
             count += len(pending.entries)
-            if some and count > _MOST_ENTRIES:
+            if some and count > _MAX_ENTRIES:
                 break
             if not pending.outcome.done():
                 some.append(pending)

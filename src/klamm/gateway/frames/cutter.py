@@ -1,13 +1,13 @@
 """Sans-I/O cutter of a byte stream into frames, of which most are passed on unread.
 
-A judge looks at the first bytes of each frame and decides:
+A function looks at the first bytes of each frame and decides:
 
 ========  =============================================================================================================
-CutVerdict   Meaning of the number
+Action    Meaning of the number
 ========  =============================================================================================================
 PASS      The frame of so many bytes, size included, is passed on as it arrives. It is never kept.
-NEED      The judge must see so many bytes of the frame before it can decide. They are kept until then.
-TAKE      So many bytes are complete and removed from the stream; the pieces of the verdict take their place.
+NEED      The function must see so many bytes of the frame before it can decide. They are kept until then.
+TAKE      So many bytes are complete and removed from the stream; the pieces take their place.
 STOP      Nothing more may be cut at present. The rest of the chunk is kept until ``resume``.
 ========  =============================================================================================================
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Piece: TypeAlias = "bytes | bytearray | memoryview"
 
 
-class CutVerdict(IntEnum):
+class CutAction(IntEnum):
     """Decision about the first bytes of a frame."""
 
     PASS = 0
@@ -34,19 +34,20 @@ class CutVerdict(IntEnum):
     STOP = 3
 
 
-Judgement: TypeAlias = "tuple[CutVerdict, int, Sequence[Piece]]"
-Judge: TypeAlias = "Callable[[memoryview, int, int], Judgement]"
+Cut: TypeAlias = "tuple[CutAction, int, Sequence[Piece]]"
+"""Action, its number, and the pieces that take the place of the bytes."""
+Decide: TypeAlias = "Callable[[memoryview, int, int], Cut]"
 """Takes the chunk, the position of a frame in it and the number of available bytes from there on."""
-PassRun: TypeAlias = "Callable[[memoryview, int, int], int]"
+EndOfRun: TypeAlias = "Callable[[memoryview, int, int], int]"
 """Takes the chunk, the position of a frame in it and the position after the available bytes. Returns the position after
-the frames that pass without a judgement: beyond the available bytes if the last of them is incomplete, the position of
+the run of frames that pass without a decision: beyond the available bytes if the last of them is incomplete, that of
 the frame if there are none.
 """
 
-PASS: Final = CutVerdict.PASS
-NEED: Final = CutVerdict.NEED
-TAKE: Final = CutVerdict.TAKE
-STOP: Final = CutVerdict.STOP
+PASS: Final = CutAction.PASS
+NEED: Final = CutAction.NEED
+TAKE: Final = CutAction.TAKE
+STOP: Final = CutAction.STOP
 DEFAULT_HELD_BYTES: Final = 256 * 1024 * 1024
 _SMALL_BYTES: Final = 64 * 1024
 
@@ -58,13 +59,13 @@ class HeldBudget:
     milliseconds, so this one belongs to a client that does not send the rest.
 
     Args:
-        most_bytes: Limit in bytes. Frames of up to 64 KiB do not count.
+        max_bytes: Limit in bytes. Frames of up to 64 KiB do not count.
     """
 
-    __slots__ = ("_most_bytes", "_unfinished", "held_bytes")
+    __slots__ = ("_max_bytes", "_unfinished", "held_bytes")
 
-    def __init__(self, most_bytes: int = DEFAULT_HELD_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = DEFAULT_HELD_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._unfinished: dict[FrameCutter, None] = {}
         """Cutters that keep a part of a frame, oldest first."""
         self.held_bytes = 0
@@ -85,10 +86,10 @@ class HeldBudget:
             return
         if unfinished is not None:
             self._unfinished[unfinished] = None
-        while self.held_bytes > self._most_bytes:
+        while self.held_bytes > self._max_bytes:
             oldest = next(iter(self._unfinished), None)
             if oldest is None or oldest is unfinished:
-                raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._most_bytes} bytes")
+                raise ProtocolError(f"Unfinished and decoded frames of all connections exceed {self._max_bytes} bytes")
             oldest.give_up()
 
     def forget(self, cutter: FrameCutter) -> None:
@@ -96,7 +97,7 @@ class HeldBudget:
         self._unfinished.pop(cutter, None)
 
 
-def _pass_none(_chunk: memoryview, position: int, _end: int) -> int:
+def _no_run(_chunk: memoryview, position: int, _end: int) -> int:
     return position
 
 
@@ -104,31 +105,31 @@ class FrameCutter:
     """Cutter of one direction of one connection.
 
     Args:
-        judge: Decides about each frame that does not pass without a judgement.
+        decide: Function that decides about each frame outside of a run.
         budget: Budget of the bytes that all cutters keep.
-        pass_run: Finds the frames that pass without a judgement.
+        end_of_run: Function that finds runs of frames that pass without a decision.
         on_given_up: Called when the rest of a frame has not arrived and others need the memory. It closes the
             connection.
     """
 
-    __slots__ = ("_budget", "_held", "_judge", "_left", "_on_given_up", "_pass_run", "_wanted", "is_stopped")
+    __slots__ = ("_budget", "_decide", "_end_of_run", "_held", "_left", "_on_given_up", "_wanted", "is_stopped")
 
     def __init__(
         self,
-        judge: Judge,
+        decide: Decide,
         budget: HeldBudget,
-        pass_run: PassRun = _pass_none,
+        end_of_run: EndOfRun = _no_run,
         on_given_up: Callable[[], None] = lambda: None,
     ) -> None:
-        self._judge = judge
+        self._decide = decide
         self._on_given_up = on_given_up
-        self._pass_run = pass_run
+        self._end_of_run = end_of_run
         self._budget = budget
         self._left = 0
         self._held = bytearray()
         self._wanted = 0
         self.is_stopped = False
-        """Whether the judge stopped the stream."""
+        """Whether the stream is stopped (``STOP``)."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -142,7 +143,7 @@ class FrameCutter:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Number of bytes kept of a frame that must be complete before it is judged."""
+        """Number of bytes kept of a frame that must be complete before it is decided on."""
         return 0 if self.is_stopped else len(self._held)
 
     def give_up(self) -> None:
@@ -154,7 +155,7 @@ class FrameCutter:
         """Add bytes of the stream and append the bytes to pass on to ``out``. Slices of ``chunk`` are not copied.
 
         Raises:
-            ProtocolError: The judge rejects a frame, or the budget of kept bytes is exceeded.
+            ProtocolError: A frame is rejected, or the budget of kept bytes is exceeded.
         """
         if self._held or self.is_stopped:
             before = len(self._held)
@@ -164,7 +165,7 @@ class FrameCutter:
                 return
             chunk = self._unhold()
         end, position = len(chunk), self._left
-        if position < end and (position := self._pass_run(chunk, position, end)) < end:
+        if position < end and (position := self._end_of_run(chunk, position, end)) < end:
             self._cut(chunk, position, out)
         else:
             self._left = position - end
@@ -194,18 +195,18 @@ class FrameCutter:
         """Cut a chunk of which all bytes before a position pass."""
         end, start = len(chunk), 0
         self._left = 0
-        while position < end and (position := self._pass_run(chunk, position, end)) < end:
+        while position < end and (position := self._end_of_run(chunk, position, end)) < end:
             try:
-                verdict, count, pieces = self._judge(chunk, position, end - position)
+                action, count, pieces = self._decide(chunk, position, end - position)
             except ProtocolError:
                 _append(chunk, start, position, out)  # the frames before it are passed on
                 raise
-            if verdict is PASS:
+            if action is PASS:
                 position += count
                 continue
             _append(chunk, start, position, out)
-            if verdict is not TAKE:
-                self._hold(chunk[position:], count, stopped=verdict is STOP)
+            if action is not TAKE:
+                self._hold(chunk[position:], count, stopped=action is STOP)
                 return
             out.extend(pieces)
             position = start = position + count

@@ -56,14 +56,14 @@ BEGINNING_AT: Final = 12
 """Position after the correlation id, from which on the beginnings of requests are compared."""
 
 
-class Precedent:
+class ForwardedRequest:
     """A request that was forwarded unread.
 
     Args:
         head: Header of the request.
         beginning: Bytes after the correlation id: the client id, and of a Produce request all up to ``acks``.
         count_key: Key of its counter.
-        most_bytes: Maximum size of a request in bytes.
+        max_bytes: Maximum size of a request in bytes.
         acks: Acks of a Produce request, None for other APIs. With 0 there is no response.
         on_response: Function that treats the response; None to relay it unread.
     """
@@ -73,8 +73,8 @@ class Precedent:
         "_has_response",
         "_kind",
         "_layout",
-        "_least_bytes",
-        "_most_bytes",
+        "_max_bytes",
+        "_min_bytes",
         "_on_response",
         "acks",
         "api_key",
@@ -87,7 +87,7 @@ class Precedent:
         head: RequestHead,
         beginning: bytes,
         count_key: tuple[int, str | None],
-        most_bytes: int,
+        max_bytes: int,
         *,
         acks: int | None,
         on_response: OnResponse | None,
@@ -95,8 +95,8 @@ class Precedent:
         self._layout = Struct(f">ihhi{len(beginning)}s")
         self._kind = head.api_key, head.api_version
         self._beginning = beginning
-        self._least_bytes = self._layout.size
-        self._most_bytes = most_bytes
+        self._min_bytes = self._layout.size
+        self._max_bytes = max_bytes
         self._has_response = acks != 0
         self._on_response = on_response
         self.api_key = head.api_key
@@ -125,13 +125,13 @@ class Precedent:
         """
         unpack, beginning, on_response = self._layout.unpack_from, self._beginning, self._on_response
         api_key, api_version = self._kind
-        least_bytes, most_bytes = self._least_bytes, self._most_bytes
+        min_bytes, max_bytes = self._min_bytes, self._max_bytes
         is_queued = self._has_response and exchanges is not None
-        last = end - least_bytes
+        last = end - min_bytes
         count = 0
         while position <= last and count < most:
-            size, key, version, correlation_id, found = unpack(chunk, position)
-            if found != beginning or key != api_key or version != api_version or not least_bytes <= size <= most_bytes:
+            size, key, version, correlation_id, start = unpack(chunk, position)
+            if start != beginning or key != api_key or version != api_version or not min_bytes <= size <= max_bytes:
                 break
             if is_queued and exchanges is not None:
                 exchanges.append(

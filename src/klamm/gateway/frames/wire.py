@@ -20,7 +20,7 @@ RESPONSE_HEAD: Final = struct.Struct(">ii")
 SIZE_BYTES: Final = 4
 INT32: Final = struct.Struct(">i")
 INT16: Final = struct.Struct(">h")
-_MOST_ID_BYTES: Final = 32_767
+_MAX_ID_BYTES: Final = 32_767
 
 
 class RequestHead(NamedTuple):
@@ -94,7 +94,7 @@ def request_frame(request: Message, api_version: int, correlation_id: int, clien
         ProtocolError: The client id is too long, because it was received with many bytes that are not UTF-8.
     """
     encoded_id = None if client_id is None else client_id.encode()
-    if encoded_id is not None and len(encoded_id) > _MOST_ID_BYTES:
+    if encoded_id is not None and len(encoded_id) > _MAX_ID_BYTES:
         raise ProtocolError(f"A client id of {len(encoded_id)} bytes cannot be forwarded")
     head = REQUEST_HEAD.pack(
         0, request.API_KEY, api_version, correlation_id, -1 if encoded_id is None else len(encoded_id)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 READ_S: Final = 5.0
 """Seconds that a change may wait for a response with the state before it."""
-MOST_READ_S: Final = 10.0
+MAX_READ_S: Final = 10.0
 """Seconds for all responses together. Only requests for thousands of resources need more than one."""
 _AT_ONCE: Final = 500
 """Number of resources in one request. A response with the configs of more topics would hold up all other work."""
@@ -53,8 +53,8 @@ async def described_configs(
         keys = {each: names[each] for each in some}
         return admin.describe_configs(keys, include_synonyms=include_synonyms, is_current=True)
 
-    found = await _in_time(look_up, names)
-    return {(int(resource.type), resource.name): configs for resource, configs in found.items()}
+    described = await _in_time(look_up, names)
+    return {(int(resource.type), resource.name): configs for resource, configs in described.items()}
 
 
 async def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -100,18 +100,18 @@ async def _in_time(
     look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key]
 ) -> dict[Key, Value]:
     """Return the values that can be read. The first request without a response in time is the last one."""
-    found: dict[Key, Value] = {}
+    values: dict[Key, Value] = {}
     clock = asyncio.get_running_loop().time
-    deadline = clock() + MOST_READ_S
+    deadline = clock() + MAX_READ_S
     try:
         remaining = iter(keys)
         while some := list(islice(remaining, _AT_ONCE)):
             async with asyncio.timeout_at(min(clock() + READ_S, deadline)):
                 read = await outcomes(look_up(some))
-                found |= {key: each for key, each in read.items() if not isinstance(each, KafkaApiError)}
+                values |= {key: each for key, each in read.items() if not isinstance(each, KafkaApiError)}
     except CLUSTER_ERRORS as error:
         _log(error)
-    return found
+    return values
 
 
 def _log(error: Exception) -> None:

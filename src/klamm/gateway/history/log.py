@@ -80,8 +80,8 @@ def read_change_history(
         InternalTopicGoneError: The cluster has no such topic, or the principal may not describe it.
         ConnectionLostError: A topic cannot be read.
     """
-    found = [_newest(settings, topic, resource, limit) for topic in topics]
-    merged = heapq.merge(*found, key=lambda entry: entry.at_ms, reverse=True)
+    newest = [_newest(settings, topic, resource, limit) for topic in topics]
+    merged = heapq.merge(*newest, key=lambda entry: entry.at_ms, reverse=True)
     return tuple(islice(merged, limit))
 
 

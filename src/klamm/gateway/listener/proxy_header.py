@@ -7,7 +7,7 @@ returns the number of bytes to read next, never more than belong to the header.
 Version       Form                                                        Limit
 ============  ==========================================================  ============================================
 1             ``PROXY TCP4 SOURCE DESTINATION PORT PORT`` and CR LF       107 bytes
-2             Signature, command, family, length, addresses, extensions   ``MOST_V2_BYTES``
+2             Signature, command, family, length, addresses, extensions   ``MAX_V2_BYTES``
 ============  ==========================================================  ============================================
 
 A header without an address of the client (``UNKNOWN``, ``LOCAL``, Unix sockets) leaves the address of the connection in
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
-MOST_V1_BYTES: Final = 107
-MOST_V2_BYTES: Final = 4096
+MAX_V1_BYTES: Final = 107
+MAX_V2_BYTES: Final = 4096
 """Longest header of version 2 that is read. Load balancers send some hundred bytes."""
 _V1: Final = re.compile(
     rb"PROXY (?:UNKNOWN(?: [^\r\n]*)?|(?P<family>TCP4|TCP6) (?P<source>[0-9a-fA-F.:]+) (?P<target>[0-9a-fA-F.:]+)"
     rb" (?P<port>0|[1-9]\d{0,4}) (?P<target_port>0|[1-9]\d{0,4}))\r\n"
 )
 _V2: Final = struct.Struct(">12sBBH")
-_LEAST_V1_REST: Final = 2
+_MIN_V1_REST: Final = 2
 _LOCAL: Final = 0x20
 _PROXIED: Final = 0x21
 _ADDRESS_BYTES: Final = {0x00: 0, 0x11: 4, 0x12: 4, 0x21: 16, 0x22: 16, 0x31: 108, 0x32: 108}
@@ -45,7 +45,7 @@ _TCP: Final = (0x11, 0x21)
 _UNIX: Final = (0x31, 0x32)
 _EXTENSION: Final = struct.Struct(">BH")
 _CHECKSUM: Final = 0x03
-_MOST_PORT: Final = 65_535
+_MAX_PORT: Final = 65_535
 
 
 class ProxyHeader:
@@ -81,10 +81,10 @@ class ProxyHeader:
     def _receive_v1(self, kept: bytes) -> None:
         if kept.endswith(b"\r\n"):
             self.source = _v1_source(kept)
-        elif len(kept) >= MOST_V1_BYTES:
-            raise ProtocolError(f"The header of the PROXY protocol is longer than {MOST_V1_BYTES} bytes")
+        elif len(kept) >= MAX_V1_BYTES:
+            raise ProtocolError(f"The header of the PROXY protocol is longer than {MAX_V1_BYTES} bytes")
         else:
-            self.wanted = 1 if kept.endswith(b"\r") else min(_LEAST_V1_REST, MOST_V1_BYTES - len(kept))
+            self.wanted = 1 if kept.endswith(b"\r") else min(_MIN_V1_REST, MAX_V1_BYTES - len(kept))
 
     def _receive_v2(self, kept: bytes) -> None:
         if len(kept) < _V2.size:
@@ -93,8 +93,8 @@ class ProxyHeader:
         _, command, family, length = _V2.unpack_from(kept)
         if command not in (_LOCAL, _PROXIED):
             raise ProtocolError(f"The header of the PROXY protocol has the unknown command 0x{command:02x}")
-        if _V2.size + length > MOST_V2_BYTES:
-            raise ProtocolError(f"The header of the PROXY protocol is longer than {MOST_V2_BYTES} bytes")
+        if _V2.size + length > MAX_V2_BYTES:
+            raise ProtocolError(f"The header of the PROXY protocol is longer than {MAX_V2_BYTES} bytes")
         self.wanted = _V2.size + length - len(kept)
         if not self.wanted:
             self.source = _v2_source(kept, command, family)
@@ -112,8 +112,8 @@ def _v1_source(line: bytes) -> tuple[str, int] | None:
         expected(match["target"].decode())
     except ValueError as error:
         raise ProtocolError("The header of the PROXY protocol has an invalid address") from error
-    if max(int(match["port"]), int(match["target_port"])) > _MOST_PORT:
-        raise ProtocolError(f"The header of the PROXY protocol has a port above {_MOST_PORT}")
+    if max(int(match["port"]), int(match["target_port"])) > _MAX_PORT:
+        raise ProtocolError(f"The header of the PROXY protocol has a port above {_MAX_PORT}")
     return str(source), int(match["port"])
 
 

@@ -62,12 +62,12 @@ class ScramUsers:
         password = self._passwords.get(mechanism, {}).get(user_name)
         if password is None:
             return None
-        known = self._credentials.get((user_name, mechanism))
-        if known is None:
+        credential = self._credentials.get((user_name, mechanism))
+        if credential is None:
             salt = secrets.token_bytes(_SALT_BYTES)
             salted = salt_password(mechanism, password, salt=salt, iterations=MIN_ITERATIONS)
-            known = credential_from_salted_password(
+            credential = credential_from_salted_password(
                 mechanism, salted_password=salted, salt=salt, iterations=MIN_ITERATIONS
             )
-            self._credentials[user_name, mechanism] = known
-        return known
+            self._credentials[user_name, mechanism] = credential
+        return credential

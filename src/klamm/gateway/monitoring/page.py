@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from klamm.page.views import Document
 
 GATEWAY_PAGE: Final = "/gateway.json"
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 """Client ids that a warning names."""
 _STATES: Final = {"up": "good", "not listed": "bad"}
 _NOTE: Final = (
@@ -122,8 +122,8 @@ class GatewayPage:
 
     async def _clients_document(self, _query: Query) -> Document:
         status = await self._status()
-        found = clients_document(status["clients"], at_ms=wall_clock_ms())
-        return {**found, "left_out": status["clients_left_out"], "silent_processes": status["silent"]}
+        document = clients_document(status["clients"], at_ms=wall_clock_ms())
+        return {**document, "left_out": status["clients_left_out"], "silent_processes": status["silent"]}
 
     async def _policies_document(self, _query: Query) -> Document:
         status = await self._status()
@@ -143,8 +143,8 @@ class GatewayPage:
             topics = [
                 {**topic, "configs": [each for each in topic["configs"] or () if each["is_own"]]} for topic in topics
             ]
-        found = topics_document(topics, total=len(names), first=first, at_ms=wall_clock_ms())
-        return {**found, "problem": self._topics.failure}
+        document = topics_document(topics, total=len(names), first=first, at_ms=wall_clock_ms())
+        return {**document, "problem": self._topics.failure}
 
     async def _gateway_document(self, _query: Query) -> Document:
         return self._gateway(await self._status())
@@ -238,40 +238,40 @@ class GatewayPage:
         return changes_section(changes, query, problem=None if failure is None else f"The history: {failure}")
 
     async def _topic_page(self, name: str, query: Query) -> list[str]:
-        found = (await self._topics_on_page({"topic": name}, 1))["topics"]
-        if not found:
+        topics = (await self._topics_on_page({"topic": name}, 1))["topics"]
+        if not topics:
             failure = self._topics.failure
             return [missing_topic(name) if failure is None else warning_list([f"Topics are unknown: {failure}"])]
-        topic = found[0]
+        topic = topics[0]
         partitions = UNKNOWN if topic["partitions"] is None else counted(topic["partitions"], "partition")
         content = f"<p>{shown(f'{partitions}, {state_of(topic)}')}</p>"
         return [section(f"Topic {short(name)}", content, note=_NOTE), configs_section(topic["configs"] or (), query)]
 
 
 def _warnings(gateway: Document, status: Document, topics: Document) -> list[str]:
-    upstream, own, found = gateway["upstream"], gateway["gateway"], []
+    upstream, own, warnings = gateway["upstream"], gateway["gateway"], []
     if not upstream["is_reachable"]:
-        found.append(f"The upstream cannot be reached: {upstream['failure'] or 'no response yet'}")
+        warnings.append(f"The upstream cannot be reached: {upstream['failure'] or 'no response yet'}")
     elif own["why_not_ready"]:
-        found.append(f"The gateway is not ready: {own['why_not_ready']}")
+        warnings.append(f"The gateway is not ready: {own['why_not_ready']}")
     if own["topology_fault"]:
-        found.append(own["topology_fault"])
-    found += first_of(status["warnings"])
+        warnings.append(own["topology_fault"])
+    warnings += first_of(status["warnings"])
     if topics["problem"]:
-        found.append(f"Topics cannot be listed: {topics['problem']}")
+        warnings.append(f"Topics cannot be listed: {topics['problem']}")
     if status["silent"]:
-        found.append(f"Worker processes that did not answer in time: {status['silent']}; their part is missing")
+        warnings.append(f"Worker processes that did not answer in time: {status['silent']}; their part is missing")
     if status["clients_left_out"]:
-        found.append(f"{counted(status['clients_left_out'], 'client')} left out, because there are too many")
+        warnings.append(f"{counted(status['clients_left_out'], 'client')} left out, because there are too many")
     lost = [str(broker["node_id"]) for broker in gateway["brokers"] if broker["state"] == "not listed"]
     if lost:
-        found.append(f"The cluster does not list {counted(len(lost), 'broker')}: {', '.join(lost)}")
+        warnings.append(f"The cluster does not list {counted(len(lost), 'broker')}: {', '.join(lost)}")
     if members := gateway["bypassing_members"]:
         count = sum(members.values())
-        named = ", ".join(short(client_id) for client_id in sorted(members)[:_MOST_NAMED])
-        more = ", ..." if len(members) > _MOST_NAMED else ""
-        found.append(f"{counted(count, 'member')} of groups past the gateway, with client ids {named}{more}")
-    return found
+        named = ", ".join(short(client_id) for client_id in sorted(members)[:_MAX_NAMED])
+        more = ", ..." if len(members) > _MAX_NAMED else ""
+        warnings.append(f"{counted(count, 'member')} of groups past the gateway, with client ids {named}{more}")
+    return warnings
 
 
 def _gateways_table(gateway: Document) -> Table:

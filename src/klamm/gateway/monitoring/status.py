@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from klamm.page.activity import ActivitySampler
     from klamm.page.views import Document
 
-MOST_CLIENTS: Final = 10_000
+MAX_CLIENTS: Final = 10_000
 """Clients in the status of one process. Connected ones come first."""
 
 
@@ -25,11 +25,11 @@ async def process_status(app: GatewayApp, activity: ActivitySampler) -> Document
     """Return what this process knows about its clients, policies, activity and connections to the brokers."""
     shared = app.shared
     lister = next((each for each in shared.features if each.lists_clients), None)
-    found = _plain_clients(shared) if lister is None else await lister.clients()
-    found.sort(key=lambda client: not client["connections"])
+    clients = _plain_clients(shared) if lister is None else await lister.clients()
+    clients.sort(key=lambda client: not client["connections"])
     return {
-        "clients": found[:MOST_CLIENTS],
-        "clients_left_out": max(0, len(found) - MOST_CLIENTS),
+        "clients": clients[:MAX_CLIENTS],
+        "clients_left_out": max(0, len(clients) - MAX_CLIENTS),
         "policies": [policies_document(each.policies) for each in shared.features if each.policies is not None],
         "warnings": [warning for each in shared.features for warning in each.warnings()],
         "connections": dict(Counter(str(relay.peer.node_id) for relay in shared.connections)),
@@ -40,10 +40,12 @@ async def process_status(app: GatewayApp, activity: ActivitySampler) -> Document
 
 def _plain_clients(shared: Shared) -> list[Document]:
     """Return the connected clients without client configs, from their connections."""
-    found = Counter((relay.peer.principal, relay.peer.client_id or "", relay.peer.host) for relay in shared.connections)
+    connections = Counter(
+        (relay.peer.principal, relay.peer.client_id or "", relay.peer.host) for relay in shared.connections
+    )
     return [
         {"principal": principal, "client_id": client_id, "host": host, "connections": count}
-        for (principal, client_id, host), count in found.items()
+        for (principal, client_id, host), count in connections.items()
     ]
 
 
@@ -53,20 +55,20 @@ async def merged_status(statuses: Sequence[Document | None]) -> Document:
     Args:
         statuses: Status of each process; None if it did not answer.
     """
-    known = [status for status in statuses if status is not None]
+    received = [status for status in statuses if status is not None]
     connections: Counter[str] = Counter()
     attempts: Counter[tuple[str, bool]] = Counter()
-    for status in known:
+    for status in received:
         connections.update(status["connections"])
         for address, is_open, count in status["attempts"]:
             attempts[address, is_open] += count
     return {
-        "clients": await merged_clients(status["clients"] for status in known),
-        "clients_left_out": sum(status["clients_left_out"] for status in known),
-        "policies": merged_policies([policies for status in known for policies in status["policies"]]),
-        "warnings": list(dict.fromkeys(warning for status in known for warning in status["warnings"])),
+        "clients": await merged_clients(status["clients"] for status in received),
+        "clients_left_out": sum(status["clients_left_out"] for status in received),
+        "policies": merged_policies([policies for status in received for policies in status["policies"]]),
+        "warnings": list(dict.fromkeys(warning for status in received for warning in status["warnings"])),
         "connections": dict(connections),
         "attempts": [[address, is_open, count] for (address, is_open), count in attempts.items()],
-        "activity": merged_activity(status["activity"] for status in known),
-        "silent": len(statuses) - len(known),
+        "activity": merged_activity(status["activity"] for status in received),
+        "silent": len(statuses) - len(received),
     }

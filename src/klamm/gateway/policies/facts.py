@@ -65,13 +65,13 @@ async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaA
         ConnectionError: The upstream cannot be reached.
         TimeoutError: The upstream does not respond.
     """
-    found: dict[Key, Value | KafkaApiError] = {}
+    values: dict[Key, Value | KafkaApiError] = {}
     for key, outcome in result.values().items():
         try:
-            found[key] = await outcome
+            values[key] = await outcome
         except KafkaApiError as error:
-            found[key] = error.with_traceback(None)
-    return found
+            values[key] = error.with_traceback(None)
+    return values
 
 
 async def read(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiError]:
@@ -99,14 +99,14 @@ async def describe_topics(
     described = await read(admin.describe_topics(list(dict.fromkeys(names)), is_current=True))
     keys = [(int(ResourceType.TOPIC), name) for name in described] if with_configs else []
     configs = {name: entries for (_, name), entries in (await describe_configs(admin, keys)).items()}
-    found: dict[str, TopicFacts | KafkaApiError] = {}
+    facts: dict[str, TopicFacts | KafkaApiError] = {}
     for name, topic in described.items():
         entries = configs.get(name, {})
         if isinstance(topic, KafkaApiError):
-            found[name] = topic
+            facts[name] = topic
         else:
-            found[name] = entries if isinstance(entries, KafkaApiError) else _state(topic, listed, entries)
-    return found
+            facts[name] = entries if isinstance(entries, KafkaApiError) else _state(topic, listed, entries)
+    return facts
 
 
 def _state(
@@ -141,8 +141,8 @@ async def describe_configs(
     All changes that were committed before this call are included.
     """
     wanted = {ConfigResource(ResourceType(resource_type), name) for resource_type, name in resources}
-    found = await read(admin.describe_configs(wanted, include_synonyms=True, is_current=True))
-    return await _with_inherited(admin, {(int(key.type), key.name): each for key, each in found.items()})
+    described = await read(admin.describe_configs(wanted, include_synonyms=True, is_current=True))
+    return await _with_inherited(admin, {(int(key.type), key.name): each for key, each in described.items()})
 
 
 async def _with_inherited(
@@ -255,13 +255,13 @@ def inherited(
     described: Mapping[str, ConfigEntry], own: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
 ) -> dict[str, str]:
     """Return the value of each config that is in force if the resource itself, with this source, does not set it."""
-    found: dict[str, str] = {}
+    inherited_values: dict[str, str] = {}
     for entry in described.values():
         values = [(synonym.source, synonym.value) for synonym in entry.synonyms] or [(entry.source, entry.value)]
         value = next((value for source, value in values if source is not own), None)
         if value is not None:
-            found[entry.name] = value
-    return found
+            inherited_values[entry.name] = value
+    return inherited_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from klamm.gateway.policies.decisions import remembered_effect
 from klamm.gateway.policies.facts import predict_impact, topic_config_types
 from klamm.gateway.policies.turns import ResourceTurns
-from klamm.gateway.policies.verdicts import remembered_effect
 from klamm.gateway.relay.features import Feature
 from klamm.gateway.relay.filter import Wait
 from klamm.policy.details import ApiDetails, ClientDetails

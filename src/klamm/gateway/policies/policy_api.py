@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from klamm.gateway.policies.parts import replaced
-from klamm.gateway.policies.verdicts import remembered_effect
+from klamm.gateway.policies.decisions import remembered_effect
+from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Reply, Wait
 from klamm.policy.answers import Throttle
 from klamm.policy.details import GroupDetails

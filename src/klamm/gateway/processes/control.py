@@ -9,8 +9,8 @@ from typing import Any, Final
 
 Message = dict[str, Any]
 
-_MOST_BYTES: Final = 128 * 1024
-_MOST_DESCRIPTORS: Final = 1
+_MAX_BYTES: Final = 128 * 1024
+_MAX_DESCRIPTORS: Final = 1
 
 
 def channel() -> tuple[socket.socket, socket.socket]:
@@ -45,7 +45,7 @@ def receive(end: socket.socket) -> tuple[Message | None, socket.socket | None]:
         BlockingIOError: There is no message.
     """
     try:
-        data, descriptors, _, _ = socket.recv_fds(end, _MOST_BYTES, _MOST_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(end, _MAX_BYTES, _MAX_DESCRIPTORS)
     except ConnectionError:
         return None, None
     received = None

@@ -40,7 +40,7 @@ _KEPT_S: Final = 1.0
 """Time in seconds for which the reported status is used, however often it is requested."""
 _SILENT_S: Final = 10.0
 """Time in seconds without a message after which a worker is not ready. It sends one per second unless it hangs."""
-_WAITING_AT_MOST: Final = 4096
+_MAX_WAITING: Final = 4096
 """Number of accepted connections that wait until a worker can take one. The socket to a worker holds some hundreds."""
 _AGAIN_S: Final = 0.01
 """Time in seconds after which waiting connections are offered again."""
@@ -61,7 +61,7 @@ class Worker:
         self.number = number
         self.connections = 0
         """Open connections: those that the worker reported last, and those passed to it since."""
-        self.dealt = 0
+        self.passed = 0
         """Number of all connections that were passed to the process."""
         self.page = ""
         """Latest page of metrics."""
@@ -135,7 +135,7 @@ class Worker:
             loop.remove_reader(end.fileno())
             end.close()
             self._end = None
-            self.connections = self.dealt = 0
+            self.connections = self.passed = 0
             if self.page:
                 self.ended_page = merged([counters(page) for page in (self.ended_page, self.page)])
             self.page, self._parts = "", {}
@@ -247,8 +247,8 @@ class WorkerPool:
         async with self._asking:
             if now() - self._asked_at >= _KEPT_S:
                 self._questions += 1
-                asked = (worker.status(self._questions) for worker in self._workers)
-                self._statuses = list(await asyncio.gather(*asked))
+                statuses = (worker.status(self._questions) for worker in self._workers)
+                self._statuses = list(await asyncio.gather(*statuses))
                 self._asked_at = now()
             return self._statuses
 
@@ -285,7 +285,7 @@ class WorkerPool:
         serves nothing. When many clients come at once, some wait until a worker has taken those before them.
         """
         self._waiting.append((accepted, peer))
-        if len(self._waiting) > _WAITING_AT_MOST:
+        if len(self._waiting) > _MAX_WAITING:
             _close(*self._waiting.popleft())
         if self._offer is None:
             self._offer_again()
@@ -321,7 +321,7 @@ class WorkerPool:
             if worker.is_up and worker.send(message, accepted.fileno()):
                 accepted.close()
                 worker.connections += 1
-                worker.dealt += 1
+                worker.passed += 1
                 return True
         return False
 
@@ -376,7 +376,7 @@ class WorkerPool:
             case {"node": [int(node_id), str(host), int(port)]}:
                 self.on_node(node_id, host, port)
             case {"connections": int(count), "received": int(received), "why_not_ready": why}:
-                worker.connections = count + worker.dealt - received
+                worker.connections = count + worker.passed - received
                 worker.why_not_ready = why
                 worker.remark = message.get("remark")
             case {"part": [str(kind), str(part)], "is_first": bool(is_first), "is_last": bool(is_last)}:

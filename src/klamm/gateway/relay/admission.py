@@ -10,7 +10,7 @@ from klamm.gateway.relay.filter import Wait
 from klamm.gateway.relay.forwarding import has_response
 
 if TYPE_CHECKING:
-    from klamm.gateway.frames.cutter import Judgement
+    from klamm.gateway.frames.cutter import Cut
     from klamm.gateway.frames.wire import RequestHead
     from klamm.gateway.relay.api import RelayedApi
     from klamm.gateway.relay.current_request import CurrentRequest
@@ -43,7 +43,7 @@ class ClientAdmission:
 
     def check(
         self, api: RelayedApi, head: RequestHead, chunk: memoryview, position: int, *, available: int, body: int
-    ) -> Judgement | None:
+    ) -> Cut | None:
         """Respond to a request whose client is denied; return None if it is admitted.
 
         Raises:

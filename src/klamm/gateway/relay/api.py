@@ -111,7 +111,7 @@ def serve(
         admin_only: Whether to leave out the APIs that carry records.
         terminates: Whether logins end at the gateway.
     """
-    found: dict[int, ServedApi] = {}
+    served: dict[int, ServedApi] = {}
     for api in apis:
         if (admin_only and api.carries_records) or (terminates and api.gives_identity):
             continue
@@ -121,5 +121,5 @@ def serve(
         last = min([last, *(each.last_versions[api.key] for each in features if api.key in each.last_versions)])
         own = () if api.filter is None else (api.filter,)
         filters = (*own, *(each.filters[api.key] for each in features if api.key in each.filters))
-        found[api.key] = ServedApi(api=api, first_version=first, last_version=last, filters=filters)
-    return found
+        served[api.key] = ServedApi(api=api, first_version=first, last_version=last, filters=filters)
+    return served

@@ -20,7 +20,7 @@ from klamm.server.codec import ELEMENTS_AT_ONCE, LARGE_FRAME_BYTES, coded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from klamm.gateway.frames.cutter import Judgement
+    from klamm.gateway.frames.cutter import Cut
     from klamm.gateway.relay.api import RelayedApi
     from klamm.gateway.relay.filter import Close, Filter, FilterContext, Wait
     from klamm.gateway.relay.forwarding import Forwarder
@@ -122,7 +122,7 @@ class CurrentRequest:
         """Drop the decoded request, because its filters have decided."""
         self._request = None
 
-    def wait(self, wait: Wait) -> Judgement:
+    def wait(self, wait: Wait) -> Cut:
         """Stop the requests until some work is done, and have the filter decide about this one again."""
 
         async def work() -> None:
@@ -135,7 +135,7 @@ class CurrentRequest:
         self._relay.run(work())
         return STOP, 0, ()
 
-    def reply(self, make: Callable[[], bytes], head: RequestHead, size: int) -> Judgement:
+    def reply(self, make: Callable[[], bytes], head: RequestHead, size: int) -> Cut:
         """Respond to a request of ``size`` bytes; in the codec thread if it is long.
 
         Args:
@@ -156,7 +156,7 @@ class CurrentRequest:
             self._expect_answer(head, make())
         return TAKE, size, ()
 
-    def reject(self, received: ReceivedRequest, request: Message, error: ApiError) -> Judgement:
+    def reject(self, received: ReceivedRequest, request: Message, error: ApiError) -> Cut:
         """Respond to a request with an error.
 
         Raises:
@@ -164,7 +164,7 @@ class CurrentRequest:
         """
         return self.reply(partial(_rejection, received, request, error), received.head, len(received.frame))
 
-    def close(self, close: Close, head: RequestHead, size: int) -> Judgement:
+    def close(self, close: Close, head: RequestHead, size: int) -> Cut:
         """Send a last response after a delay, then close the connection."""
         answer = response_frame(close.response, head.api_version, head.correlation_id)
 
@@ -176,7 +176,7 @@ class CurrentRequest:
         self._relay.run(end())
         return TAKE, size, ()
 
-    def serve(self, serve: Serve, used: Filter, received: ReceivedRequest, request: Message) -> Judgement:
+    def serve(self, serve: Serve, used: Filter, received: ReceivedRequest, request: Message) -> Cut:
         """Respond to a request when an asynchronous function has returned the response.
 
         Args:
@@ -194,7 +194,7 @@ class CurrentRequest:
 
     def forward_long(
         self, request: Message, merge: Callable[[Any], Message] | None, used: Filter, received: ReceivedRequest
-    ) -> Judgement:
+    ) -> Cut:
         """Forward the message with which a filter replaced a long request, while other connections are served.
 
         No further request of the connection is read until the response is complete.

@@ -19,7 +19,7 @@ from klamm.protocol.schema import Message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.gateway.frames.cutter import Judgement, Piece
+    from klamm.gateway.frames.cutter import Cut, Piece
     from klamm.gateway.frames.exchange import OnResponse
     from klamm.gateway.frames.wire import RequestHead
     from klamm.gateway.relay.api import ServedApi
@@ -43,7 +43,7 @@ class FilterChain:
         self._current = current
         self._forwarder = forwarder
 
-    def apply(self, served: ServedApi, head: RequestHead, frame: memoryview, body: int) -> Judgement:
+    def apply(self, served: ServedApi, head: RequestHead, frame: memoryview, body: int) -> Cut:
         """Ask the filters about a complete request, and carry out the first result.
 
         Raises:
@@ -72,7 +72,7 @@ class FilterChain:
         self._current.forget()
         return self._pass(ReceivedRequest(served.api, head, frame, body))
 
-    def _carry_out(self, result: FilterResult, used: Filter, received: ReceivedRequest, request: Any) -> Judgement:
+    def _carry_out(self, result: FilterResult, used: Filter, received: ReceivedRequest, request: Any) -> Cut:
         match result:
             case Wait():
                 return self._current.wait(result)
@@ -87,7 +87,7 @@ class FilterChain:
             case Forward():
                 return self._forward(result, used, received)
 
-    def _pass(self, received: ReceivedRequest) -> Judgement:
+    def _pass(self, received: ReceivedRequest) -> Cut:
         """Forward a request as received."""
         api, head, frame, _ = received
         acks, enforced, _ = self._forwarder.enforce_acks(api, head, frame)
@@ -96,7 +96,7 @@ class FilterChain:
         self._forwarder.drop_if_raised(head, acks, enforced)
         return PASS, len(frame), ()
 
-    def _reply(self, reply: Reply, received: ReceivedRequest, request: Any) -> Judgement:
+    def _reply(self, reply: Reply, received: ReceivedRequest, request: Any) -> Cut:
         api, head, frame, body = received
         if not isinstance(reply.response, Message):
             return self._current.reject(received, request, reply.response)
@@ -106,7 +106,7 @@ class FilterChain:
         make = partial(response_frame, reply.response, version, head.correlation_id)
         return self._current.reply(make, head, len(frame))
 
-    def _forward(self, forward: Forward, used: Filter, received: ReceivedRequest) -> Judgement:
+    def _forward(self, forward: Forward, used: Filter, received: ReceivedRequest) -> Cut:
         api, head, frame, body = received
         if forward.inspect is not None:
             on_response = _inspecting(forward.inspect, used, head)
@@ -121,7 +121,7 @@ class FilterChain:
         self._forwarder.drop_if_raised(head, ALL_REPLICAS if is_answered else 0, enforced)
         return TAKE, len(frame), (forwarded,)
 
-    def _divide(self, divide: Divide, used: Filter, received: ReceivedRequest) -> Judgement:
+    def _divide(self, divide: Divide, used: Filter, received: ReceivedRequest) -> Cut:
         api, head, frame, _ = received
         merge, forwarder = divide.merge, self._forwarder  # not the request, which has its records
 

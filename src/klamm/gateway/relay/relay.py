@@ -34,14 +34,14 @@ from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import RESPONSE_HEAD, SIZE_BYTES
 from klamm.gateway.relay.requests import RequestReader
-from klamm.gateway.relay.streams import LEAST_BYTES, MOST_BYTES, RelayedSocket
+from klamm.gateway.relay.streams import MAX_BYTES, MIN_BYTES, RelayedSocket
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
-    from klamm.gateway.frames.cutter import Judgement, Piece
+    from klamm.gateway.frames.cutter import Cut, Piece
     from klamm.gateway.frames.exchange import InFlight
     from klamm.gateway.frames.peer import Peer
     from klamm.gateway.relay.sessions import UpstreamSession
@@ -52,14 +52,14 @@ logger = logging.getLogger(__name__)
 
 CROWDED_BYTES: Final = 64 * 1024 * 1024
 """Number of bytes kept for the slow peers of all connections above which each connection reads only
-``LEAST_BYTES`` at a time.
+``MIN_BYTES`` at a time.
 """
 PACED_READS: Final = 64
 """Number of reads, after a client was seen to send a request before the response to another, during which the event
 loop may pause for it. A pause would slow down a client that waits for each response.
 """
-MOST_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
-_BUFFER: Final = memoryview(mmap.mmap(-1, MOST_BYTES, access=mmap.ACCESS_COPY))
+MAX_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
+_BUFFER: Final = memoryview(mmap.mmap(-1, MAX_BYTES, access=mmap.ACCESS_COPY))
 """Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns. It is
 mapped, because the kernel copies to and from the beginning of a page with up to a tenth less CPU.
 """
@@ -104,7 +104,7 @@ class Relay:
             upstream, loop, shared.memory.backlog, on_readable=self._on_upstream_readable, on_drained=self._on_drained
         )
         self._reader = RequestReader(shared, self)
-        self._requests = FrameCutter(self._reader, shared.memory.request_budget, self._reader.pass_run, self._give_up)
+        self._requests = FrameCutter(self._reader, shared.memory.request_budget, self._reader.end_of_run, self._give_up)
         self._responses = FrameCutter(
             self._take_response, shared.memory.response_budget, self._pass_responses, self._give_up
         )
@@ -409,7 +409,7 @@ class Relay:
             position += size + SIZE_BYTES
         return position
 
-    def _take_response(self, chunk: memoryview, position: int, available: int) -> Judgement:
+    def _take_response(self, chunk: memoryview, position: int, available: int) -> Cut:
         exchange = self.exchanges[0] if self.exchanges else None
         if isinstance(exchange, int):
             exchange = RelayedExchange(exchange)
@@ -425,7 +425,7 @@ class Relay:
         if on_response is None:
             self.exchanges.popleft()
             return PASS, total, ()
-        if total > MOST_HELD_RESPONSE_BYTES:
+        if total > MAX_HELD_RESPONSE_BYTES:
             raise ProtocolError(f"The upstream sent a response of {size} bytes where one of a few is expected")
         if available < total:
             return NEED, total, ()
@@ -461,8 +461,8 @@ class Relay:
 
     def _room(self, receiver: RelayedSocket) -> memoryview:
         if self._backlog.kept_bytes >= CROWDED_BYTES:
-            return _BUFFER[:LEAST_BYTES]
-        return _BUFFER if receiver.most_bytes == MOST_BYTES else _BUFFER[: receiver.most_bytes]
+            return _BUFFER[:MIN_BYTES]
+        return _BUFFER if receiver.max_bytes == MAX_BYTES else _BUFFER[: receiver.max_bytes]
 
     def _update(self) -> None:
         """Resume reading where there is room for the bytes, and close the connection when an end is reached."""

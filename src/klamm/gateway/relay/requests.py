@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.cutter import NEED, PASS, STOP
-from klamm.gateway.frames.exchange import BEGINNING_AT, Precedent
+from klamm.gateway.frames.exchange import BEGINNING_AT, ForwardedRequest
 from klamm.gateway.frames.wire import REQUEST_HEAD, SIZE_BYTES, RequestHead, end_of_client_id
 from klamm.gateway.relay.admission import ClientAdmission
 from klamm.gateway.relay.current_request import MAX_DECODED_BYTES, CurrentRequest, decodable
@@ -27,7 +27,7 @@ from klamm.gateway.relay.logins import OwnLogin, PassedLogin
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from klamm.gateway.frames.cutter import Judgement
+    from klamm.gateway.frames.cutter import Cut
     from klamm.gateway.frames.peer import ConnectionWatch
     from klamm.gateway.relay.api import ServedApi
     from klamm.gateway.relay.open_relay import OpenRelay
@@ -64,9 +64,9 @@ class RequestReader:
         self._current = CurrentRequest(shared, relay, self._login, self._forwarder)
         self._admission = ClientAdmission(shared, self._current)
         self._filters = FilterChain(relay, self._current, self._forwarder)
-        self._precedent: Precedent | None = None
+        self._latest: ForwardedRequest | None = None
 
-    def __call__(self, chunk: memoryview, position: int, available: int) -> Judgement:
+    def __call__(self, chunk: memoryview, position: int, available: int) -> Cut:
         """Decide about the request at a position of a chunk.
 
         Raises:
@@ -103,32 +103,32 @@ class RequestReader:
                 return answered
         return self._forward(served, head, chunk, position, available=available, body=body)
 
-    def pass_run(self, chunk: memoryview, position: int, end: int) -> int:
+    def end_of_run(self, chunk: memoryview, position: int, end: int) -> int:
         """Forward the requests from a position on that begin like the one before, and return the position after them.
 
         Nothing is forwarded in cases that need a decision. The watch learns of the first of these requests only: they
         arrived at the same time.
         """
-        relay, known = self._relay, self._precedent
+        relay, latest = self._relay, self._latest
         if (
-            known is None
+            latest is None
             or relay.is_busy
             or relay.held_bytes > MAX_HELD_BYTES
             or (relay.session is not None and relay.session.is_due)
         ):
             return position
         if self._watch is not None:
-            if not known.is_at(chunk, position, end):
+            if not latest.is_at(chunk, position, end):
                 return position
-            if known.acks is not None and self._watch.acks(known.acks, known.client_id) != known.acks:
-                self._precedent = None
+            if latest.acks is not None and self._watch.acks(latest.acks, latest.client_id) != latest.acks:
+                self._latest = None
                 return position
-            self._observe(self._watch, self._apis[known.api_key], known.client_id)
+            self._observe(self._watch, self._apis[latest.api_key], latest.client_id)
         exchanges = relay.exchanges
-        position, count = known.run(chunk, position, end, exchanges, MAX_IN_FLIGHT - len(exchanges))
+        position, count = latest.run(chunk, position, end, exchanges, MAX_IN_FLIGHT - len(exchanges))
         if count:
-            self._counts.counts[known.count_key] += count
-            relay.peer.client_id = known.client_id
+            self._counts.counts[latest.count_key] += count
+            relay.peer.client_id = latest.client_id
         return position
 
     def on_close(self) -> None:
@@ -139,7 +139,7 @@ class RequestReader:
 
     def _forward(
         self, served: ServedApi, head: RequestHead, chunk: memoryview, position: int, *, available: int, body: int
-    ) -> Judgement:
+    ) -> Cut:
         """Decide about a request whose header is complete and valid."""
         api, total = served.api, head.size + SIZE_BYTES
         if isinstance(self._login, PassedLogin) and not self._login.is_open and not api.is_before_login:
@@ -159,14 +159,14 @@ class RequestReader:
             if not is_repeated:
                 self._counts.count(head.api_key, head.client_id)
             if api.changes_principal:
-                self._precedent = None
+                self._latest = None
                 self._admission.forget()
             return self._filters.apply(served, head, chunk[position : position + total], body)
         if api.acks is not None:
             return self._read_acks(served, head, chunk[position : position + min(total, available, _ACKS_WITHIN)])
         return self._pass(served, head, chunk, position, body)
 
-    def _read_acks(self, served: ServedApi, head: RequestHead, frame: memoryview) -> Judgement:
+    def _read_acks(self, served: ServedApi, head: RequestHead, frame: memoryview) -> Cut:
         """Forward a request of which only the first bytes are known, at least up to ``acks``."""
         try:
             acks, enforced, end = self._forwarder.enforce_acks(served.api, head, frame)
@@ -188,7 +188,7 @@ class RequestReader:
         *,
         acks: int | None = None,
         is_unchanged: bool = True,
-    ) -> Judgement:
+    ) -> Cut:
         """Forward a request unread. Unless it was changed, forward all that begin like it up to ``end`` bytes, too."""
         count_key = head.api_key, self._counts.counted_id(head.client_id)
         self._counts.counts[count_key] += 1
@@ -196,7 +196,7 @@ class RequestReader:
         is_admitted = not self._admission.is_by_request
         if is_unchanged and is_admitted and served.api.patch_request is None and not self._login.expires:
             beginning = bytes(chunk[position + BEGINNING_AT : position + end])
-            self._precedent = Precedent(
+            self._latest = ForwardedRequest(
                 head, beginning, count_key, self._max_frame_bytes, acks=acks, on_response=on_response
             )
         return PASS, head.size + SIZE_BYTES, ()
@@ -234,6 +234,6 @@ class RequestReader:
         if served is None:
             raise ProtocolError(f"API key {api_key} v{api_version} is not served, in no version")
         if not (served.first_version <= api_version <= served.last_version or served.api.answers_any_version):
-            known = f"only v{served.first_version}-{served.last_version}"
-            raise ProtocolError(f"API key {api_key} v{api_version} is not served, {known}")
+            versions = f"only v{served.first_version}-{served.last_version}"
+            raise ProtocolError(f"API key {api_key} v{api_version} is not served, {versions}")
         return served

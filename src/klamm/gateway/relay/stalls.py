@@ -31,14 +31,14 @@ _CHECKS_OF_ALL: Final = 10
 """Number of intervals after which all connections are checked, even though few bytes are kept."""
 
 
-def close_stalled(shared: Shared, now: float, *, most_bytes: int = MAX_UNREAD_BYTES) -> None:
+def close_stalled(shared: Shared, now: float, *, max_bytes: int = MAX_UNREAD_BYTES) -> None:
     """Close the connections that have exceeded a limit."""
     for relay in shared.connections:
         relay.expire(now, STUCK_S, ENDED_S)
-    if shared.memory.backlog.kept_bytes <= most_bytes:
+    if shared.memory.backlog.kept_bytes <= max_bytes:
         return
     for relay in sorted(shared.connections, key=lambda each: each.kept_bytes, reverse=True):
-        if shared.memory.backlog.kept_bytes <= most_bytes or not relay.kept_bytes:
+        if shared.memory.backlog.kept_bytes <= max_bytes or not relay.kept_bytes:
             return
         relay.expire(now, SHORT_S, ENDED_S)
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from klamm.gateway.frames.cutter import Piece
     from klamm.kafka_client.connection.transport import Transport
 
-MOST_BYTES: Final = 1024 * 1024
+MAX_BYTES: Final = 1024 * 1024
 """Number of bytes relayed at a time to a peer that takes them. A relay is fast when it makes few large copies."""
-LEAST_BYTES: Final = 16 * 1024
+MIN_BYTES: Final = 16 * 1024
 """Number of bytes relayed at a time to a peer that takes fewer."""
-_MOST_VIEWS: Final = 512
+_MAX_VIEWS: Final = 512
 
 
 class Backlog:
@@ -52,8 +52,8 @@ class RelayedSocket:
         "_on_readable",
         "is_blocked",
         "late_bytes",
+        "max_bytes",
         "may_hide",
-        "most_bytes",
         "stream",
     )
 
@@ -74,7 +74,7 @@ class RelayedSocket:
         self._on_readable = on_readable
         self._on_drained = on_drained
         self._kept: deque[memoryview] = deque()
-        self.most_bytes = MOST_BYTES
+        self.max_bytes = MAX_BYTES
         """Number of bytes to send at a time. It follows what the socket took, because the rest must be copied."""
         self._is_reading = False
         self.is_blocked = False
@@ -97,12 +97,12 @@ class RelayedSocket:
             view = memoryview(pieces[0])
             sent = self.stream.send_views([view])
             if sent == len(view):
-                if self.most_bytes < MOST_BYTES:
-                    self.most_bytes *= 2
+                if self.max_bytes < MAX_BYTES:
+                    self.max_bytes *= 2
                 return sent
-            self.most_bytes = LEAST_BYTES
-            while 2 * self.most_bytes <= sent:
-                self.most_bytes *= 2
+            self.max_bytes = MIN_BYTES
+            while 2 * self.max_bytes <= sent:
+                self.max_bytes *= 2
             return sent + self._send_or_keep([view[sent:]])
         return self._send_or_keep([memoryview(piece) for piece in pieces if piece])
 
@@ -155,7 +155,7 @@ class RelayedSocket:
     def _send_now(self, views: list[memoryview]) -> list[memoryview]:
         """Send views until the socket takes no more; return the rest."""
         while views:
-            sent = self.stream.send_views(views[:_MOST_VIEWS])
+            sent = self.stream.send_views(views[:_MAX_VIEWS])
             if sent == 0:
                 return views
             index = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_GROUPS: Final = 1000
+MAX_GROUPS: Final = 1000
 """Groups that are described in one check. Of more groups, others are described in the next one."""
 MAX_CLIENT_IDS: Final = 100
 _EMPTY: Final = frozenset({"Empty", "Dead"})
@@ -74,24 +74,24 @@ class BypassCheck:
         """
         listed = await self._admin.list_groups()
         groups = [group.group_id for group in listed if group.state not in _EMPTY]
-        start = self._next % len(groups) if len(groups) > MOST_GROUPS else 0
-        asked = (groups[start:] + groups[:start])[:MOST_GROUPS]
-        self._next = start + len(asked)
+        start = self._next % len(groups) if len(groups) > MAX_GROUPS else 0
+        checked = (groups[start:] + groups[:start])[:MAX_GROUPS]
+        self._next = start + len(checked)
         # in a thread, because the names of the brokers have to be resolved
         own = self._known_hosts | await asyncio.to_thread(own_addresses, tuple(self._topology.nodes.values()))
-        found: Counter[str] = Counter()
-        for outcome in self._admin.describe_groups(asked).values().values() if asked else ():
+        members: Counter[str] = Counter()
+        for outcome in self._admin.describe_groups(checked).values().values() if checked else ():
             try:
                 group = await outcome
             except CLUSTER_ERRORS:  # it has gone, or may not be described
                 continue
             for member in group.members:
                 if _host(member.host) not in own:
-                    is_new = member.client_id not in found and len(found) >= MAX_CLIENT_IDS
-                    found["(other)" if is_new else member.client_id] += 1
-        for client_id in sorted(found.keys() - (self.members or {}).keys()):
+                    is_new = member.client_id not in members and len(members) >= MAX_CLIENT_IDS
+                    members["(other)" if is_new else member.client_id] += 1
+        for client_id in sorted(members.keys() - (self.members or {}).keys()):
             logger.warning("Client %s goes past the gateway: a member of a group is at another address", client_id)
-        self.members = dict(found)
+        self.members = dict(members)
 
 
 def own_addresses(brokers: Iterable[Address]) -> frozenset[str]:

@@ -82,11 +82,11 @@ class InternalTopic:
 
     def read_to_end(self, position: int) -> tuple[list[Record], int]:
         """Return the records from a position to the present end, and the position after them."""
-        found: list[Record] = []
+        all_records: list[Record] = []
         for records, after in self._read_on(position):
-            found += records
+            all_records += records
             position = after
-        return found, position
+        return all_records, position
 
     def poll(self, position: int) -> tuple[list[Record], int]:
         """Return records from a position on, and the position after them. Waits a moment for the first one.
@@ -161,11 +161,11 @@ class InternalTopic:
             raise InternalTopicGoneError(f"{self.name} does not exist")
 
     def _offset(self, timestamp: int, *, read_committed: bool = False) -> int:
-        found = self.cluster.list_offsets([self._partition], timestamp, read_committed=read_committed)
-        if self._partition not in found:
+        offsets = self.cluster.list_offsets([self._partition], timestamp, read_committed=read_committed)
+        if self._partition not in offsets:
             self.cluster.topics.pop(self.name, None)
             raise ConnectionLostError(f"{self.name} has no leader at present")
-        return found[self._partition]
+        return offsets[self._partition]
 
 
 class TransactionalTopic:

@@ -23,9 +23,9 @@ NAMES_KEPT_S: Final = 30.0
 """Seconds between two listings of all topics. With 10,000 topics a listing is a response of megabytes."""
 TOPICS_KEPT_S: Final = 10.0
 """Seconds for which partitions and configs of a topic are kept."""
-MOST_REQUESTS: Final = 10
+MAX_REQUESTS: Final = 10
 """Number of times that topics are described within ``TOPICS_KEPT_S``, however many pages are requested."""
-MOST_KEPT: Final = 1000
+MAX_KEPT: Final = 1000
 _RETRY_S: Final = 5.0
 _ASK_MS: Final = 3000
 
@@ -45,7 +45,7 @@ class UpstreamTopics:
         self._names: Sequence[str] = ()
         self._next_listing = -float("inf")
         self._known: OrderedDict[str, tuple[float, Document]] = OrderedDict()
-        self._described_at: deque[float] = deque(maxlen=MOST_REQUESTS)
+        self._described_at: deque[float] = deque(maxlen=MAX_REQUESTS)
         self.failure: str | None = None
         """Reason why the latest listing failed. The topics of the listing before it are shown."""
 
@@ -75,13 +75,13 @@ class UpstreamTopics:
                     self._known[name] = self._now(), document
                     self._known.move_to_end(name)
             unknown = "too many requests, reload in some seconds"
-            found = [self._known[name][1] if name in self._known else _unknown(name, unknown) for name in names]
-            while len(self._known) > MOST_KEPT:
+            descriptions = [self._known[name][1] if name in self._known else _unknown(name, unknown) for name in names]
+            while len(self._known) > MAX_KEPT:
                 self._known.popitem(last=False)
-        return found
+        return descriptions
 
     def _may_describe(self, earliest: float) -> bool:
-        return len(self._described_at) < MOST_REQUESTS or self._described_at[0] <= earliest
+        return len(self._described_at) < MAX_REQUESTS or self._described_at[0] <= earliest
 
     async def _describe(self, names: Sequence[str]) -> list[Document]:
         resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}

@@ -79,13 +79,13 @@ class Topology:
 
     def learn(self, node_id: int, host: str, port: int) -> None:
         """Store the address of a broker, in the file too."""
-        known = self._nodes.get(node_id)
-        if known is not None and known.port == port and known.host == host:
+        address = self._nodes.get(node_id)
+        if address is not None and address.port == port and address.host == host:
             return
         self._nodes[node_id] = Address(host=host, port=port)
         logger.info("Broker %d is at %s", node_id, self._nodes[node_id])
         self.save()
-        if known is None and self._on_new_node is not None:
+        if address is None and self._on_new_node is not None:
             self._on_new_node(node_id)
 
     def set_cluster_id(self, cluster_id: str | None) -> None:
@@ -169,8 +169,8 @@ class BrokerHosts:
     """
 
     def __init__(self, pattern: str, setting: str) -> None:
-        before, found, after = pattern.partition(PLACEHOLDER)
-        if not found or PLACEHOLDER in after or not _HOST.fullmatch(f"{before}0{after}"):
+        before, placeholder, after = pattern.partition(PLACEHOLDER)
+        if not placeholder or PLACEHOLDER in after or not _HOST.fullmatch(f"{before}0{after}"):
             raise SettingsError(f"{setting}={pattern}: expected a host name with {PLACEHOLDER} once")
         self._before = before
         self._after = after

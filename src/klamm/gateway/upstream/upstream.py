@@ -117,14 +117,14 @@ class Upstream:
         Raises:
             OSError: No connection was established.
         """
-        known = self._topology.nodes
+        nodes = self._topology.nodes
         candidates = []
-        if node_id in known:
-            candidates.append((known[node_id].host, known[node_id].port))
+        if node_id in nodes:
+            candidates.append((nodes[node_id].host, nodes[node_id].port))
         if any_other or not candidates:
-            others = [(at.host, at.port) for at in known.values()]
+            others = [(at.host, at.port) for at in nodes.values()]
             candidates += _RANDOM.sample(others, len(others))
-            candidates += [found for server in self._settings.bootstrap_servers if (found := split_address(server))]
+            candidates += [at for server in self._settings.bootstrap_servers if (at := split_address(server))]
         last: OSError = ConnectionLostError("no broker is known")
         for host, port in dict.fromkeys(candidates):
             address = str(Address(host=host, port=port))

@@ -13,7 +13,7 @@ from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter, Hel
 from klamm.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from klamm.gateway.frames.cutter import Judgement, Piece
+    from klamm.gateway.frames.cutter import Cut, Piece
 
 KEPT = 0xEE
 """First byte of a frame that the judge below takes: it answers with the frame in reverse."""
@@ -23,7 +23,7 @@ def frame(kind: int, size: int) -> bytes:
     return size.to_bytes(4) + bytes([kind]) + bytes(index % 251 for index in range(size - 1))
 
 
-def judge(chunk: memoryview, position: int, available: int) -> Judgement:
+def judge(chunk: memoryview, position: int, available: int) -> Cut:
     if available < 5:
         return NEED, 5, ()
     total = 4 + int.from_bytes(chunk[position : position + 4])
@@ -66,7 +66,7 @@ def test_bytes_that_pass_are_not_copied() -> None:
 
 
 def test_frames_before_a_rejected_one_are_passed_on() -> None:
-    def rejecting(chunk: memoryview, position: int, available: int) -> Judgement:
+    def rejecting(chunk: memoryview, position: int, available: int) -> Cut:
         if chunk[position + 4] == 2:
             raise ProtocolError("no")
         return judge(chunk, position, available)
@@ -80,7 +80,7 @@ def test_frames_before_a_rejected_one_are_passed_on() -> None:
 def test_a_stopped_stream_keeps_its_bytes_until_it_resumes() -> None:
     stopped = True
 
-    def stopping(chunk: memoryview, position: int, available: int) -> Judgement:
+    def stopping(chunk: memoryview, position: int, available: int) -> Cut:
         return (STOP, 0, ()) if stopped else judge(chunk, position, available)
 
     cutter = FrameCutter(stopping, HeldBudget())

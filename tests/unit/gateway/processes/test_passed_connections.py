@@ -22,7 +22,7 @@ from tests.support.relay_rig import until
 def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
     # given
     parent, end = control.channel()
-    dealt, topology = PassedConnections(end), Topology(Path("unused"))
+    passed, topology = PassedConnections(end), Topology(Path("unused"))
     peers: list[Peer] = []
 
     def accept(sock: socket.socket, peer: Peer) -> None:
@@ -31,9 +31,9 @@ def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
 
     async def test() -> None:
         stopped = asyncio.Event()
-        dealt.attach(topology, accept)
-        dealt.on_stop = stopped.set
-        dealt.open()
+        passed.attach(topology, accept)
+        passed.on_stop = stopped.set
+        passed.open()
         # when: the second connection comes without its socket
         control.send(parent, {"base": ["gateway", 19092]})
         for has_socket in (True, False, True):
@@ -46,7 +46,7 @@ def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
     end.close()
     # then
     assert peers == [Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False)] * 2
-    assert (topology.base, dealt.received) == (Address(host="gateway", port=19092), 3)
+    assert (topology.base, passed.received) == (Address(host="gateway", port=19092), 3)
 
 
 def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_ready() -> None:
@@ -56,14 +56,14 @@ def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_
     busy._end, end_of_busy = control.channel()
     idle.is_up = busy.is_up = True
     busy.connections = 5
-    dealt = []
+    passed = []
     for states in ((None, None), ("it reads the client configs", None), ("it reads the client configs", "it, too")):
         idle.why_not_ready, busy.why_not_ready = states
         pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
-        dealt.append((idle.dealt, busy.dealt))
+        passed.append((idle.passed, busy.passed))
     for end in (idle._end, busy._end, end_of_idle, end_of_busy):
         end.close()
-    assert dealt == [(1, 0), (1, 1), (2, 1)]
+    assert passed == [(1, 0), (1, 1), (2, 1)]
 
 
 def test_a_worker_that_reports_nothing_any_more_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_worker_that_reports_nothing_any_more_is_not_ready(monkeypatch: pytest
         assert pool.why_not_ready() == "a worker process does not respond"
         for _ in range(3):
             pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
-        assert [worker.dealt for worker in pool._workers] == [0, 3]
+        assert [worker.passed for worker in pool._workers] == [0, 3]
         # when
         control.send(ends[0][1], report)
         pool._workers[0]._receive(ends[0][0])
@@ -106,11 +106,11 @@ def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -
 
 def test_a_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
     parent, end = control.channel()
-    dealt, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
+    passed, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
     worker = Worker(0, [], lambda *_: None)
 
     async def test() -> None:
-        sending = asyncio.create_task(dealt.send_long("page", text))
+        sending = asyncio.create_task(passed.send_long("page", text))
         await asyncio.sleep(0)
         assert not sending.done()
         while not sending.done() or not worker.page:
@@ -132,10 +132,10 @@ def readable(end: socket.socket) -> bool:
 
 def test_a_text_to_a_parent_that_has_ended_is_dropped() -> None:
     parent, end = control.channel()
-    dealt = PassedConnections(end)
+    passed = PassedConnections(end)
 
     async def test() -> None:
-        sending = asyncio.create_task(dealt.send_long("status", "x" * 2_000_000))
+        sending = asyncio.create_task(passed.send_long("status", "x" * 2_000_000))
         await asyncio.sleep(0)
         parent.close()
         await sending
@@ -171,7 +171,7 @@ def test_connections_wait_until_a_worker_can_take_them(monkeypatch: pytest.Monke
         return can_take
 
     monkeypatch.setattr(Worker, "send", send)
-    monkeypatch.setattr("klamm.gateway.processes.worker_pool._WAITING_AT_MOST", 3)
+    monkeypatch.setattr("klamm.gateway.processes.worker_pool._MAX_WAITING", 3)
 
     async def test() -> None:
         nonlocal can_take

@@ -142,9 +142,9 @@ def test_while_too_many_bytes_are_unread_the_largest_connections_that_stand_stil
                 await rig.upstream.send(response(1, metadata + bytes(size)))
                 await until(lambda each=rig.relay, least=size - 150_000: each.kept_bytes >= least)  # type: ignore[misc]
             for now in (1.0, 9.0):
-                close_stalled(shared, now, most_bytes=10_000_000)
+                close_stalled(shared, now, max_bytes=10_000_000)
             assert not large.relay.is_closed
-            close_stalled(shared, 10.0, most_bytes=1_000_000)
+            close_stalled(shared, 10.0, max_bytes=1_000_000)
             assert large.relay.is_closed
             assert not small.relay.is_closed
 
@@ -179,7 +179,7 @@ def test_while_too_many_bytes_are_unread_connections_on_which_some_move_or_none_
             await slow.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4) + bytes(92))
             for now in (1.0, 10.0, 20.0):
                 await until(lambda: slow.relay.kept_bytes == 100)
-                close_stalled(shared, now, most_bytes=50)
+                close_stalled(shared, now, max_bytes=50)
                 assert not slow.relay.is_closed
                 assert not waiting.relay.is_closed
                 transports[0].room = 100
@@ -187,7 +187,7 @@ def test_while_too_many_bytes_are_unread_connections_on_which_some_move_or_none_
                 await slow.upstream.send(bytes(100))
             await until(lambda: slow.relay.kept_bytes == 100)
             for now in (21.0, 23.0):
-                close_stalled(shared, now, most_bytes=50)
+                close_stalled(shared, now, max_bytes=50)
             assert slow.relay.is_closed
             assert not waiting.relay.is_closed
 

@@ -146,7 +146,7 @@ def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -
 
 def _cutter_of(shared: Shared, relay: FakeRelay) -> FrameCutter:
     judge = RequestReader(shared, cast("OpenRelay", relay))
-    return FrameCutter(judge, HeldBudget(), judge.pass_run)
+    return FrameCutter(judge, HeldBudget(), judge.end_of_run)
 
 
 def _facts(in_flight: InFlight) -> tuple[int, bool, bytes | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from klamm.gateway.relay.streams import LEAST_BYTES, MOST_BYTES, Backlog, RelayedSocket
+from klamm.gateway.relay.streams import MAX_BYTES, MIN_BYTES, Backlog, RelayedSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,15 +36,15 @@ def test_a_peer_that_takes_few_bytes_is_sent_few_at_a_time_and_more_when_it_read
     backlog, full = Backlog(), FullSocket()
     loop: Any = full
     side = RelayedSocket(cast("Any", full), loop, backlog, on_readable=lambda: None, on_drained=lambda _: None)
-    chunk = memoryview(bytes(MOST_BYTES))
+    chunk = memoryview(bytes(MAX_BYTES))
     limits: list[int] = []
-    for room in (MOST_BYTES, 100_000, 1, *[MOST_BYTES] * 7):
+    for room in (MAX_BYTES, 100_000, 1, *[MAX_BYTES] * 7):
         full.room = room
-        side.send([chunk[: side.most_bytes]])
-        assert backlog.kept_bytes == side.kept_bytes == max(0, (limits or [MOST_BYTES])[-1] - room)
-        limits.append(side.most_bytes)
+        side.send([chunk[: side.max_bytes]])
+        assert backlog.kept_bytes == side.kept_bytes == max(0, (limits or [MAX_BYTES])[-1] - room)
+        limits.append(side.max_bytes)
         if full.on_writable is not None:
-            full.room = MOST_BYTES
+            full.room = MAX_BYTES
             full.on_writable()
         assert not side.is_blocked
-    assert limits == [MOST_BYTES, 65_536, *[LEAST_BYTES << number for number in range(7)], MOST_BYTES]
+    assert limits == [MAX_BYTES, 65_536, *[MIN_BYTES << number for number in range(7)], MAX_BYTES]

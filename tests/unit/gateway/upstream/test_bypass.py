@@ -93,7 +93,7 @@ def test_members_at_other_addresses_are_counted_by_client_id(tmp_path: Path) -> 
 
 
 def test_many_groups_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bypass, "MOST_GROUPS", 3)
+    monkeypatch.setattr(bypass, "MAX_GROUPS", 3)
     admin = FakeAdmin({name: {} for name in "abcde"})
     check = check_of(admin, tmp_path)
     for _ in range(2):

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from klamm.admin import ConfigEntry
-from klamm.gateway.upstream.topics import MOST_KEPT, MOST_REQUESTS, UpstreamTopics, state_of
+from klamm.gateway.upstream.topics import MAX_KEPT, MAX_REQUESTS, UpstreamTopics, state_of
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import TopicAuthorizationError
 from klamm.protocol.types import ConfigSource
@@ -93,17 +93,17 @@ def test_many_pages_at_once_make_few_requests() -> None:
     async def ask(topics: UpstreamTopics, clock: list[float]) -> None:
         found = await asyncio.gather(*(topics.documents([name]) for name in names))
         known = [document for (document,) in found if document["partitions"] is not None]
-        assert len(known) == MOST_REQUESTS
+        assert len(known) == MAX_REQUESTS
         assert "too many requests" in state_of(found[-1][0])
         clock[0] += 11
         assert (await topics.documents(["topic-999"]))[0]["problem"] is None
 
     asked(admin, ask)
-    assert len(admin.described) == MOST_REQUESTS + 1
+    assert len(admin.described) == MAX_REQUESTS + 1
 
 
 def test_memory_is_bounded() -> None:
-    names = [f"topic-{number}" for number in range(MOST_KEPT + 10)]
+    names = [f"topic-{number}" for number in range(MAX_KEPT + 10)]
 
     async def ask(topics: UpstreamTopics, clock: list[float]) -> None:
         assert len(await topics.documents(names)) == len(names)

@@ -1,4 +1,4 @@
-"""Admission of accepted connections: PROXY header, TLS handshake, principal of the certificate, name of the broker."""
+"""Handshake of accepted connections: PROXY header, TLS handshake, principal of the certificate, name of the broker."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entrance:
-    """Admission of accepted connections, by the settings of the listener."""
+class ClientHandshake:
+    """Handshake of accepted connections, by the settings of the listener."""
 
     endpoint: Endpoint
     tls: ssl.SSLContext | None
@@ -39,7 +39,7 @@ class Entrance:
     """Addresses of load balancers, whose connections begin with a PROXY header. Empty: no connection has one."""
 
     @classmethod
-    def open(cls, settings: GatewaySettings) -> Entrance:
+    def open(cls, settings: GatewaySettings) -> ClientHandshake:
         """Read the settings of the listener.
 
         Raises:
@@ -47,7 +47,7 @@ class Entrance:
         """
         listener, configs = settings.listener, settings.configs
         users = ScramUsers(listener.name, configs) if listener.protocol.uses_sasl else None
-        endpoint = open_endpoint(listener, configs, lambda *asked: None if users is None else users.find(*asked))
+        endpoint = open_endpoint(listener, configs, lambda *user: None if users is None else users.find(*user))
         tls = None if endpoint.tls is None else endpoint.tls.context
         if tls is not None:
             tls.sslsocket_class = NamedSocket

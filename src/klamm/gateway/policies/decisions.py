@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from klamm.gateway.policies.parts import replaced
+from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.relay.filter import Wait
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy_runtime.decision import Revision, decide_and_check
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from klamm.gateway.policies.parts import PartedApi
+    from klamm.gateway.policies.divided_requests import PartedApi
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Answer, Override
     from klamm.policy.details import Details
@@ -62,7 +62,7 @@ class _PartRejectedError(KafkaApiError):
         self.entry = entry
 
 
-async def judge(
+async def decide_part(
     part: Part,
     ask: Callable[[Part, Override | None], Awaitable[ApiError | Override | None]],
     override: Callable[[Override], Awaitable[Allowed[Part] | Entry]],
@@ -75,7 +75,7 @@ async def judge(
 
     Args:
         part: Part of the request.
-        ask: Function that asks the policy about a part (``verdict``), which this override has made.
+        ask: Function that asks the policy about a part (``ask_policy``), which this override has made.
         override: Function that applies an override and tries the result upstream. It returns the changed part, or the
             entry of the response if the upstream rejects it.
         deny: Function that returns the entry of a denied part.
@@ -168,7 +168,7 @@ async def forward_in_turn(request: Message, context: FilterContext) -> Any:
         raise ConnectionLostError(f"No response within {MAX_TURN_S:.0f} s") from None
 
 
-async def verdict(
+async def ask_policy(
     policies: Policies, kind: PolicyKind, details: Details, overridden: Override | None = None, *, api: ApiKey
 ) -> ApiError | Override | None:
     """Ask the policy about a change, which ``overridden`` has made.
@@ -182,7 +182,7 @@ async def verdict(
 
 async def denial(policies: Policies, kind: PolicyKind, details: Details, *, api: ApiKey) -> ApiError | None:
     """Ask a policy that cannot override; return the error for the client, None when the change is allowed."""
-    answer = await verdict(policies, kind, details, api=api)
+    answer = await ask_policy(policies, kind, details, api=api)
     return answer if isinstance(answer, ApiError) else None
 
 

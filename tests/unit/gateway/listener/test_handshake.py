@@ -11,8 +11,8 @@ import struct
 import pytest
 
 from klamm.gateway.frames.peer import Peer
-from klamm.gateway.listener.entrance import Entrance
-from klamm.gateway.listener.proxy_header import MOST_V1_BYTES, MOST_V2_BYTES, SIGNATURE, ProxyHeader
+from klamm.gateway.listener.handshake import ClientHandshake
+from klamm.gateway.listener.proxy_header import MAX_V1_BYTES, MAX_V2_BYTES, SIGNATURE, ProxyHeader
 from klamm.gateway.settings import read_settings
 from klamm.gateway.upstream.topology import BrokerHosts
 from klamm.properties import SettingsError
@@ -80,9 +80,9 @@ def test_the_source_is_read_and_nothing_behind_the_header(
         b"PROXY TCP4 10.1.2.3 10.0.0.1 05000 9092\r\n",
         b"PROXY TCP4 10.1.2.3 10.0.0.1  5000 9092\r\n",
         b"PROXY UDP4 10.1.2.3 10.0.0.1 5000 9092\r\n",
-        b"PROXY TCP4 10.1.2.3 10.0.0.1 5000 9092\n" + b"x" * MOST_V1_BYTES,
-        b"PROXY " + b"\r" * MOST_V1_BYTES,
-        b"PROXY UNKNOWN " + b"x" * MOST_V1_BYTES,
+        b"PROXY TCP4 10.1.2.3 10.0.0.1 5000 9092\n" + b"x" * MAX_V1_BYTES,
+        b"PROXY " + b"\r" * MAX_V1_BYTES,
+        b"PROXY UNKNOWN " + b"x" * MAX_V1_BYTES,
         v2(0x11, IPV4, command=0x22),
         v2(0x11, IPV4, command=0x11),
         v2(0x13, IPV4),
@@ -90,7 +90,7 @@ def test_the_source_is_read_and_nothing_behind_the_header(
         v2(0x21, IPV4),
         v2(0x11, IPV4 + b"\4\0"),
         v2(0x11, IPV4 + b"\4\0\4abc"),
-        v2(0x11, IPV4 + bytes(MOST_V2_BYTES)),
+        v2(0x11, IPV4 + bytes(MAX_V2_BYTES)),
         with_checksum(0x11, IPV4)[:-1] + b"\0",
     ],
 )
@@ -108,7 +108,7 @@ def test_random_bytes_are_refused_or_a_header() -> None:
         for _ in range(generator.randrange(1, 4)):
             header[generator.randrange(len(header))] = generator.randrange(256)
         try:
-            source, _ = received(bytes(header) + bytes(MOST_V2_BYTES))
+            source, _ = received(bytes(header) + bytes(MAX_V2_BYTES))
         except ProtocolError:
             continue
         assert source is None or 0 <= source[1] < 65536
@@ -122,7 +122,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return made
 
 
-def entrance(certificates: Certificates, **more: str) -> Entrance:
+def entrance(certificates: Certificates, **more: str) -> ClientHandshake:
     tls = {
         "listeners": "SSL://127.0.0.1:1",
         "ssl.keystore.type": "PEM",
@@ -132,10 +132,10 @@ def entrance(certificates: Certificates, **more: str) -> Entrance:
         "ssl.client.auth": "required",
     }
     own = {name.replace("_", "."): value for name, value in more.items()}
-    return Entrance.open(read_settings({"upstream.bootstrap.servers": "kafka:9092"} | tls | own))
+    return ClientHandshake.open(read_settings({"upstream.bootstrap.servers": "kafka:9092"} | tls | own))
 
 
-async def admitted(door: Entrance, certificates: Certificates, name: str, before: bytes = b"") -> Peer:
+async def admitted(door: ClientHandshake, certificates: Certificates, name: str, before: bytes = b"") -> Peer:
     """Connect as a client that asks for a host name, and return what the gateway knows of it."""
     peer = Peer(host="127.0.0.1", port=1, node_id=0, is_bootstrap=True)
     near, far = socket.socketpair()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import socket
 
     from klamm.gateway.frames.peer import Peer
-    from klamm.gateway.listener.entrance import Entrance
+    from klamm.gateway.listener.handshake import ClientHandshake
     from klamm.gateway.relay.shared import Shared
     from klamm.gateway.upstream.upstream import Upstream
 
@@ -29,23 +29,23 @@ _LATE_S: Final = 5.0
 """Time in seconds after which a connection is late: it waits for a broker or a client that does not respond. All
 clients of a gateway that was restarted come at once, and each is served after some milliseconds.
 """
-_OPENING_AT_MOST: Final = 4096
+_MAX_OPENING: Final = 4096
 """Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed at any age."""
 
 
-class Arrivals:
+class AcceptedConnections:
     """Connections that are being opened. Used on the event loop only.
 
     Args:
         shared: Objects that all relays share.
         upstream: The upstream cluster.
-        entrance: Settings for admission.
+        handshake: Settings for admission.
     """
 
-    def __init__(self, shared: Shared, upstream: Upstream, entrance: Entrance) -> None:
+    def __init__(self, shared: Shared, upstream: Upstream, handshake: ClientHandshake) -> None:
         self._shared = shared
         self._upstream = upstream
-        self._entrance = entrance
+        self._handshake = handshake
         self._opening: defaultdict[int, dict[asyncio.Task[None], float]] = defaultdict(dict)
         """Tasks by node id of the port, oldest first, with the time of their start on the loop's clock."""
         self._is_closed = False
@@ -63,7 +63,7 @@ class Arrivals:
         opening, loop = self._opening[peer.node_id], asyncio.get_running_loop()
         if len(opening) >= _CROWDED_FROM:
             oldest, began = next(iter(opening.items()))
-            if loop.time() - began > _LATE_S or len(opening) >= _OPENING_AT_MOST:
+            if loop.time() - began > _LATE_S or len(opening) >= _MAX_OPENING:
                 del opening[oldest]
                 oldest.cancel()
                 self._shared.figures.closed["crowded"] += 1
@@ -89,7 +89,7 @@ class Arrivals:
         with contextlib.ExitStack() as stack:
             stack.callback(accepted.close)
             try:
-                client = await self._entrance.admit(accepted, peer)
+                client = await self._handshake.admit(accepted, peer)
             except ProtocolError as error:
                 self._refuse(peer, "admission", str(error))
                 return

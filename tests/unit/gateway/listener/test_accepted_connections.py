@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from klamm.gateway.frames.peer import Peer
-from klamm.gateway.listener import arrivals as module
-from klamm.gateway.listener.arrivals import Arrivals
+from klamm.gateway.listener import accepted_connections as module
+from klamm.gateway.listener.accepted_connections import AcceptedConnections
 from tests.support.relay_rig import shared_objects, until
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SlowEntrance:
-    """Entrance that admits only the clients of one host."""
+    """ClientHandshake that admits only the clients of one host."""
 
     async def admit(self, _accepted: socket.socket, peer: Peer) -> Any:
         if peer.host == "silent":
@@ -28,7 +28,7 @@ class SlowEntrance:
         raise OSError("admitted")
 
 
-@pytest.mark.parametrize("limit", [{"_CROWDED_FROM": 3, "_LATE_S": -1.0}, {"_CROWDED_FROM": 1, "_OPENING_AT_MOST": 3}])
+@pytest.mark.parametrize("limit", [{"_CROWDED_FROM": 3, "_LATE_S": -1.0}, {"_CROWDED_FROM": 1, "_MAX_OPENING": 3}])
 def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
     monkeypatch: pytest.MonkeyPatch, limit: Mapping[str, float]
 ) -> None:
@@ -37,7 +37,7 @@ def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
 
     async def test() -> None:
         shared = shared_objects()
-        arrivals = Arrivals(shared, cast("Any", None), cast("Any", SlowEntrance()))
+        arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", SlowEntrance()))
         silent = [socket.socketpair() for _ in range(4)]
         for number, (near, _) in enumerate(silent):
             near.setblocking(False)
@@ -63,7 +63,7 @@ def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.Monke
 
     async def test() -> None:
         shared = shared_objects()
-        arrivals = Arrivals(shared, cast("Any", None), cast("Any", SlowEntrance()))
+        arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", SlowEntrance()))
         pairs = [socket.socketpair() for _ in range(20)]
         for number, (near, _) in enumerate(pairs):
             arrivals.add(near, Peer(host="prompt", port=number, node_id=0))
@@ -77,7 +77,7 @@ def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.Monke
 
 def test_a_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        arrivals = Arrivals(shared_objects(), cast("Any", None), cast("Any", SlowEntrance()))
+        arrivals = AcceptedConnections(shared_objects(), cast("Any", None), cast("Any", SlowEntrance()))
         near, far = socket.socketpair()
         with far:
             arrivals.add(near, Peer(host="late", port=1, node_id=0))

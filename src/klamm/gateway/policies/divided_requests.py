@@ -80,8 +80,8 @@ def in_order(order: Iterable[Hashable], entries: Iterable[Entry], key_of: Callab
     waiting: dict[Hashable, list[Entry]] = {}
     for entry in entries:
         waiting.setdefault(key_of(entry), []).append(entry)
-    for found in waiting.values():
-        found.reverse()  # the first is last, from where it is taken
+    for group in waiting.values():
+        group.reverse()  # the first is last, from where it is taken
     ordered = [left.pop() for key in order if (left := waiting.get(key))]
     for rest in waiting.values():
         ordered.extend(reversed(rest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.gateway.policies.parts import in_order
+from klamm.gateway.policies.divided_requests import in_order
 
 KEYS = st.lists(st.sampled_from("abcdef"), max_size=12)
 

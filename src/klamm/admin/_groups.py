@@ -165,7 +165,7 @@ async def _ask_coordinators(
 def _described(
     group: DescribeGroupsResponse.DescribedGroup, coordinator: int | None
 ) -> GroupDescription | KafkaApiError:
-    """Return a group. Brokers before 4.0 report a group that does not exist only by its state, Dead (KIP-1043)."""
+    """Return the description of a group. Brokers before 4.0 report a missing group as state Dead (KIP-1043)."""
     if group.error_code == ErrorCode.NONE and group.group_state == _DEAD:
         return api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} not found.")
     return result_of(group.error_code, group.error_message, _description(group, coordinator))

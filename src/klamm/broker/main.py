@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 _NEW: Final = 0
 _FULL: Final = 2
 _THRESHOLDS: Final = (5_000, 5, 20)
-"""Thresholds of the generations: seven times Python's default for new objects, so most objects of a request are free by
-then. One collection visits 30,000 objects, which takes some milliseconds.
+"""Thresholds of Python's garbage collector, by generation. The first is seven times the default, so most objects of a
+request are freed before a collection. One collection visits 30,000 objects, which takes some milliseconds.
 """
 EVERYTHING_EVERY_S: Final = 900.0
 """Seconds after which all objects are collected. Frozen objects that became garbage stay in memory for so long."""

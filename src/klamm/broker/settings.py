@@ -222,7 +222,7 @@ _ROLES: Final = "broker,controller"
 
 
 def start_configs(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int, Mapping[str, str]]:
-    """Return by broker id the configs of the command line: ids, listeners with their ports, data directory."""
+    """Return the configs that the command line implies, by broker id: ids, listeners with ports, data directory."""
     return {node_id: _of_broker(settings, cluster, index) for index, node_id in enumerate(cluster.node_ids)}
 
 

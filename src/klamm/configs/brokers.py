@@ -84,7 +84,7 @@ class BrokerSchema:
         return definition is not None and definition.config_type is ConfigType.LIST
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the list value in force if this resource does not set the config."""
+        """Return the effective list value if this resource does not set the config."""
         without = replace(self.layers, dynamic={}, **({"cluster": {}} if self.is_cluster_default else {}))
         value = without.value(name)
         return None if value is None else format_value(value)

@@ -39,7 +39,7 @@ POLICY_TIMEOUT_MS: Final = "policy.timeout.ms"
 POLICY_RELOAD_INTERVAL_MS: Final = "policy.reload.interval.ms"
 POLICY_RULES_FILE: Final = "policy.rules.file"
 UPSTREAM: Final = "upstream.bootstrap.servers"
-"""Setting that every gateway has, and no broker."""
+"""Setting that distinguishes a gateway's properties from a broker's: only a gateway has it."""
 _POLICY_MODES: Final = "(case insensitive) [ENFORCE, AUDIT]"
 
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)

@@ -68,7 +68,7 @@ class GroupSchema:
         return False
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the list value in force. Always None: there are no lists."""
+        """Return None: no group config is a list."""
         return None
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
@@ -136,7 +136,7 @@ class ClientMetricsSchema:
         return False
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the list value in force. Always None: no config takes list operations."""
+        """Return None: no client metrics config takes list operations."""
         return None
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:

@@ -141,7 +141,7 @@ class BrokerLayers:
         return value[0] if broker_name == _STREAMS_ASSIGNORS and isinstance(value, tuple) else value
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the value in force of a topic list config as DescribeConfigs shows it; None without a value."""
+        """Return the effective value of a topic list config as DescribeConfigs shows it; None without a value."""
         value = self.topic_default(name)
         return None if value is None else format_value(value)
 

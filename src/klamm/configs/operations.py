@@ -46,7 +46,7 @@ class ConfigSchema(Protocol):
         ...
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the value in force of a list that the resource does not set, as text; None if it has none."""
+        """Return the effective value of a list config that the resource does not set, as text; None if it has none."""
         ...
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:

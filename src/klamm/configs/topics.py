@@ -41,7 +41,7 @@ class TopicSchema:
         return definition is not None and definition.config_type is ConfigType.LIST
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the list value in force for a topic that does not set the config."""
+        """Return the effective list value for a topic that does not set the config."""
         return self.layers.list_in_force(name)
 
     def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:

@@ -32,7 +32,7 @@ class UnreadableResponseError(ConnectionLostError, ProtocolError):
 
 
 class SaslAuthenticationFailedError(KafkaApiError, ConnectionLostError):
-    """The broker rejects the login. A retry succeeds only after the login or the broker's credentials are changed."""
+    """The broker rejects the login. Retries fail until the client's login or the broker's credentials change."""
 
     error_code = ErrorCode.SASL_AUTHENTICATION_FAILED
 

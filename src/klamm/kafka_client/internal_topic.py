@@ -51,12 +51,12 @@ class PartitionWriter:
         encode: Callable[[int, Sequence[Record]], bytearray] = lambda _partition, records: encode_batch(records),
         on_taken: Callable[[int, int], None] = lambda _partition, _count: None,
     ) -> None:
-        """Create the writer of some records.
+        """Create a writer for the given records.
 
         Args:
             records: Records by partition. Their offsets are ignored.
-            encode: Encodes a batch of a partition. The offsets of its records start at 0.
-            on_taken: Called with a partition and the number of records that were acknowledged just now.
+            encode: Function that encodes a batch of a partition. The offsets of its records start at 0.
+            on_taken: Function called after each acknowledged batch with its partition and number of records.
         """
         self._left = {partition: list(some) for partition, some in records.items() if some}
         self._encode = encode

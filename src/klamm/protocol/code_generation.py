@@ -64,7 +64,7 @@ def plain_fields(cls: type[Struct], version: int) -> list[Field]:
 
 
 def tagged_fields(cls: type[Struct], version: int) -> list[Field]:
-    """Return the tagged fields."""
+    """Return the tagged fields of a struct in a version."""
     return [field for field in cls.FIELDS if field.in_version(version) and field.is_tagged(version)]
 
 

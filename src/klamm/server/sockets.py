@@ -107,7 +107,7 @@ class Acceptor:
         self._resume()
 
     def close(self) -> None:
-        """Stop accepting, and close the socket."""
+        """Stop accepting connections, and close the listening socket."""
         if self._pause is not None:
             self._pause.cancel()
         asyncio.get_running_loop().remove_reader(self._sock.fileno())

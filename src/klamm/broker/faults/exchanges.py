@@ -28,8 +28,8 @@ MESSAGE: Final = "Error injected by a test"
 _FURTHER_REQUESTS: Final = (AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest)
 """Requests that share their API key with the request class of a route."""
 _SERVED_ANYHOW: Final = (MetadataRequest, FetchRequest)
-"""Requests that are served even if every part of them gets an error, for the rest of their response: the addresses of
-the brokers, and the state of the fetch session.
+"""Requests that are served even if all their partitions get an injected error. Their responses also contain broker
+addresses (Metadata) or the state of the fetch session (Fetch).
 """
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from klamm.broker.topics.catalog import TopicCatalog
 
 HOLD_SHARE: Final = 0.2
-"""Share of the heartbeat interval for which the reply to a member may be held back until it gets partitions."""
+"""Share of the heartbeat interval for which a heartbeat response may be held until the member gets partitions."""
 MAX_HOLD_S: Final = 5.0
-"""The same in seconds, however long the interval is: clients give a request up after 30 s (``request.timeout.ms``)."""
+"""Upper limit of that time in seconds, well below ``request.timeout.ms`` of clients (30 s by default)."""
 
 
 class ConsumerGroupCoordinator:

@@ -100,7 +100,7 @@ class GroupCoordinator:
         self.consumers: Final = ConsumerGroupCoordinator(self._registry, self._settings, topics, timings)
         """Consumer groups (KIP-848)."""
         self.offsets: Final = OffsetCoordinator(self._registry, self._settings, topics)
-        """Committed offsets."""
+        """Coordinator of the committed offsets of all groups."""
         self._expiration_timer: asyncio.TimerHandle | None = None
 
     # ---- start and stop

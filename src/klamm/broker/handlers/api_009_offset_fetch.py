@@ -105,7 +105,7 @@ class Requested(NamedTuple):
     partitions: Sequence[int]
 
     def failed(self, error_code: ErrorCode) -> Fetched:
-        """Return the result if this topic's offsets cannot be returned."""
+        """Return a result with the error code for every partition of this topic."""
         return Fetched(self.name, self.topic_id, self.partitions, error_code)
 
 

@@ -28,7 +28,7 @@ TRANSACTION: Final = 1
 _TOPICS: Final = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
 """Internal topic of each key type. As in Kafka, the first request for a coordinator creates it."""
 NOWHERE: Final = ("", -1, -1)
-"""Host, port and id in an entry without a coordinator."""
+"""Host, port and node id of an entry without a coordinator."""
 
 
 async def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:

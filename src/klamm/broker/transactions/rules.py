@@ -67,7 +67,7 @@ def check_id(transactional_id: str) -> None:
 
 
 def check_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
-    """Reject a transaction timeout that is out of bounds.
+    """Reject a transaction timeout that is not between 1 ms and ``transaction.max.timeout.ms``.
 
     Raises:
         InvalidTransactionTimeoutError: The timeout is not positive, or above ``transaction.max.timeout.ms``.

@@ -59,7 +59,7 @@ class Treatment(Enum):
 
 
 class FetchedBatch(NamedTuple):
-    """A batch in the memory of a fetch response."""
+    """A record batch of a fetch response and its treatment."""
 
     batch: RecordBatch
     treatment: Treatment

@@ -27,7 +27,7 @@ class Checksum(Protocol):
 
 
 def _extension() -> ModuleType | None:
-    """Import the extension module of the package alone; return None where the package has another layout."""
+    """Import only the compiled module of the ``crc32c`` package. Return None if the package has another layout."""
     if _EXTENSION in sys.modules:
         return sys.modules[_EXTENSION]
     package = find_spec("crc32c")

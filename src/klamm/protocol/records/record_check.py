@@ -256,7 +256,7 @@ def _check_run(
 
 
 def _number_columns(data: bytes, start: int, end: int, size: int, run: int) -> tuple[bytes, bytes]:
-    """Return the low and high bytes of varints of one or two bytes; nothing if they differ in size or are longer."""
+    """Return the low and high bytes of a run of varints. Empty if they differ in size or exceed two bytes."""
     low = data[start + size : start + size * run + 1 : size]
     if end - start == 1:
         return (low, b"") if low.isascii() else (b"", b"")

@@ -120,7 +120,7 @@ class ClientQuotas(Protocol):
 
 
 class Admission(NamedTuple):
-    """Decision on a new connection."""
+    """Decision on a new connection by the connection creation rates: serve, delay or close it."""
 
     delay_s: float
     """Seconds before its first request is processed."""

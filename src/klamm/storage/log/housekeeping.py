@@ -48,7 +48,7 @@ def with_pauses(items: Iterable[Item], *, at_once: int = _ITEMS_AT_ONCE) -> _Pau
 
 
 class _PausingIterator(Generic[Item]):
-    """An asynchronous iterator that, unlike a generator, needs no closing."""
+    """Asynchronous iterator that pauses after a number of items. Unlike a generator, it needs no closing."""
 
     __slots__ = ("_at_once", "_count", "_items")
 
@@ -107,7 +107,7 @@ class KeptLogs(Protocol):
     """
 
     def loaded(self) -> Iterator[PartitionLog]:
-        """Return the logs that are open."""
+        """Return the open logs."""
         ...
 
     def known(self) -> Sequence[tuple[UUID, int]]:

@@ -378,7 +378,7 @@ def restore_markers(directory: Path, *, is_compacted: bool) -> None:
 
 
 def _bare_markers(segment: LogSegment) -> Iterator[tuple[int, bytes]]:
-    """Yield position and bytes of the checksum and attributes to write for each marker without its control bit."""
+    """Yield the repairs of transaction markers that lost their control bit: position, and checksum with attributes."""
     with suppress(CorruptBatchError):  # the records after the damage cannot be read either
         for head in segment.walk(0):
             if head.base_sequence == NO_SEQUENCE and head.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:

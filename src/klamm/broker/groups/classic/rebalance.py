@@ -216,7 +216,7 @@ class Rebalance:
         self._share_out(assignments, None, now)
 
     def _share_out(self, assignments: dict[str, bytes], instead: SyncReply | None, now: Moment) -> None:
-        """Set every member's assignment (empty if the leader sent none for it), and answer the parked syncs.
+        """Set every member's assignment (empty if the leader sent none), and respond to the waiting SyncGroup requests.
 
         Args:
             assignments: Assignments by member id.

@@ -60,7 +60,7 @@ class ConsumerGroup(ConsumerHeartbeats):
 
     @property
     def is_deserted(self) -> bool:
-        """Whether no client is about to join."""
+        """Whether the group has no members. A joining client is a member at once."""
         return not self.members
 
     @property

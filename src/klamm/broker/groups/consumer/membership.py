@@ -48,7 +48,7 @@ class Resolution:
     at: float = -math.inf
     """Monotonic seconds. After a restart the expression is resolved again at the next heartbeat."""
     changes: int = -1
-    """Changes of the topic catalog that are included."""
+    """Revision of the topic catalog at that time."""
 
 
 class Membership:

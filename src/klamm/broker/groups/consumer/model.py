@@ -83,7 +83,7 @@ class ConsumerMember:
     rebalance_timeout_ms: int = UNCHANGED_MS
     topic_names: frozenset[str] = frozenset()
     topic_regex: str | None = None
-    """Regular expression of RE2; None without one."""
+    """Pattern of the subscribed topics in RE2 syntax; None if the member subscribes by name only."""
     server_assignor: str | None = None
     """Preferred assignor; None for the group's default."""
     classic: ClassicTraits | None = None

@@ -44,7 +44,7 @@ def limited(hard: int) -> Iterator[None]:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
-def strangers(port: int, count: int) -> list[socket.socket]:
+def idle_connections(port: int, count: int) -> list[socket.socket]:
     """Open idle connections. Those that the broker closes at once do not count."""
     peers = []
     for _ in range(count):
@@ -94,7 +94,7 @@ def test_hundreds_of_partitions_work_with_256_descriptors() -> None:
 
 def test_idle_connections_leave_descriptors_for_storage() -> None:
     with limited(1_024), KlammBroker() as broker, WireClient(broker.bootstrap_servers, timeout_s=60) as client:
-        peers = strangers(broker.ports[0], 1_400)
+        peers = idle_connections(broker.ports[0], 1_400)
         try:
             fill(client, "beside", 300)
             client.alter_topic("beside", [("flush.messages", 0, "1")])
@@ -126,7 +126,7 @@ def test_unfinished_tls_handshakes_leave_descriptors_for_storage(tmp_path: Path)
         broker.restart()
         with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
             client.alter_topic("beside", [("flush.messages", 0, "1")])
-            peers = strangers(port, 900)
+            peers = idle_connections(port, 900)
             try:
                 for partition in range(200):
                     client.produce("beside", partition, BATCH)

@@ -171,7 +171,7 @@ def test_metadata_before_v12_rejects_topic_ids(broker: KlammBroker, version: int
     assert [(topic.name, topic.error_code) for topic in answer.topics] == [("", 42), ("fuzz-base-a", 42)]
 
 
-def assert_refused_or_closed(broker: KlammBroker, body: bytes, *, api_key: int = 44, version: int = 0) -> None:
+def assert_rejected_or_closed(broker: KlammBroker, body: bytes, *, api_key: int = 44, version: int = 0) -> None:
     """Nothing changed, the broker lives, and it is not much larger than before."""
     before, memory = state_of(broker), pss_bytes(broker)
     header = struct.pack(">hhih", api_key, version, 1, -1)
@@ -206,7 +206,7 @@ def alter(name: str, changes: list[tuple[str, int, str | None]]) -> bytes:
     ],
 )
 def test_oversized_config_changes_are_rejected_atomically(broker: KlammBroker, body: bytes) -> None:
-    assert_refused_or_closed(broker, body)
+    assert_rejected_or_closed(broker, body)
 
 
 def test_megabyte_values_are_rejected_atomically(broker: KlammBroker) -> None:

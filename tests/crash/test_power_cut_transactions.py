@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from klamm.broker.transactions.decisions import Decisions
-from tests.support.power_cut_load import DURABLE, Ledger, live, start_after, what_is_wrong
+from tests.support.power_cut_load import DURABLE, Ledger, live, start_after, violations_of
 from tests.support.recorded_disk import RecordedDisk
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[i
             known = ledger.at(cut)
             try:
                 found = start_after(directory, known, *options)
-                problems = what_is_wrong(known, found, is_durable=options == DURABLE)
+                problems = violations_of(known, found, is_durable=options == DURABLE)
             except Exception as error:  # noqa: BLE001  # whatever it is, the start needed help
                 problems = [f"{type(error).__name__}: {error}"]
             wrong += [f"seed {seed}, life {life}, moment {cut.moment}: {problem}" for problem in problems]
@@ -81,7 +81,7 @@ def test_power_cuts_break_no_guarantee(scratch: Path, options: tuple[str, ...]) 
     assert total == _RUNS * _LIVES * _CUTS
 
 
-def _found_in(scratch: Path) -> bool:
+def _violations_in(scratch: Path) -> bool:
     """Cut until something is wrong."""
     for run in range(20):
         directory = scratch / str(run)
@@ -94,10 +94,10 @@ def _found_in(scratch: Path) -> bool:
 def test_checker_detects_forgotten_transaction_decisions(scratch: Path) -> None:
     """A control: as it was before decisions outlived the next transaction of their producer."""
     with mock.patch.object(Decisions, "find", return_value=None):
-        assert _found_in(scratch)
+        assert _violations_in(scratch)
 
 
 def test_checker_detects_records_without_fsync(scratch: Path) -> None:
     """A control: logs are acknowledged without an fsync."""
     with mock.patch("klamm.storage.log.flusher._fsync_all"):
-        assert _found_in(scratch)
+        assert _violations_in(scratch)

@@ -69,13 +69,13 @@ def wrong_after_cuts(
         asyncio.run(write(here / "metadata.sqlite", disk, connect_of(disk), submissions=submissions))
     moments = sorted(chance.randrange(len(disk.journal)) for _ in range(CUTS))
     found = [
-        what_is_wrong_after(cut, tmp_path / str(number))
+        violations_after(cut, tmp_path / str(number))
         for number, cut in enumerate(disk.cuts([*moments, len(disk.journal)], chance))
     ]
     return [wrong for wrong in found if wrong is not None]
 
 
-def what_is_wrong_after(cut: Cut, directory: Path) -> str | None:
+def violations_after(cut: Cut, directory: Path) -> str | None:
     """Open what a power cut left with the real store; None when every promise was kept."""
     cut.write(directory)
     database = connect_sqlite(directory / "metadata.sqlite")

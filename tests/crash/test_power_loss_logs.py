@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.cut_logs import CONFIGS, Ledger, Load, as_found, what_is_wrong_after
+from tests.support.cut_logs import CONFIGS, Ledger, Load, as_found, violations_after
 from tests.support.recorded_disk import RecordedDisk
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_durable_records_survive_power_cuts_at_any_write(
         # then
         moments = range(1, len(disk.journal) + 1)  # the first entry is a note of the topics
         for cut in disk.cuts(sorted(chance.sample(moments, min(_CUTS_CHECKED, len(moments)))), chance):
-            wrong = what_is_wrong_after(cut, ledger, tmp_path / "after")
+            wrong = violations_after(cut, ledger, tmp_path / "after")
             assert wrong is None, (generation, cut.moment, cut.operation)
             checked[cut.operation] += 1
         (last,) = disk.cuts([chance.choice(moments)], chance)
@@ -92,7 +92,7 @@ def test_syncfs_at_shutdown_makes_logs_durable(
     end = len(disk.journal)
     begun = next((at for at, entry in enumerate(disk.journal) if entry.operation == "before syncfs"), end - 1)
     cuts = list(disk.cuts(range(begun - 5, end + 1), chance))
-    wrong = [what_is_wrong_after(cut, ledger, tmp_path / "after") for cut in cuts]
+    wrong = [violations_after(cut, ledger, tmp_path / "after") for cut in cuts]
     assert any(wrong) is not is_synced
     assert any(cut.operation == "after syncfs" for cut in cuts) is is_synced
 
@@ -107,4 +107,4 @@ def test_checker_detects_ineffective_fsync(tmp_path: Path, caplog: pytest.LogCap
 
     end = len(disk.journal) + 1
     cuts = disk.cuts(range(end - 40, end), random.Random(9))
-    assert any(what_is_wrong_after(cut, ledger, tmp_path / "after") for cut in cuts)
+    assert any(violations_after(cut, ledger, tmp_path / "after") for cut in cuts)

@@ -236,13 +236,13 @@ def test_principal_without_read_on_group_or_topic_consumes_nothing(broker: klamm
     stranger.subscribe(["orders"])
     errors: set[str] = set()
 
-    def is_refused() -> bool:
+    def is_rejected() -> bool:
         message = stranger.poll(1)
         if message is not None and (error := message.error()) is not None:
             errors.add(error.name())
         return "GROUP_AUTHORIZATION_FAILED" in errors
 
-    wait_until(is_refused, timeout_s=60, what="a refused group")
+    wait_until(is_rejected, timeout_s=60, what="a refused group")
     stranger.close()
 
 

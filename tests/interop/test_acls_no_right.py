@@ -428,7 +428,7 @@ def codes_in(value: object) -> set[int]:
     return found
 
 
-def everything(admin: WireClient) -> list[bytes]:
+def full_view(admin: WireClient) -> list[bytes]:
     """Return what a principal with all rights can see."""
     seen = [(3, 0), (9, 0), (15, 0), (16, 0), (29, 0), (32, 0), (50, 0), (50, 1), (74, 0), (2, 0), (60, 0)]
     return [
@@ -452,7 +452,7 @@ def test_principal_without_rights_reads_and_changes_nothing(
     K649-66: Describe (resolve=false) authorization: DESCRIBE_CONFIGS on Cluster, else 31, Entries null.
     """
     with log_in(broker.bootstrap_servers, "admin") as admin, log_in(broker.bootstrap_servers, "mallory") as mallory:
-        before = everything(admin)
+        before = full_view(admin)
         # when
         hidden = ask(mallory, asked, HIDDEN)
         absent = ask(mallory, asked, ABSENT)
@@ -460,12 +460,12 @@ def test_principal_without_rights_reads_and_changes_nothing(
         assert codes_in(hidden) - {0} == asked.codes, f"API {api_key}"
         told = bytes(encode(hidden, asked.version)).replace(HIDDEN.encode(), ABSENT.encode())
         assert told == bytes(encode(absent, asked.version)), "the answer tells what exists"
-        if HIDDEN.encode() not in bytes(encode(asked_of(asked), asked.version)):
+        if HIDDEN.encode() not in bytes(encode(request_of(asked), asked.version)):
             assert HIDDEN.encode() not in bytes(encode(hidden, asked.version))
-        assert everything(admin) == before
+        assert full_view(admin) == before
 
 
-def asked_of(asked: Question) -> Message:
+def request_of(asked: Question) -> Message:
     module = import_module(f"{messages.__name__}.{asked.message}")
     request = next(value for name, value in vars(module).items() if name.endswith("Request"))
     return asked.build(request, HIDDEN)

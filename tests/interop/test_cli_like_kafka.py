@@ -226,7 +226,7 @@ def blanks_aside(text: str) -> str:
     return " ".join(text.split())
 
 
-def as_java_says(text: str) -> str:
+def as_java_message(text: str) -> str:
     """An error without a message is put in words here, and shown as its exception's name there."""
     if re.fullmatch(r"Topic '.*' does not exist\s*", text):
         return "UnknownTopicOrPartition"
@@ -305,7 +305,7 @@ def test_klamm_commands_print_the_same_as_kafkas_tools(
             if (outcome.exit_code, shown(outcome.stdout)) != (expected.exit_code, shown(expected.stdout)):
                 differences.append((words, outcome, expected))
             assert "s3cret" not in outcome.stdout + outcome.stderr
-            if outcome.stderr.count("\n") > 1 or as_java_says(outcome.stderr) not in blanks_aside(expected.stderr):
+            if outcome.stderr.count("\n") > 1 or as_java_message(outcome.stderr) not in blanks_aside(expected.stderr):
                 differences.append((words, outcome, expected))
             broker.wait()
     assert differences == []

@@ -62,8 +62,8 @@ def test_every_record_arrives_despite_broker_kill_and_member_leave(cluster: Clus
         everything = frozenset(range(_PARTITIONS))
         _until("the member that stayed to have every partition", lambda: staying.assignment == everything, [staying])
     assert producer.failures == []
-    _assert_each_number_once_and_in_order(members)
-    _assert_acknowledged_is_where_it_was_said(producer, members)
+    _assert_numbers_once_in_order(members)
+    _assert_acknowledged_offsets(producer, members)
 
 
 def test_topics_and_configs_are_administered(cluster: Cluster, family: Family) -> None:
@@ -157,7 +157,7 @@ def _progress(producer: RunningProducer, members: list[RunningConsumer]) -> str:
     )
 
 
-def _assert_each_number_once_and_in_order(members: list[RunningConsumer]) -> None:
+def _assert_numbers_once_in_order(members: list[RunningConsumer]) -> None:
     """Members may be given a record again (what they had not committed), but the log holds each number once."""
     places = {(delivery.partition, delivery.offset): delivery.value for delivery in _delivered(members)}
     assert len(places) == _COUNT, "A number is in the log twice, or an offset was given two values"
@@ -167,7 +167,7 @@ def _assert_each_number_once_and_in_order(members: list[RunningConsumer]) -> Non
         assert numbers == sorted(numbers), f"Partition {partition} is out of order"
 
 
-def _assert_acknowledged_is_where_it_was_said(producer: RunningProducer, members: list[RunningConsumer]) -> None:
+def _assert_acknowledged_offsets(producer: RunningProducer, members: list[RunningConsumer]) -> None:
     assert len(producer.acknowledged) == _COUNT
     delivered = set(_delivered(members))
     assert {delivery for delivery in producer.acknowledged if delivery.offset >= 0} <= delivered

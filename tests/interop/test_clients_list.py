@@ -45,7 +45,7 @@ def broker(metrics: str) -> Iterator[KlammBroker]:
         yield running
 
 
-def one(metrics: str, client_id: str) -> dict[str, Any]:
+def client_entry(metrics: str, client_id: str) -> dict[str, Any]:
     (found,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
     return found
 
@@ -59,7 +59,7 @@ def test_following_client_is_in_line_after_fetch_and_pending_after_change(broker
         AdminClient(broker.bootstrap_servers) as admin,
     ):
         producer.send("listed", b"x").get(20)
-        found = one(metrics, "follows")
+        found = client_entry(metrics, "follows")
         assert (found["registered"], found["standing"], found["told"]) == (["acks"], "in line", {"acks": "all"})
         assert found["connections"] >= 1
         assert abs(found["last_seen_ms"] / 1000 - time.time()) < 60
@@ -67,8 +67,10 @@ def test_following_client_is_in_line_after_fetch_and_pending_after_change(broker
         app = ClientConfigEntity.of_client("ANONYMOUS", "follows")
         admin.alter_client_configs({app: [ClientConfigOp("acks", "0")]}).all().result()
         # then
-        assert one(metrics, "follows")["standing"] == "pending"
-    wait_until(lambda: one(metrics, "follows")["connections"] == 0, timeout_s=60, what="the broker to see the end")
+        assert client_entry(metrics, "follows")["standing"] == "pending"
+    wait_until(
+        lambda: client_entry(metrics, "follows")["connections"] == 0, timeout_s=60, what="the broker to see the end"
+    )
 
 
 def test_client_without_kip_649_is_listed_as_unregistered(
@@ -80,7 +82,7 @@ def test_client_without_kip_649_is_listed_as_unregistered(
     plain.produce("listed", b"x")
     assert plain.flush(20) == 0
     # when
-    found = one(metrics, "plain")
+    found = client_entry(metrics, "plain")
     code = command.main(["list", "--metrics", metrics, "--client", "plain"])
     # then
     assert (found["registered"], found["standing"], found["ignored"]) == (None, "ignores", ["acks"])
@@ -116,7 +118,7 @@ def test_aiokafka_client_is_listed_once_with_its_unnamed_connections(broker: Kla
         await client.start()
         try:
             await client.send_and_wait("listed", b"x")
-            return await asyncio.to_thread(one, metrics, "aio")
+            return await asyncio.to_thread(client_entry, metrics, "aio")
         finally:
             await client.stop()
 

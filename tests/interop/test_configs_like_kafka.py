@@ -307,12 +307,12 @@ def ours() -> Iterator[Asker]:
         asker.connection.close()
 
 
-def told(question: Question) -> str:
+def question_id(question: Question) -> str:
     operations = "-".join(f"{'SDAB'[k] if k < 4 else k}.{n}={v}" for n, k, v in question.operations)
     return f"{question.resource_type}.{question.resource_name[:10]}-{operations}".encode("ascii", "replace").decode()
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=told)
+@pytest.mark.parametrize("question", QUESTIONS, ids=question_id)
 def test_config_change_returns_the_same_code_and_message_as_kafka(
     question: Question, kafka: Asker, ours: Asker
 ) -> None:

@@ -118,7 +118,7 @@ def beat(broker: klamm.Broker, client_id: str, poll: Callable[[float], object], 
         poll(0.05)
 
 
-def one(metrics: str, client_id: str) -> dict[str, Any]:
+def client_entry(metrics: str, client_id: str) -> dict[str, Any]:
     (found,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
     return found
 
@@ -136,7 +136,7 @@ def test_raised_session_timeout_keeps_classic_consumer_through_a_pause(
     # then
     assert members(admin, "raised") == before["raised"]
     assert members(admin, "plain") != before["plain"]
-    found = one(metrics, "raised")
+    found = client_entry(metrics, "raised")
     assert (found["standing"], found["compliance"]) == ("enforced", {"session.timeout.ms": "enforced"})
     assert cli.main(["clients", "list", "--metrics", metrics, "--client", "raised"]) == 0
     assert "1 client: 1 enforced" in capsys.readouterr().out
@@ -182,7 +182,7 @@ def test_changed_heartbeat_interval_reaches_running_consumer(
     set_for(admin, "modern", "heartbeat.interval.ms", "100")
     # then
     beats_every(broker, "modern", consumer.poll, lambda gap_ms: gap_ms < 350)
-    found = one(metrics, "modern")
+    found = client_entry(metrics, "modern")
     assert (found["standing"], found["compliance"]) == ("enforced", {"heartbeat.interval.ms": "enforced"})
     # when: the config is removed
     set_for(admin, "modern", "heartbeat.interval.ms", None)

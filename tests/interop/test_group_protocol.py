@@ -285,7 +285,7 @@ class Player:
 # ---- scenarios
 
 
-def one_member_lives_and_dies(player: Player) -> None:
+def member_joins_and_expires(player: Player) -> None:
     player.find(0)
     joined = player.take(player.enter())
     # Nobody asks to see the group yet: Kafka shows it when it is stored, klamm as soon as it is there.
@@ -315,7 +315,7 @@ def one_member_lives_and_dies(player: Player) -> None:
     player.fetch({TOPIC: [0]})
 
 
-def nobody_is_there(player: Player) -> None:
+def empty_group(player: Player) -> None:
     player.describe(operations=True)
     player.heartbeat("stranger", 1)
     player.leave(("stranger", None), ("", "nobody"))
@@ -425,8 +425,8 @@ def connectors_are_no_consumers(player: Player) -> None:
 
 
 SCENARIOS = [
-    one_member_lives_and_dies,
-    nobody_is_there,
+    member_joins_and_expires,
+    empty_group,
     bad_joins,
     two_members_share,
     static_members_come_back,

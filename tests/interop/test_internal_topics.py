@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import klamm
-from tests.support.internal_topics import OFFSETS, TRANSACTIONS, ask_everything
+from tests.support.internal_topics import OFFSETS, TRANSACTIONS, ask_all
 from tests.support.kafka import KafkaCluster
 
 PROPERTIES: Final = {
@@ -30,9 +30,9 @@ DECIDED: Final[dict[str, tuple[Any, Any]]] = {
 
 def test_internal_topics_respond_like_kafka(java: None) -> None:
     with KafkaCluster(1, PROPERTIES) as kafka:
-        theirs = dict(ask_everything(kafka.bootstrap_servers))
+        theirs = dict(ask_all(kafka.bootstrap_servers))
     with klamm.Broker(config=PROPERTIES) as broker:
-        ours = dict(ask_everything(broker.bootstrap_servers))
+        ours = dict(ask_all(broker.bootstrap_servers))
     assert list(theirs) == list(ours)
     assert {q: ours[q] for q in ours if q not in DECIDED} == {q: theirs[q] for q in theirs if q not in DECIDED}
     assert {q: ours[q] for q in DECIDED} == {q: answer for q, (_, answer) in DECIDED.items()}

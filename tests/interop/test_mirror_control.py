@@ -13,7 +13,7 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.properties import parse_properties
 from tests.support.mirror import create_topic, properties, topic_configs
-from tests.support.mirror_fakes import settled
+from tests.support.mirror_fakes import completed_result
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ class VendorAdmin(AdminClient):
         own = ConfigEntry(VENDOR, "true", source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
         found = super().describe_configs(resources, **more).result()
         outcomes = {resource: {**entries, VENDOR: own} for resource, entries in found.items()}
-        return settled(DescribeConfigsResult(resources), outcomes)
+        return completed_result(DescribeConfigsResult(resources), outcomes)
 
 
 def test_unknown_configs_are_skipped_and_invalid_topics_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -95,7 +95,7 @@ class Flow:
             thread.join()
             copier.close()
 
-    def assert_everything_is_there_once(self) -> None:
+    def assert_copied_exactly_once(self) -> None:
         assert_exactly_once(self.address, self.partition.remote_topic, {0: self.written})
 
 
@@ -114,7 +114,7 @@ def test_open_transaction_of_dead_task_ends_before_successor_reads_source_offset
     with flow.caught_in_a_transaction():
         pass
     flow.copy()
-    flow.assert_everything_is_there_once()
+    flow.assert_copied_exactly_once()
 
 
 def test_live_predecessor_is_fenced_and_its_records_stay_uncommitted(flow: Flow) -> None:
@@ -122,11 +122,11 @@ def test_live_predecessor_is_fenced_and_its_records_stay_uncommitted(flow: Flow)
     flow.write(50)
     with flow.caught_in_a_transaction() as predecessor:
         flow.copy()
-        flow.assert_everything_is_there_once()
+        flow.assert_copied_exactly_once()
         flow.write(10)
         wait_until(lambda: _records(predecessor) == 60, timeout_s=60, what="the predecessor to begin again")
     flow.copy()
-    flow.assert_everything_is_there_once()
+    flow.assert_copied_exactly_once()
 
 
 class LateEndTxn(FrameProxy):
@@ -181,7 +181,7 @@ def test_late_end_txn_does_not_end_next_transaction(flow: Flow) -> None:
             assert not target.delivers_again.is_set()
         finally:
             copier.close()
-    flow.assert_everything_is_there_once()
+    flow.assert_copied_exactly_once()
 
 
 def _is_committed(copier: Copier, next_offset: int) -> bool:
@@ -200,7 +200,7 @@ def test_changed_shard_count_fences_previous_shards(flow: Flow, before: int, aft
     flow.write(20)
     with flow.caught_in_a_transaction(shards=before):
         flow.copy(shards=after)
-        flow.assert_everything_is_there_once()
+        flow.assert_copied_exactly_once()
     flow.write(5)
     flow.copy(shards=after)
-    flow.assert_everything_is_there_once()
+    flow.assert_copied_exactly_once()

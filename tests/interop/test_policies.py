@@ -175,17 +175,17 @@ def test_hanging_policy_fails_one_topic_of_a_request(admin: AdminClient) -> None
 
 
 def test_sighup_reloads_changed_policy(broker: klamm.Broker, admin: AdminClient, module: Path) -> None:
-    def refusal() -> str:
+    def denial() -> str:
         with pytest.raises(PolicyViolationError) as refused:
             admin.create_topics([NewTopic(name="no")]).all().result()
         return str(refused.value)
 
-    assert "VERSION: not created" in refusal()
+    assert "VERSION: not created" in denial()
     module.write_text(module.read_text().replace("VERSION", "NEW"))
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGHUP)
     deadline = time.monotonic() + 30
-    while "NEW: not created" not in refusal():
+    while "NEW: not created" not in denial():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     module.write_text("this is no Python")
@@ -194,7 +194,7 @@ def test_sighup_reloads_changed_policy(broker: klamm.Broker, admin: AdminClient,
     while "the last good ones keep serving" not in broker.log_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert "NEW: not created" in refusal()
+    assert "NEW: not created" in denial()
 
 
 def test_audit_mode_allows_and_logs_denial(module: Path) -> None:

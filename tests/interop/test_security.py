@@ -141,7 +141,7 @@ def test_aiokafka_logs_in_and_is_served(broker: klamm.Broker, mechanism: str) ->
     assert asyncio.run(send_by_aiokafka(python(broker, "alice", mechanism=mechanism), f"aio-{mechanism}")) == 0
 
 
-def is_refused_by_kafka_python(settings: Mapping[str, Any]) -> bool:
+def is_rejected_by_kafka_python(settings: Mapping[str, Any]) -> bool:
     """Try to log in; kafka-python leaves its sockets to the garbage collector when it gives up."""
     is_refused = False
     with warnings.catch_warnings():
@@ -157,7 +157,7 @@ def is_refused_by_kafka_python(settings: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "alice-secret")])
 def test_wrong_name_or_password_is_rejected(broker: klamm.Broker, mechanism: str, user: str, password: str) -> None:
-    assert is_refused_by_kafka_python(python(broker, user, password, mechanism=mechanism))
+    assert is_rejected_by_kafka_python(python(broker, user, password, mechanism=mechanism))
     with pytest.raises(KafkaException):
         AdminClient(librdkafka(broker, user, password, mechanism=mechanism)).list_topics(timeout=1)
     with pytest.raises(AiokafkaError):

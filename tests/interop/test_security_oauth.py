@@ -69,7 +69,7 @@ def answers_to(broker: klamm.Broker, token: str) -> list[SaslAuthenticateRespons
         return answers
 
 
-def is_refused(broker: klamm.Broker, token: str) -> bool:
+def is_rejected(broker: klamm.Broker, token: str) -> bool:
     first, *last = answers_to(broker, token)
     return first.auth_bytes == b'{"status":"invalid_token"}' and [answer.error_code for answer in last] == [58]
 
@@ -93,8 +93,8 @@ def unsecured_broker() -> Iterator[klamm.Broker]:
 
 def test_kafka_python_and_librdkafka_log_in_by_unsecured_tokens(unsecured_broker: klamm.Broker) -> None:
     assert produce_by_kafka_python(unsecured_broker, unsecured(claims_of("alice"))) == 0
-    assert is_refused(unsecured_broker, unsecured(claims_of("alice", exp=time.time() - 1)))
-    assert is_refused(unsecured_broker, ISSUER.sign(claims_of("alice")))
+    assert is_rejected(unsecured_broker, unsecured(claims_of("alice", exp=time.time() - 1)))
+    assert is_rejected(unsecured_broker, ISSUER.sign(claims_of("alice")))
     own = librdkafka(
         unsecured_broker, enable_sasl_oauthbearer_unsecure_jwt="true", sasl_oauthbearer_config="principal=alice"
     )
@@ -132,14 +132,14 @@ def test_signed_tokens_are_verified_with_a_reloadable_key_file(tmp_path: Path) -
             STRANGER.sign(claims_of("alice", aud="kafka")),
             ISSUER.sign(claims_of("alice", aud="others")),
         ):
-            assert is_refused(broker, wrong)
+            assert is_rejected(broker, wrong)
         admin = librdkafka(broker, oauth_cb=lambda _: (token, time.time() + 600))
         admin.poll(1)
         assert admin.list_topics(timeout=30).cluster_id
         # and when the issuer changes its key
         keys.write_text(key_set(STRANGER) + "\n")
-        assert not is_refused(broker, STRANGER.sign(claims_of("alice", aud="kafka")))
-        assert is_refused(broker, token)
+        assert not is_rejected(broker, STRANGER.sign(claims_of("alice", aud="kafka")))
+        assert is_rejected(broker, token)
         assert token not in broker.log_text()
 
 

@@ -195,14 +195,14 @@ def test_client_above_request_percentage_is_muted_for_a_second(address: str) -> 
     with WireClient(address) as administrator, WireClient(address, client_id=f"{RUN}-slow") as client:
         assert alter(administrator, (entity, {"request_percentage": 0.0001})) == [(0, None)]
 
-        def told_ms() -> int:
+        def reported_throttle_ms() -> int:
             throttled_ms: int = client.ask(MetadataRequest(topics=None), MetadataResponse, 9).throttle_time_ms
             return throttled_ms
 
-        wait_until(lambda: told_ms() == _LONGEST_PAUSE_MS, timeout_s=30, what="the quota to be in force")
+        wait_until(lambda: reported_throttle_ms() == _LONGEST_PAUSE_MS, timeout_s=30, what="the quota to be in force")
         # A pause begins when the broker answers, which the client may notice late: only whole pauses are measured.
         began = time.monotonic()
-        assert [told_ms(), told_ms()] == [_LONGEST_PAUSE_MS] * 2
+        assert [reported_throttle_ms(), reported_throttle_ms()] == [_LONGEST_PAUSE_MS] * 2
         assert time.monotonic() - began > 0.9
         assert client.ask(CreateTopicsRequest(), CreateTopicsResponse, 7).throttle_time_ms == _LONGEST_PAUSE_MS
         assert alter(administrator, (entity, {"request_percentage": None})) == [(0, None)]

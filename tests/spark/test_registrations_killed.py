@@ -74,15 +74,15 @@ def is_at_work(checkpoint: Path, stream: str) -> bool:
 def kill_hard_if(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
     """SIGKILL for the report, its JVM and its workers, none after the other's farewell, if a condition still holds."""
     everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    _tell(everybody, signal.SIGSTOP)
+    _send_signal(everybody, signal.SIGSTOP)
     holds = condition()
-    _tell(everybody, signal.SIGKILL if holds else signal.SIGCONT)
+    _send_signal(everybody, signal.SIGKILL if holds else signal.SIGCONT)
     if holds:
         process.wait()
     return holds
 
 
-def _tell(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+def _send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
     for one in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # a worker that just ended by itself
             one.send_signal(number)

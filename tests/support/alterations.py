@@ -31,7 +31,7 @@ def alteration(configs: Mapping[str, Mapping[str, str]]) -> AlterClientConfigsRe
     )
 
 
-async def _ask(address: str, request: AlterClientConfigsRequest) -> AlterClientConfigsResponse:
+async def _send(address: str, request: AlterClientConfigsRequest) -> AlterClientConfigsResponse:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -69,7 +69,7 @@ async def alter_all(
             attempt = number
             while True:
                 try:
-                    response = await _ask(addresses[attempt % len(addresses)], alteration({user: {key: value}}))
+                    response = await _send(addresses[attempt % len(addresses)], alteration({user: {key: value}}))
                 except (OSError, asyncio.IncompleteReadError):
                     await asyncio.sleep(0.05)
                 else:

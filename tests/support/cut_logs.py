@@ -249,7 +249,7 @@ def open_manager(directory: Path, topics: Mapping[str, UUID], clock: Clock | Non
 # -- the checker
 
 
-def what_is_wrong_after(cut: Cut, ledger: Ledger, directory: Path) -> str | None:
+def violations_after(cut: Cut, ledger: Ledger, directory: Path) -> str | None:
     """Open the logs after a power cut. Return the first broken promise, or None if all are kept."""
     cut.write(directory)
     try:

@@ -38,12 +38,18 @@ def assert_exactly_once(
     found = read(address, topic, counts)
     if found == expected:
         return
-    parts = [f"{topic}: {len(differing(expected, found))} of {len(expected)} partitions differ", *told(expected, found)]
+    parts = [
+        f"{topic}: {len(differing(expected, found))} of {len(expected)} partitions differ",
+        *differences(expected, found),
+    ]
     again = read(address, topic, counts, timeout_s=_LATE_S)
-    parts += [f"Read again, for up to {_LATE_S:g} s:", *(told(expected, again) or ["  no difference: it was late"])]
+    parts += [
+        f"Read again, for up to {_LATE_S:g} s:",
+        *(differences(expected, again) or ["  no difference: it was late"]),
+    ]
     if source is not None:
         written = read(*source, counts, timeout_s=_LATE_S)
-        parts += ["The source:", *(told(expected, written) or ["  as expected"])]
+        parts += ["The source:", *(differences(expected, written) or ["  as expected"])]
     raise RecordsDifferError("\n".join(parts))
 
 
@@ -53,7 +59,7 @@ def assert_same(topic: str, expected: Mapping[int, Sequence[Any]], found: Mappin
     Raises:
         RecordsDifferError: Records are lost, doubled, out of order or foreign. The message lists partitions.
     """
-    if lines := told(expected, found):
+    if lines := differences(expected, found):
         raise RecordsDifferError("\n".join([f"{topic} has other records than expected", *lines]))
 
 
@@ -62,7 +68,7 @@ def differing(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequenc
     return [partition for partition, records in expected.items() if list(found.get(partition, ())) != list(records)]
 
 
-def told(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> list[str]:
+def differences(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> list[str]:
     """Return a line for each of the first partitions that differ."""
     lines = [
         f"  {partition}: {_difference(expected[partition], found.get(partition, ()))}"

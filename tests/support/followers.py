@@ -70,7 +70,7 @@ def main(servers: str, size: int, interval_s: float) -> None:
     """Run the producers until stdin ends."""
     lock = threading.Lock()
 
-    def tell(number: int, update: ConfigUpdate) -> None:
+    def record_update(number: int, update: ConfigUpdate) -> None:
         with lock:
             sys.stdout.write(f"{number} {time.monotonic()} {update.effective['acks']}\n")
             sys.stdout.flush()
@@ -83,7 +83,7 @@ def main(servers: str, size: int, interval_s: float) -> None:
             enable_idempotence=False,
             metadata_max_age_ms=int(interval_s * 1000),
             reconnect_backoff_max_ms=200,
-            on_dynamic_config_change=functools.partial(tell, number),
+            on_dynamic_config_change=functools.partial(record_update, number),
         )
         for number in range(size)
     ]

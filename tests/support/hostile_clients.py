@@ -54,7 +54,7 @@ PRODUCE: Final = request_frame(
 )
 
 
-def send_again_and_again(peer: socket.socket, frames: bytes) -> None:
+def send_repeatedly(peer: socket.socket, frames: bytes) -> None:
     while True:
         peer.sendall(frames)
 
@@ -70,10 +70,10 @@ def unfinished(peer: socket.socket, _: bytes) -> None:
 
 
 LOADS: Final[dict[str, tuple[int, bytes, Callable[[socket.socket, bytes], None], bool]]] = {
-    "pipelined": (1, UNKNOWN, send_again_and_again, True),
-    "unread": (20, UNREAD, send_again_and_again, False),
-    "long commits": (1, COMMIT, send_again_and_again, True),
-    "long produces": (1, PRODUCE, send_again_and_again, True),
+    "pipelined": (1, UNKNOWN, send_repeatedly, True),
+    "unread": (20, UNREAD, send_repeatedly, False),
+    "long commits": (1, COMMIT, send_repeatedly, True),
+    "long produces": (1, PRODUCE, send_repeatedly, True),
     "unfinished": (12, b"", unfinished, False),
 }
 """Number of connections, what each sends and how, and whether it reads."""

@@ -169,7 +169,7 @@ class InternalTopicsAsker:
         return codes[-1].name
 
 
-def ask_everything(address: str) -> Iterator[tuple[str, Any]]:
+def ask_all(address: str) -> Iterator[tuple[str, Any]]:
     """Yield requests and answers, in an order that works on a broker that has just started."""
     with WireClient(address) as client, WireClient(address, client_id="__admin_client") as admin:
         asker = InternalTopicsAsker(client, admin)

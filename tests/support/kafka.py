@@ -27,7 +27,7 @@ from tests.support.java import (
     kafka_archive,
     start_java,
 )
-from tests.support.probe import brokers_known_by
+from tests.support.probe import broker_count_of
 from tests.support.processes import free_port, start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class KafkaNode:
             TimeoutError: The brokers were not complete in time.
         """
         wait_until(
-            lambda: brokers_known_by(self.host, self.port) >= expected_nodes,
+            lambda: broker_count_of(self.host, self.port) >= expected_nodes,
             timeout_s=timeout_s,
             what=f"Kafka node {self.node_id}, see {self.log_path}",
             interval_s=0.05,

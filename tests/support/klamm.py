@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from tests.support.class_archives import CACHE
 from tests.support.kafka import NO_PROPERTIES
-from tests.support.probe import brokers_known_by
+from tests.support.probe import broker_count_of
 from tests.support.processes import free_port, start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class KlammBroker:
         """
         self.launch()
         wait_until(
-            lambda: brokers_known_by(self.host, self.ports[-1]) == len(self.ports),
+            lambda: broker_count_of(self.host, self.ports[-1]) == len(self.ports),
             timeout_s=_START_TIMEOUT_S,
             what=f"the klamm broker, see {self.log_path}",
             alive=self._check_alive,

@@ -54,7 +54,7 @@ def done(value: Value | Exception) -> Outcome[Value]:
     return outcome
 
 
-def settled(result: AnyResult, outcomes: Mapping[Any, Any]) -> AnyResult:
+def completed_result(result: AnyResult, outcomes: Mapping[Any, Any]) -> AnyResult:
     """Complete all keys of a result, each with a value or an error."""
     for key, value in outcomes.items():
         if isinstance(value, Exception):
@@ -108,7 +108,7 @@ class FakeCluster(AdminClient):
         )
 
     def describe_topics(self, names: Collection[str], **_: Any) -> DescribeTopicsResult:
-        return settled(DescribeTopicsResult(names), {name: self._described(name) for name in names})
+        return completed_result(DescribeTopicsResult(names), {name: self._described(name) for name in names})
 
     def _described(self, name: str) -> TopicDescription | KafkaApiError:
         if name in self.denied:
@@ -123,7 +123,7 @@ class FakeCluster(AdminClient):
         self, resources: Collection[ConfigResource] | Mapping[ConfigResource, Collection[str] | None], **_: Any
     ) -> DescribeConfigsResult:
         found = {resource: self.entries(resource.name) for resource in resources}
-        return settled(
+        return completed_result(
             DescribeConfigsResult(resources),
             {
                 resource: entries if isinstance(entries, KafkaApiError) else {entry.name: entry for entry in entries}
@@ -135,7 +135,7 @@ class FakeCluster(AdminClient):
         self, new_topics: Collection[NewTopic], *, validate_only: bool = False, timeout_ms: int | None = None
     ) -> CreateTopicsResult:
         outcomes = {topic.name: self._create(topic, validate_only=validate_only) for topic in new_topics}
-        return settled(CreateTopicsResult(outcomes), outcomes)
+        return completed_result(CreateTopicsResult(outcomes), outcomes)
 
     def _create(self, topic: NewTopic, *, validate_only: bool) -> CreatedTopic | KafkaApiError:
         if self.unknown & topic.configs.keys():
@@ -155,7 +155,7 @@ class FakeCluster(AdminClient):
     ) -> CreatePartitionsResult:
         grown = {name: new.total_count for name, new in new_partitions.items() if name not in self.rejects}
         self.topics |= {} if validate_only else grown
-        return settled(
+        return completed_result(
             CreatePartitionsResult(new_partitions), {name: self.rejects.get(name) for name in new_partitions}
         )
 
@@ -163,7 +163,7 @@ class FakeCluster(AdminClient):
         for name in names:
             if name not in self.rejects:
                 del self.topics[name]
-        return settled(DeleteTopicsResult(names), {name: self.rejects.get(name) for name in names})
+        return completed_result(DeleteTopicsResult(names), {name: self.rejects.get(name) for name in names})
 
     def incremental_alter_configs(
         self,
@@ -172,7 +172,7 @@ class FakeCluster(AdminClient):
     ) -> AlterConfigsResult:
         lacking = UnsupportedVersionError("not offered") if self.incompatible else None
         outcomes = {topic: lacking or (self.rejects.get(topic.name) if ops else None) for topic, ops in configs.items()}
-        return settled(AlterConfigsResult(configs), outcomes)
+        return completed_result(AlterConfigsResult(configs), outcomes)
 
     def describe_acls(
         self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
@@ -182,7 +182,7 @@ class FakeCluster(AdminClient):
     def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:
         self.acls += [acl for acl in acls if acl not in self.acls]
         result: PerKeyResult[Acl, None] = PerKeyResult(acls)
-        return settled(result, dict.fromkeys(acls))
+        return completed_result(result, dict.fromkeys(acls))
 
     def close(self) -> None:
         pass

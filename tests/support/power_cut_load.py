@@ -356,7 +356,7 @@ async def _initialize(services: Services, producer: int) -> Who:
             await asyncio.sleep(0.001)
 
 
-def what_is_wrong(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str]:
+def violations_of(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str]:
     """Compare the facts known to clients with the state after the restart.
 
     Args:

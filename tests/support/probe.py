@@ -22,7 +22,7 @@ class Cluster(Protocol):
         """Stop a node, in order or by SIGKILL, and wait until it serves again on its port and data."""
 
 
-def brokers_known_by(host: str, port: int) -> int:
+def broker_count_of(host: str, port: int) -> int:
     """Return the number of brokers that a node reports in Metadata v0; 0 if it does not respond."""
     # One impossible topic name: the answer names the brokers, and nothing is created.
     body = struct.pack(">hhihih", 3, 0, 1, -1, 1, 1) + b"\x00"

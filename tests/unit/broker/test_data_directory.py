@@ -114,13 +114,13 @@ def overwrite_table(data_dir: Path, table: str) -> None:
         file.write(b"\xff" * size)
 
 
-def keep_the_tables_only(data_dir: Path) -> None:
+def keep_only_tables(data_dir: Path) -> None:
     with closing(sqlite3.connect(data_dir / "metadata.sqlite")) as database:
         database.execute("DELETE FROM settings")
         database.commit()
 
 
-DAMAGES = [lose, empty, overwrite, damage_a_page, damage_a_page_after_a_clean_end, keep_the_tables_only]
+DAMAGES = [lose, empty, overwrite, damage_a_page, damage_a_page_after_a_clean_end, keep_only_tables]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -43,7 +43,7 @@ def records(count: int, key: bytes = b"\x02k") -> bytes:
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+def held_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
     with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
         with WireClient(broker.address) as client:
             for name, config in {
@@ -57,18 +57,18 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
         yield broker
 
 
-def produce(held: HeldLoop, topic: str, sent: bytes) -> ProduceResponse.PartitionProduceResponse:
+def produce(held_broker: HeldLoop, topic: str, sent: bytes) -> ProduceResponse.PartitionProduceResponse:
     """Produce a batch, again where the event loop was held, and check that it is not held each time."""
     data = ProduceRequest.PartitionProduceData(index=0, records=sent)
     request = ProduceRequest(
         acks=-1, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])], timeout_ms=60_000
     )
     holds = []
-    with WireClient(held.address, timeout_s=60) as client:
+    with WireClient(held_broker.address, timeout_s=60) as client:
         for _ in range(TRIES):
-            held.begin()
+            held_broker.begin()
             answer = client.ask(request, ProduceResponse, 9).responses[0].partition_responses[0]
-            holds.append(held.longest().seconds)
+            holds.append(held_broker.longest().seconds)
             if holds[-1] < MOST_S:
                 break
     assert min(holds) < MOST_S
@@ -76,64 +76,64 @@ def produce(held: HeldLoop, topic: str, sent: bytes) -> ProduceResponse.Partitio
 
 
 @pytest.mark.parametrize("topic", ["compacted", "recompressed", "recent"])
-def test_highly_compressed_batch_is_rejected_by_its_record_count(held: HeldLoop, topic: str) -> None:
+def test_highly_compressed_batch_is_rejected_by_its_record_count(held_broker: HeldLoop, topic: str) -> None:
     sent = batch(b"\x0c\x00\x00\x00\x01\x01\x00" * 2_000_000, 2_000_000)
     assert len(sent) < 5000
 
-    answer = produce(held, topic, sent)
+    answer = produce(held_broker, topic, sent)
 
     assert answer.error_code == MESSAGE_TOO_LARGE
     assert "2000000 records" in (answer.error_message or "")
 
 
-def test_more_bytes_than_the_topic_allows_are_not_decompressed(held: HeldLoop) -> None:
-    answer = produce(held, "bounded", batch(records(100_000), 100_000))
+def test_more_bytes_than_the_topic_allows_are_not_decompressed(held_broker: HeldLoop) -> None:
+    answer = produce(held_broker, "bounded", batch(records(100_000), 100_000))
     assert answer.error_code == MESSAGE_TOO_LARGE
     assert "max.decompressed.message.bytes" in (answer.error_message or "")
 
 
-def test_huge_decompressed_batch_is_rejected(held: HeldLoop) -> None:
+def test_huge_decompressed_batch_is_rejected(held_broker: HeldLoop) -> None:
     frame = compress(Codec.ZSTD, bytes(32 * 1024 * 1024))
     sent = bytearray(batch(b"", 1)[:BATCH_OVERHEAD]) + frame * 300
     sent[8:12] = (len(sent) - 12).to_bytes(4, "big")
     write_crc(memoryview(sent))
 
-    assert produce(held, "compacted", bytes(sent)).error_code in {MESSAGE_TOO_LARGE, INVALID_RECORD}
+    assert produce(held_broker, "compacted", bytes(sent)).error_code in {MESSAGE_TOO_LARGE, INVALID_RECORD}
 
 
-def test_batch_of_many_records_is_validated_without_blocking_the_loop(held: HeldLoop) -> None:
+def test_batch_of_many_records_is_validated_without_blocking_the_loop(held_broker: HeldLoop) -> None:
     sent = batch(records(RECORDS), RECORDS)
     for topic in ("compacted", "recompressed"):
-        assert produce(held, topic, sent).error_code == 0
-    assert produce(held, "recent", sent).error_code == INVALID_TIMESTAMP
-    refused = produce(held, "compacted", batch(records(RECORDS, key=b"\x01"), RECORDS))
+        assert produce(held_broker, topic, sent).error_code == 0
+    assert produce(held_broker, "recent", sent).error_code == INVALID_TIMESTAMP
+    refused = produce(held_broker, "compacted", batch(records(RECORDS, key=b"\x01"), RECORDS))
     assert refused.error_code == INVALID_RECORD
     assert len(refused.record_errors) == 1000
 
 
-def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held: HeldLoop) -> None:
-    with WireClient(held.address, timeout_s=60) as client:
+def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held_broker: HeldLoop) -> None:
+    with WireClient(held_broker.address, timeout_s=60) as client:
         client.create_topic("looked-up")
         base = client.produce("looked-up", 0, batch(records(RECORDS), RECORDS))
         for asked, found in ((START_MS + RECORDS - 5, RECORDS - 5), (-3, RECORDS - 1)):
             wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=asked)
             topic = ListOffsetsRequest.ListOffsetsTopic(name="looked-up", partitions=[wanted])
-            held.begin()
+            held_broker.begin()
             answer = client.ask(ListOffsetsRequest(topics=[topic]), ListOffsetsResponse, 7)
-            assert held.longest().seconds < MOST_S
+            assert held_broker.longest().seconds < MOST_S
             assert answer.topics[0].partitions[0].offset == base + found
 
 
-def test_work_for_disconnected_client_is_dropped(held: HeldLoop) -> None:
+def test_work_for_disconnected_client_is_dropped(held_broker: HeldLoop) -> None:
     """The thread is free long before it would have processed the whole request."""
     sent = batch(records(RECORDS, key=b"\x01"), RECORDS)
     data = [ProduceRequest.PartitionProduceData(index=0, records=sent)] * 30
     request = ProduceRequest(acks=-1, topic_data=[ProduceRequest.TopicProduceData(name="recent", partition_data=data)])
-    with WireClient(held.address) as leaving:
+    with WireClient(held_broker.address) as leaving:
         leaving.send(request, 9)
         time.sleep(0.3)
     began = time.perf_counter()
-    produce(held, "recent", sent)
+    produce(held_broker, "recent", sent)
     alone = time.perf_counter()
-    produce(held, "recent", sent)
+    produce(held_broker, "recent", sent)
     assert alone - began < 10 * (time.perf_counter() - alone) + 1

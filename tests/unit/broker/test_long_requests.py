@@ -34,29 +34,29 @@ ELSEWHERE: Final = (
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+def held_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
     with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
         with WireClient(broker.address) as client:
             client.create_topic(TOPIC, partitions=PARTITIONS)
         yield broker
 
 
-def longest_hold(held: HeldLoop, asked: LongRequest) -> float:
+def longest_hold(held_broker: HeldLoop, asked: LongRequest) -> float:
     holds = []
     for _ in range(TRIES):
-        held.begin()
-        with WireClient(held.address, timeout_s=60) as client:
+        held_broker.begin()
+        with WireClient(held_broker.address, timeout_s=60) as client:
             client.time_raw(asked.request, asked.version)
-        holds.append(held.longest())
+        holds.append(held_broker.longest())
         if holds[-1].seconds < MOST_S:
             break
     return min(holds).seconds
 
 
 @pytest.mark.process
-def test_no_long_request_blocks_the_event_loop(held: HeldLoop) -> None:
+def test_no_long_request_blocks_the_event_loop(held_broker: HeldLoop) -> None:
     """All parts are valid or rejected one by one; their number is at most the limit of the API."""
-    holds = {request.name: longest_hold(held, request) for request in long_requests(COUNT, without=ELSEWHERE)}
+    holds = {request.name: longest_hold(held_broker, request) for request in long_requests(COUNT, without=ELSEWHERE)}
     assert len(holds) > 50
     assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}
 
@@ -71,35 +71,37 @@ LARGEST: Final = (
 
 
 @pytest.mark.process
-def test_request_of_maximum_size_does_not_block_the_event_loop(held: HeldLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_of_maximum_size_does_not_block_the_event_loop(
+    held_broker: HeldLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # frames that are padded
     wanted = () if os.environ.get("KLAMM_SOAK") else LARGEST
-    holds = {asked.name: longest_hold(held, asked) for asked in largest_requests(wanted)}
+    holds = {asked.name: longest_hold(held_broker, asked) for asked in largest_requests(wanted)}
     assert len(holds) > 50 or holds.keys() == set(LARGEST)
     assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}
 
 
-def left_by(held: HeldLoop, asked: LongRequest) -> int:
+def left_by(held_broker: HeldLoop, asked: LongRequest) -> int:
     """Count what only a garbage collection ends after a request."""
-    held.longest()
+    held_broker.longest()
     gc.collect()
     gc.disable()
     try:
-        with WireClient(held.address) as client:
+        with WireClient(held_broker.address) as client:
             client.time_raw(asked.request, asked.version)
-        held.longest()
+        held_broker.longest()
         return gc.collect()
     finally:
         gc.enable()
 
 
-def test_requests_leave_no_reference_cycles(held: HeldLoop) -> None:
+def test_requests_leave_no_reference_cycles(held_broker: HeldLoop) -> None:
     """An error that is kept with the frames it came through, which hold what keeps it, would hold them all for long."""
     few = 300
     left: dict[str, int] = {}
     for asked in long_requests(few):
         for _ in range(TRIES):  # what came before may be counted as well
-            left[asked.name] = left_by(held, asked)
+            left[asked.name] = left_by(held_broker, asked)
             if left[asked.name] < few:
                 break
     assert not {name: count for name, count in left.items() if count >= few}

@@ -62,7 +62,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DELAY_S", 0.001)
 
 

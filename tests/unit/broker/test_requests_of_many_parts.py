@@ -63,13 +63,13 @@ def test_request_for_every_partition_of_a_large_cluster_is_decoded() -> None:
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+def held_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
     with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
         yield broker
 
 
-def test_wide_transaction_ends_without_blocking_the_loop(held: HeldLoop) -> None:
-    with WireClient(held.address, timeout_s=60) as client:
+def test_wide_transaction_ends_without_blocking_the_loop(held_broker: HeldLoop) -> None:
+    with WireClient(held_broker.address, timeout_s=60) as client:
         client.create_topic("wide", partitions=PARTITIONS)
         begun = client.ask(
             InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), InitProducerIdResponse, 4
@@ -92,20 +92,20 @@ def test_wide_transaction_ends_without_blocking_the_loop(held: HeldLoop) -> None
                 producer_epoch=begun.producer_epoch,
                 committed=is_commit,
             )
-            held.begin()
+            held_broker.begin()
             ended = client.ask(ending, EndTxnResponse, 3)
             assert ended.error_code == 0
-            assert held.longest().seconds < MOST_S
+            assert held_broker.longest().seconds < MOST_S
         assert [client.end_offset("wide", index) for index in (0, PARTITIONS - 1)] == [2, 2]
-        held.begin()
+        held_broker.begin()
         state = DeleteTopicsRequest.DeleteTopicState(name="wide")
         gone = client.ask(DeleteTopicsRequest(topics=[state], timeout_ms=30_000), DeleteTopicsResponse, 6)
         assert gone.responses[0].error_code == 0
-        assert held.longest().seconds < MOST_S
+        assert held_broker.longest().seconds < MOST_S
 
 
 def test_first_marker_of_a_log_is_written_outside_the_event_loop(
-    held: HeldLoop, monkeypatch: pytest.MonkeyPatch
+    held_broker: HeldLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new partition gets its directory in a thread, as by Produce."""
     fsync, threads = os.fsync, set[str]()
@@ -115,7 +115,7 @@ def test_first_marker_of_a_log_is_written_outside_the_event_loop(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    with WireClient(held.address, timeout_s=60) as client:
+    with WireClient(held_broker.address, timeout_s=60) as client:
         client.create_topic("marked", partitions=4)
         begun = client.ask(
             InitProducerIdRequest(transactional_id="m", transaction_timeout_ms=60_000), InitProducerIdResponse, 4
@@ -153,7 +153,7 @@ WIDE: Final = (
 
 
 def test_oversized_resource_is_rejected_without_blocking_the_loop(
-    held: HeldLoop, monkeypatch: pytest.MonkeyPatch
+    held_broker: HeldLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # a frame that is padded
     others = tuple(few.name for few in long_requests(1) if not any(wanted.startswith(few.name) for wanted in WIDE))
@@ -161,10 +161,10 @@ def test_oversized_resource_is_rejected_without_blocking_the_loop(
     assert len(asked) == len(WIDE)
     holds = {}
     for request in asked:
-        held.begin()
-        with WireClient(held.address, timeout_s=60) as client:
+        held_broker.begin()
+        with WireClient(held_broker.address, timeout_s=60) as client:
             client.time_raw(request.request, request.version)
-        holds[request.name] = held.longest().seconds
+        holds[request.name] = held_broker.longest().seconds
     assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MOST_S}
 
 

@@ -150,10 +150,10 @@ def test_password_is_never_printed_or_logged(
 
 def test_unresolvable_ip_entity_is_rejected(configs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    def nobody(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise socket.gaierror
 
-    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
     # when
     code, _, err = configs("--describe", "--ip", "no.such.host")
     # then

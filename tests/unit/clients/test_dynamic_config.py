@@ -34,7 +34,7 @@ def answer(**values: str) -> DescribeClientConfigsResponse:
     return DescribeClientConfigsResponse(error_message=None, entries=[entry])
 
 
-def refusal(code: int) -> DescribeClientConfigsResponse:
+def error_response(code: int) -> DescribeClientConfigsResponse:
     return DescribeClientConfigsResponse(error_code=code, error_message="no", entries=None)
 
 
@@ -185,7 +185,7 @@ def test_unsupported_error_disables_dynamic_configs(code: int, caplog: pytest.Lo
     caplog.set_level("INFO")
     configs = producer()
     configs.request()
-    assert configs.on_answer(0.0, refusal(code)) is None
+    assert configs.on_answer(0.0, error_response(code)) is None
     assert configs.due_in_s(1e9) is None
     assert caplog.text.count("Dynamic configs are off") == 1
 
@@ -251,7 +251,7 @@ def test_other_errors_are_retried_with_registration() -> None:
     """
     configs = producer()
     configs.request()
-    assert configs.on_answer(0.0, refusal(56)) is None
+    assert configs.on_answer(0.0, error_response(56)) is None
     assert configs.due_in_s(0.0) == pytest.approx(0.1)
     assert configs.request().supported_configs == ["acks"]
 

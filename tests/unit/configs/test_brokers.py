@@ -28,7 +28,7 @@ def alter(
     return apply_changes(current, plan_incremental_alter(current, planned, schema))
 
 
-def refusal(*operations: tuple[str, int, str | None], cluster: bool = False) -> tuple[ErrorCode, str | None]:
+def rejection(*operations: tuple[str, int, str | None], cluster: bool = False) -> tuple[ErrorCode, str | None]:
     with pytest.raises(KafkaApiError) as refused:
         alter(*operations, cluster=cluster)
     return refused.value.error_code, refused.value.error_message
@@ -41,7 +41,7 @@ def test_dynamic_config_is_settable_per_broker_and_cluster(cluster: bool) -> Non
 
 
 def test_static_configs_are_rejected_together() -> None:
-    assert refusal(("num.partitions", SET, "5"), ("message.max.bytes", SET, "x"), ("broker.rack", SET, "a")) == (
+    assert rejection(("num.partitions", SET, "5"), ("message.max.bytes", SET, "x"), ("broker.rack", SET, "a")) == (
         ErrorCode.INVALID_REQUEST,
         "Cannot update these configs dynamically: [num.partitions, broker.rack]",
     )
@@ -54,12 +54,12 @@ def test_delete_of_static_config_succeeds() -> None:
 def test_password_config_needs_listener_prefix_and_broker_id() -> None:
     """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
     keystore = "listener.name.internal.ssl.keystore.password"
-    assert refusal(("ssl.keystore.password", SET, "secret"))[1] == (
+    assert rejection(("ssl.keystore.password", SET, "secret"))[1] == (
         "These security configs can be dynamically updated only per-listener using the listener prefix: "
         "[ssl.keystore.password]"
     )
     assert alter((keystore, SET, "secret")) == {keystore: "secret"}
-    assert refusal((keystore, SET, "secret"), cluster=True)[1] == (
+    assert rejection((keystore, SET, "secret"), cluster=True)[1] == (
         f"Cannot update these configs at default cluster level, broker id must be specified: [{keystore}]"
     )
 
@@ -67,14 +67,14 @@ def test_password_config_needs_listener_prefix_and_broker_id() -> None:
 def test_listener_connection_limit_is_settable_as_cluster_default() -> None:
     limit = "listener.name.internal.max.connections"
     assert alter((limit, SET, "5"), cluster=True) == {**CLUSTER, limit: "5"}
-    assert refusal((limit, SET, "abc"), cluster=True)[1] == (
+    assert rejection((limit, SET, "abc"), cluster=True)[1] == (
         "Invalid value abc for configuration max.connections: Not a number of type INT"
     )
 
 
 def test_invalid_broker_config_value_is_an_invalid_request() -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
-    assert refusal(("log.flush.interval.messages", SET, "abc")) == (
+    assert rejection(("log.flush.interval.messages", SET, "abc")) == (
         ErrorCode.INVALID_REQUEST,
         "Invalid value abc for configuration log.flush.interval.messages: Not a number of type LONG",
     )
@@ -88,7 +88,7 @@ def test_unknown_broker_config_is_accepted() -> None:
 @pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
 def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, name: str) -> None:
     """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
-    assert refusal((name, kind, "5")) == (
+    assert rejection((name, kind, "5")) == (
         ErrorCode.INVALID_REQUEST,
         f"Config value {kind.name.lower()} is not allowed for config key: {name}",
     )
@@ -96,7 +96,7 @@ def test_append_and_subtract_need_a_list_on_brokers_too(kind: ConfigOperation, n
 
 @pytest.mark.parametrize("kind", [APPEND, SUBTRACT])
 def test_append_and_subtract_on_unknown_config_are_rejected(kind: ConfigOperation) -> None:
-    assert refusal(("no.such.list", kind, "5")) == (ErrorCode.INVALID_CONFIG, "Unknown config name: no.such.list")
+    assert rejection(("no.such.list", kind, "5")) == (ErrorCode.INVALID_CONFIG, "Unknown config name: no.such.list")
 
 
 def test_append_on_broker_starts_from_effective_value() -> None:
@@ -114,7 +114,10 @@ def test_append_on_broker_starts_from_effective_value() -> None:
 
 def test_unknown_operation_on_broker_is_an_invalid_request() -> None:
     """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
-    assert refusal(("log.flush.interval.messages", 7, "5")) == (ErrorCode.INVALID_REQUEST, "Unknown operations type 7")
+    assert rejection(("log.flush.interval.messages", 7, "5")) == (
+        ErrorCode.INVALID_REQUEST,
+        "Unknown operations type 7",
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_unknown_operation_on_broker_is_an_invalid_request() -> None:
     ],
 )
 def test_thread_pool_resize_is_limited_to_double_or_half(name: str, value: str, reason: str) -> None:
-    code, message = refusal((name, SET, value))
+    code, message = rejection((name, SET, value))
     assert code is ErrorCode.INVALID_REQUEST
     assert message == (
         "Invalid value org.apache.kafka.common.config.ConfigException: "
@@ -161,7 +164,7 @@ def test_thread_pool_resize_is_limited_to_double_or_half(name: str, value: str, 
     ],
 )
 def test_inconsistent_broker_config_is_rejected(name: str, value: str, message: str) -> None:
-    code, text = refusal((name, SET, value))
+    code, text = rejection((name, SET, value))
     assert code is ErrorCode.INVALID_REQUEST
     assert text is not None
     assert message in text
@@ -172,7 +175,7 @@ def test_any_negative_log_retention_is_accepted() -> None:
 
 
 def test_cluster_min_insync_replicas_cannot_be_deleted() -> None:
-    code, message = refusal(("min.insync.replicas", DELETE, None), cluster=True)
+    code, message = rejection(("min.insync.replicas", DELETE, None), cluster=True)
     assert (code, message) == (
         ErrorCode.INVALID_CONFIG,
         "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
@@ -182,7 +185,7 @@ def test_cluster_min_insync_replicas_cannot_be_deleted() -> None:
 
 @pytest.mark.parametrize("kind", [SET, DELETE])
 def test_broker_level_min_insync_replicas_is_rejected(kind: ConfigOperation) -> None:
-    assert refusal(("min.insync.replicas", kind, "1")) == (
+    assert rejection(("min.insync.replicas", kind, "1")) == (
         ErrorCode.INVALID_CONFIG,
         "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
     )
@@ -190,7 +193,7 @@ def test_broker_level_min_insync_replicas_is_rejected(kind: ConfigOperation) -> 
 
 def test_rejection_of_password_config_omits_its_value() -> None:
     """K339-24: Sensitive values are never returned by describe and are not lost when another key is altered."""
-    error = refusal(("listener.name.x.ssl.key.password", SET, "geheim"), cluster=True)
+    error = rejection(("listener.name.x.ssl.key.password", SET, "geheim"), cluster=True)
     assert "geheim" not in str(error)
 
 

@@ -12,7 +12,7 @@ from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterCo
 from klamm.protocol.types import ConfigOperation
 
 
-def refusal(schema: GroupSchema | ClientMetricsSchema, result: dict[str, str]) -> tuple[ErrorCode, str | None]:
+def rejection(schema: GroupSchema | ClientMetricsSchema, result: dict[str, str]) -> tuple[ErrorCode, str | None]:
     with pytest.raises(KafkaApiError) as refused:
         schema.validate(touched=result, result=result)
     return refused.value.error_code, refused.value.error_message
@@ -50,7 +50,7 @@ METRICS = ClientMetricsSchema(subscription="s")
 )
 def test_unknown_or_invalid_group_config_is_an_invalid_config(name: str, value: str, message: str) -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
-    assert refusal(GROUP, {name: value}) == (ErrorCode.INVALID_CONFIG, message)
+    assert rejection(GROUP, {name: value}) == (ErrorCode.INVALID_CONFIG, message)
 
 
 def test_session_timeout_must_exceed_heartbeat_interval() -> None:
@@ -62,12 +62,12 @@ def test_session_timeout_must_exceed_heartbeat_interval() -> None:
     )
     configs = {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "6000"}
     assert (
-        refusal(wide, configs)[1] == "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+        rejection(wide, configs)[1] == "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
     )
 
 
 def test_default_group_resource_is_rejected() -> None:
-    assert refusal(GroupSchema(group_id="", layers=BrokerLayers()), {}) == (
+    assert rejection(GroupSchema(group_id="", layers=BrokerLayers()), {}) == (
         ErrorCode.INVALID_REQUEST,
         "Default group resources are not allowed.",
     )
@@ -89,7 +89,7 @@ def test_default_group_resource_is_rejected() -> None:
     ],
 )
 def test_invalid_client_metrics_config_is_rejected_like_kafka(name: str, value: str, code: ErrorCode) -> None:
-    assert refusal(METRICS, {name: value})[0] is code
+    assert rejection(METRICS, {name: value})[0] is code
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_valid_client_metrics_config_is_accepted_like_kafka(name: str, value: st
 
 
 def test_empty_subscription_name_is_rejected() -> None:
-    assert refusal(ClientMetricsSchema(subscription=""), {}) == (
+    assert rejection(ClientMetricsSchema(subscription=""), {}) == (
         ErrorCode.INVALID_REQUEST,
         "Subscription name can't be empty",
     )

@@ -11,7 +11,9 @@ from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, Inval
 LAYERS = BrokerLayers()
 
 
-def refusal(result: dict[str, str], *, touched: dict[str, str | None] | None = None, topic: str = "t") -> KafkaApiError:
+def rejection(
+    result: dict[str, str], *, touched: dict[str, str | None] | None = None, topic: str = "t"
+) -> KafkaApiError:
     with pytest.raises(KafkaApiError) as refused:
         TopicSchema(topic=topic, layers=LAYERS).validate(touched=result if touched is None else touched, result=result)
     return refused.value
@@ -19,7 +21,7 @@ def refusal(result: dict[str, str], *, touched: dict[str, str | None] | None = N
 
 def test_unknown_topic_config_is_an_invalid_config() -> None:
     """K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op."""
-    error = refusal({"zzz": "1", "aaa": "2", "retention.ms": "x"})
+    error = rejection({"zzz": "1", "aaa": "2", "retention.ms": "x"})
     assert isinstance(error, InvalidConfigError)
     assert error.error_message == "Unknown topic config name: aaa"
 
@@ -29,17 +31,17 @@ def test_unknown_topic_config_is_an_invalid_config() -> None:
 )
 def test_config_names_are_case_sensitive_and_removed_configs_unknown(name: str) -> None:
     """K339-35: SET of an unknown topic key -> 40; DELETE of an unknown key -> success no-op."""
-    assert refusal({name: "1"}).error_message == f"Unknown topic config name: {name}"
+    assert rejection({name: "1"}).error_message == f"Unknown topic config name: {name}"
 
 
 def test_first_invalid_value_in_kafkas_order_is_reported() -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
-    error = refusal({"retention.ms": "y", "segment.ms": "x"})
+    error = rejection({"retention.ms": "y", "segment.ms": "x"})
     assert error.error_message == "Invalid value x for configuration segment.ms: Not a number of type LONG"
 
 
 def test_compaction_lags_are_checked_against_earlier_values() -> None:
-    error = refusal(
+    error = rejection(
         {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, touched={"min.compaction.lag.ms": "10"}
     )
     assert error.error_message == "conflict topic config setting min.compaction.lag.ms (10) > max.compaction.lag.ms (5)"
@@ -52,7 +54,7 @@ def test_compaction_lags_are_checked_against_broker_default() -> None:
 
 
 def test_tiered_storage_cannot_be_switched_on() -> None:
-    error = refusal({"remote.storage.enable": "true"})
+    error = rejection({"remote.storage.enable": "true"})
     assert error.error_message == (
         "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
     )
@@ -60,7 +62,7 @@ def test_tiered_storage_cannot_be_switched_on() -> None:
 
 def test_topic_name_is_checked_before_its_configs() -> None:
     """K339-33: Unknown topic -> 3; empty topic name -> 42."""
-    nameless, badly_named = refusal({"zzz": "1"}, topic=""), refusal({"zzz": "1"}, topic="bad name!")
+    nameless, badly_named = rejection({"zzz": "1"}, topic=""), rejection({"zzz": "1"}, topic="bad name!")
     assert isinstance(nameless, InvalidRequestError)
     assert nameless.error_message == "Default topic resources are not allowed."
     assert isinstance(badly_named, InvalidTopicError)
@@ -72,7 +74,7 @@ def test_topic_name_is_checked_before_its_configs() -> None:
 
 @pytest.mark.parametrize("name", [".", "..", "a" * 250, "ä", "a\n"])
 def test_invalid_topic_name_is_rejected(name: str) -> None:
-    assert isinstance(refusal({}, topic=name), InvalidTopicError)
+    assert isinstance(rejection({}, topic=name), InvalidTopicError)
 
 
 def test_null_config_of_new_topic_is_rejected() -> None:

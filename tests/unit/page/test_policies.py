@@ -30,7 +30,7 @@ class Strict:
 """
 
 
-def asked(directory: Path, mode: str, *topics: str) -> dict[str, Any]:
+def document_after(directory: Path, mode: str, *topics: str) -> dict[str, Any]:
     """Return the document after a policy was asked whether topics may be deleted."""
     name = f"page_{uuid4().hex}"
     (directory / f"{name}.py").write_text(MODULE)
@@ -56,7 +56,7 @@ def asked(directory: Path, mode: str, *topics: str) -> dict[str, Any]:
 
 def test_audit_mode_denials_are_shown_apart_from_latest_decisions(tmp_path: Path) -> None:
     # when
-    document = asked(tmp_path, "audit", "fine", HOSTILE, *["fine"] * 60)
+    document = document_after(tmp_path, "audit", "fine", HOSTILE, *["fine"] * 60)
     html = policies_section(document, {})
     # then: the many allowed ones do not push it out
     assert [(one["action"], one["subject"]) for one in document["latest_audited"]] == [("refuse", repr(HOSTILE))]
@@ -69,7 +69,7 @@ def test_audit_mode_denials_are_shown_apart_from_latest_decisions(tmp_path: Path
 
 
 def test_enforced_decisions_are_no_results_of_audit_mode(tmp_path: Path) -> None:
-    document = asked(tmp_path, "enforce", HOSTILE)
+    document = document_after(tmp_path, "enforce", HOSTILE)
     html = policies_section(document, {})
     assert document["latest_audited"] == []
     assert "Audit mode" not in html
@@ -78,12 +78,12 @@ def test_enforced_decisions_are_no_results_of_audit_mode(tmp_path: Path) -> None
 
 
 def test_failed_decisions_are_a_warning(tmp_path: Path) -> None:
-    document = asked(tmp_path, "audit", "broken", "broken")
+    document = document_after(tmp_path, "audit", "broken", "broken")
     assert policy_warnings(document) == ["Policy delete.topic: 2 decisions failed or timed out"]
 
 
 def test_processes_are_added_and_the_newest_decisions_kept(tmp_path: Path) -> None:
-    one, other = asked(tmp_path, "audit", "one", "fine"), asked(tmp_path, "audit", *["other"] * 50)
+    one, other = document_after(tmp_path, "audit", "one", "fine"), document_after(tmp_path, "audit", *["other"] * 50)
     # when
     merged = merged_policies([one, other])
     # then

@@ -93,14 +93,14 @@ class OverridingRoom(Room):
     async def apply(self, index: int, override: Override) -> None:
         self.values[self.names[index]] = override.num_partitions or 0
 
-    def judged(self) -> list[tuple[str, int] | KafkaApiError]:
+    def run_with_overrides(self) -> list[tuple[str, int] | KafkaApiError]:
         decide = lambda: self.decide(*self.names)  # noqa: E731
         return asyncio.run(decide_and_check(decide, lambda each: each, self.judge, self.revision, self.apply))
 
 
 def test_overridden_decision_is_decided_and_checked_again() -> None:
     room = OverridingRoom({"a": 1, "b": 20})
-    assert room.judged() == [("a", 1), ("b", 10)]
+    assert room.run_with_overrides() == [("a", 1), ("b", 10)]
     assert (room.decided, room.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
     assert room.overridden == [None, None, Override(reason="b is too large", num_partitions=10)]
 

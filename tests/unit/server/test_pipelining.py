@@ -28,7 +28,7 @@ METADATA: Final = request_frame(MetadataRequest(topics=[], allow_auto_topic_crea
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
+def held_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
     with a_held_broker(tmp_path_factory.mktemp("held") / "data") as broker:
         yield broker
 
@@ -44,28 +44,28 @@ def read_answers(peer: socket.socket, count: int) -> list[int]:
     return ids
 
 
-def connect(held: HeldLoop) -> socket.socket:
-    host, _, port = held.address.rpartition(":")
+def connect(held_broker: HeldLoop) -> socket.socket:
+    host, _, port = held_broker.address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=60)
 
 
 @pytest.mark.parametrize("frame", [API_VERSIONS, METADATA], ids=["ApiVersions", "Metadata"])
-def test_thousands_of_pipelined_requests_do_not_block_the_event_loop(held: HeldLoop, frame: bytes) -> None:
+def test_thousands_of_pipelined_requests_do_not_block_the_event_loop(held_broker: HeldLoop, frame: bytes) -> None:
     holds = []
     for _ in range(3):
-        with connect(held) as peer:
-            held.begin()
+        with connect(held_broker) as peer:
+            held_broker.begin()
             sender = threading.Thread(target=peer.sendall, args=(frame * PIPELINED,))
             sender.start()
             assert len(read_answers(peer, PIPELINED)) == PIPELINED
             sender.join()
-        holds.append(held.longest().seconds)
+        holds.append(held_broker.longest().seconds)
         if holds[-1] < MOST_HELD_S:
             break
     assert min(holds) < MOST_HELD_S
 
 
-def test_pipelined_requests_are_answered_in_order_however_they_are_cut(held: HeldLoop) -> None:
+def test_pipelined_requests_are_answered_in_order_however_they_are_cut(held_broker: HeldLoop) -> None:
     count = 1_000
     stream = b"".join(struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(count))
 
@@ -73,7 +73,7 @@ def test_pipelined_requests_are_answered_in_order_however_they_are_cut(held: Hel
         for start in range(0, len(stream), 97):
             peer.sendall(stream[start : start + 97])
 
-    with connect(held) as peer:
+    with connect(held_broker) as peer:
         sender = threading.Thread(target=send)
         sender.start()
         assert read_answers(peer, count) == list(range(count))

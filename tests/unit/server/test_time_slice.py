@@ -17,13 +17,13 @@ def test_long_iteration_yields_to_other_tasks() -> None:
     async def scenario() -> None:
         turns = 0
 
-        async def somebody_else() -> None:
+        async def other_task() -> None:
             nonlocal turns
             while True:
                 turns += 1
                 await asyncio.sleep(0)
 
-        other = asyncio.create_task(somebody_else())
+        other = asyncio.create_task(other_task())
         time_slice = TimeSlice()
         seen = []
         async for item in time_slice.over(range(50)):

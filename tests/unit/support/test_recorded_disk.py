@@ -48,7 +48,7 @@ def recorded(root: Path, *steps: Callable[[Path], None], loses_synced_data: bool
     return disk
 
 
-def found(disk: RecordedDisk, *fates: str | None) -> tuple[set[str], set[str]]:
+def outcomes_of(disk: RecordedDisk, *fates: str | None) -> tuple[set[str], set[str]]:
     """Return all combinations of names and of sectors that power cuts at the end leave."""
 
     def sectors(cut: Cut) -> str:
@@ -79,7 +79,7 @@ def found(disk: RecordedDisk, *fates: str | None) -> tuple[set[str], set[str]]:
 def test_unsynced_changes_are_lost_or_kept_by_the_chosen_fate(
     tmp_path: Path, fate: str, names: set[str], sectors: set[str]
 ) -> None:
-    assert found(recorded(tmp_path / "disk", change), fate) == (names, sectors)
+    assert outcomes_of(recorded(tmp_path / "disk", change), fate) == (names, sectors)
 
 
 def test_names_and_file_contents_survive_independently(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_names_and_file_contents_survive_independently(tmp_path: Path) -> None:
 
 
 def test_synced_changes_are_always_kept(tmp_path: Path) -> None:
-    assert found(recorded(tmp_path / "disk", change, sync), None, *FATES) == ({"xyz"}, {"nnn"})
+    assert outcomes_of(recorded(tmp_path / "disk", change, sync), None, *FATES) == ({"xyz"}, {"nnn"})
 
 
 def sync_everything(_: Path) -> None:
@@ -99,11 +99,11 @@ def sync_everything(_: Path) -> None:
 
 
 def test_file_system_sync_makes_all_changes_durable(tmp_path: Path) -> None:
-    assert found(recorded(tmp_path / "disk", change, sync_everything), None, *FATES) == ({"xyz"}, {"nnn"})
+    assert outcomes_of(recorded(tmp_path / "disk", change, sync_everything), None, *FATES) == ({"xyz"}, {"nnn"})
 
 
 def test_lying_disk_loses_synced_changes(tmp_path: Path) -> None:
-    assert found(recorded(tmp_path / "disk", change, sync, loses_synced_data=True), "none") == ({""}, {"ooo"})
+    assert outcomes_of(recorded(tmp_path / "disk", change, sync, loses_synced_data=True), "none") == ({""}, {"ooo"})
 
 
 def test_write_during_an_fsync_is_not_durable(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_write_during_an_fsync_is_not_durable(tmp_path: Path) -> None:
     with disk.recording():
         sync(tmp_path / "disk")
     # then: the fsync of the directory, which began later, includes the names
-    assert found(disk, "none") == ({"xyz"}, {"ooo"})
+    assert outcomes_of(disk, "none") == ({"xyz"}, {"ooo"})
 
 
 def test_rename_survives_atomically(tmp_path: Path) -> None:

@@ -29,15 +29,15 @@ def called_java(main_class: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def found() -> set[int]:
+def jvm_pids() -> set[int]:
     """Return the process ids of the JVMs below this process. Tests with Spark leave theirs to the end of the worker."""
     return {process.pid for process in jvms(os.getpid())}
 
 
 def test_spark_launcher_jvm_is_not_returned() -> None:
-    before = found()
+    before = jvm_pids()
     with called_java("org.apache.spark.launcher.Main"), called_java("org.apache.spark.deploy.SparkSubmit") as spark:
-        assert found() - before == {spark.pid}
+        assert jvm_pids() - before == {spark.pid}
 
 
 def test_ended_jvm_is_not_returned() -> None:
@@ -45,5 +45,5 @@ def test_ended_jvm_is_not_returned() -> None:
     with called_java("org.apache.spark.deploy.SparkSubmit") as spark:
         spark.kill()
         # then
-        wait_until(lambda: spark.pid not in found(), timeout_s=10, what="the end")
+        wait_until(lambda: spark.pid not in jvm_pids(), timeout_s=10, what="the end")
     assert jvms(spark.pid) == []

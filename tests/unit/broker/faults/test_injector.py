@@ -411,20 +411,20 @@ def test_fetch_session_partition_gets_error_and_then_records(rig: Rig, version: 
     def ask(*partitions: int, session: tuple[int, int]) -> Any:
         return rig.run(rig.response(fetch(*partitions, session=session, topic_ids=version >= 13), version))
 
-    def found(response: Any) -> list[tuple[int, int]]:
+    def codes_by_partition(response: Any) -> list[tuple[int, int]]:
         return [(each.partition_index, each.error_code) for topic in response.responses for each in topic.partitions]
 
     # given
     rig.inject("Fetch", error="NOT_LEADER_OR_FOLLOWER", topic=TOPICS[0], partition=1, times=2)
     opened = ask(0, 1, session=(0, 0))
-    assert sorted(found(opened)) == [(0, 0), (1, 6)]
+    assert sorted(codes_by_partition(opened)) == [(0, 0), (1, 6)]
     # when: the error does not wait for max_wait_ms, which is longer than the rig waits
     second = ask(session=(opened.session_id, 1))
     # then
-    assert (1, 6) in found(second)
+    assert (1, 6) in codes_by_partition(second)
     rig.run(produce(rig))
     third = ask(session=(opened.session_id, 2))
-    assert sorted(found(third)) == [(0, 0), (1, 0)]
+    assert sorted(codes_by_partition(third)) == [(0, 0), (1, 0)]
 
 
 async def produce(rig: Rig) -> None:

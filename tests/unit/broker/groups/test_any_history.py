@@ -104,7 +104,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert to_payload(again) == to_payload(self.group)
 
     @invariant()
-    def nobody_is_answered_twice(self) -> None:
+    def each_request_is_answered_once(self) -> None:
         assert all(count <= 1 for count in self.replies())
 
     @invariant()

@@ -42,7 +42,7 @@ def fetch(broker: DataPath, asked: FetchRequest, version: int = 18, node_id: int
     return broker.ask(ROUTE, asked, FetchResponse, version, node_id=node_id)
 
 
-def found(response: FetchResponse) -> list[tuple[int, int]]:
+def returned_records(response: FetchResponse) -> list[tuple[int, int]]:
     """Partition and offset of every record, in order."""
     return [
         (item.partition_index, record.offset)
@@ -60,7 +60,7 @@ def test_records_are_fetched_in_every_version(broker: DataPath, version: int) ->
 
     (topic,) = response.responses
     first, second = sorted(topic.partitions, key=lambda item: item.partition_index)
-    assert found(response) == [(0, 0), (0, 1)]
+    assert returned_records(response) == [(0, 0), (0, 1)]
     assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 2, 2)
     assert (topic.topic, topic.topic_id) == (("t", UUID(int=0)) if version < 13 else ("", UUID(int=100)))
     assert first.log_start_offset == (0 if version >= 5 else -1)
@@ -103,9 +103,9 @@ def test_byte_limits_apply_except_to_the_first_batch(broker: DataPath) -> None:
     in_all = fetch(broker, request(partition(), partition(1), max_bytes=4 * size))
     tiny = fetch(broker, request(partition(), partition(1), max_bytes=1))
 
-    assert sorted(found(per_partition)) in ([(0, 0), (0, 1)], [(0, 0), (0, 1), (1, 0)])
-    assert len(found(in_all)) == 4
-    assert len(found(tiny)) == 1
+    assert sorted(returned_records(per_partition)) in ([(0, 0), (0, 1)], [(0, 0), (0, 1), (1, 0)])
+    assert len(returned_records(in_all)) == 4
+    assert len(returned_records(tiny)) == 1
 
 
 def test_fetch_max_bytes_of_the_broker_is_a_limit_for_all_partitions_together(broker: DataPath) -> None:
@@ -115,7 +115,7 @@ def test_fetch_max_bytes_of_the_broker_is_a_limit_for_all_partitions_together(br
         for _ in range(3):
             broker.log("t", index).append(batch("x" * 100))
 
-    assert len(found(fetch(broker, request(partition(), partition(1))))) == 4
+    assert len(returned_records(fetch(broker, request(partition(), partition(1))))) == 4
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
@@ -137,14 +137,14 @@ def test_rest_of_large_response_is_read_when_it_is_sent(broker: DataPath, isolat
     assert kinds == {0: (LogRange, 8 * size), 1: (bytes, 4 * size)}
     assert body.records_bytes == 12 * size
     answer = decode(FetchResponse, 12, joined(body.buffers(12)))
-    assert len(found(answer)) == 12
+    assert len(returned_records(answer)) == 12
 
 
 def test_partitions_rotate_under_a_small_limit(broker: DataPath) -> None:
     for index in (0, 1):
         broker.log("t", index).append(batch("x"))
 
-    firsts = {found(fetch(broker, request(partition(), partition(1), max_bytes=1)))[0][0] for _ in range(4)}
+    firsts = {returned_records(fetch(broker, request(partition(), partition(1), max_bytes=1)))[0][0] for _ in range(4)}
 
     assert firsts == {0, 1}
 
@@ -247,7 +247,7 @@ def test_fetch_waits_for_min_bytes(broker: DataPath) -> None:
     response = asyncio.run(wait())
 
     assert response is not None
-    assert sorted(found(response)) == [(0, 0), (1, 0)]
+    assert sorted(returned_records(response)) == [(0, 0), (1, 0)]
     assert not broker.log().waiters
 
 
@@ -298,35 +298,35 @@ def open_session(broker: DataPath, *wanted: FetchRequest.FetchPartition) -> int:
     return response.session_id
 
 
-def go_on(
+def next_fetch(
     broker: DataPath, session_id: int, epoch: int, *wanted: FetchRequest.FetchPartition, version: int = 18
 ) -> FetchResponse:
     return fetch(broker, request(*wanted, session_id=session_id, session_epoch=epoch), version)
 
 
-def told(response: FetchResponse) -> list[int]:
+def returned_partitions(response: FetchResponse) -> list[int]:
     return [item.partition_index for topic in response.responses for item in topic.partitions]
 
 
 def test_fetch_session_returns_only_changed_partitions(broker: DataPath) -> None:
     session = open_session(broker, partition(), partition(1))
 
-    nothing = go_on(broker, session, 1)
+    nothing = next_fetch(broker, session, 1)
     broker.log("t", 1).append(batch("x"))
-    something = go_on(broker, session, 2)
+    something = next_fetch(broker, session, 2)
 
-    assert (nothing.error_code, nothing.session_id, told(nothing)) == (0, session, [])
-    assert (told(something), found(something)) == ([1], [(1, 0)])
+    assert (nothing.error_code, nothing.session_id, returned_partitions(nothing)) == (0, session, [])
+    assert (returned_partitions(something), returned_records(something)) == ([1], [(1, 0)])
 
 
 def test_fetch_session_keeps_fetch_offsets(broker: DataPath) -> None:
     broker.log().append(batch("a"))
     session = open_session(broker, partition())
-    moved = go_on(broker, session, 1, partition(offset=1))
+    moved = next_fetch(broker, session, 1, partition(offset=1))
     broker.log().append(batch("b"))
 
-    assert told(moved) == []
-    assert found(go_on(broker, session, 2)) == [(0, 1)]
+    assert returned_partitions(moved) == []
+    assert returned_records(next_fetch(broker, session, 2)) == [(0, 1)]
 
 
 def test_fetch_session_adds_and_forgets_partitions(broker: DataPath) -> None:
@@ -334,19 +334,19 @@ def test_fetch_session_adds_and_forgets_partitions(broker: DataPath) -> None:
     asked = request(partition(1), session_id=session, session_epoch=1)
     asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
 
-    assert told(fetch(broker, asked)) == [1]
+    assert returned_partitions(fetch(broker, asked)) == [1]
     for index in (0, 1):
         broker.log("t", index).append(batch("x"))
-    assert told(go_on(broker, session, 2)) == [1]
+    assert returned_partitions(next_fetch(broker, session, 2)) == [1]
 
 
 def test_fetch_session_repeats_errors_until_resolved(broker: DataPath) -> None:
     session = open_session(broker, partition(offset=5))
 
-    assert [told(go_on(broker, session, epoch)) for epoch in (1, 2)] == [[0], [0]]
+    assert [returned_partitions(next_fetch(broker, session, epoch)) for epoch in (1, 2)] == [[0], [0]]
     broker.log().append(batch(*"abcde"))
-    assert told(go_on(broker, session, 3)) == [0]
-    assert told(go_on(broker, session, 4)) == []
+    assert returned_partitions(next_fetch(broker, session, 3)) == [0]
+    assert returned_partitions(next_fetch(broker, session, 4)) == []
 
 
 def test_fetch_session_reports_changed_log_start_offset(broker: DataPath) -> None:
@@ -354,8 +354,8 @@ def test_fetch_session_reports_changed_log_start_offset(broker: DataPath) -> Non
     session = open_session(broker, partition(offset=1))
     broker.log().log_start_offset = 1
 
-    assert told(go_on(broker, session, 1)) == [0]
-    assert told(go_on(broker, session, 2)) == []
+    assert returned_partitions(next_fetch(broker, session, 1)) == [0]
+    assert returned_partitions(next_fetch(broker, session, 2)) == []
 
 
 def test_partitions_of_a_fetch_session_rotate(broker: DataPath) -> None:
@@ -366,25 +366,25 @@ def test_partitions_of_a_fetch_session_rotate(broker: DataPath) -> None:
 
     second = fetch(broker, request(partition(offset=1), session_id=session, session_epoch=1, max_bytes=1))
 
-    assert found(second) == [(1, 0)]
+    assert returned_records(second) == [(1, 0)]
 
 
 def test_unknown_fetch_session_or_wrong_epoch_is_rejected(broker: DataPath) -> None:
     session = open_session(broker, partition())
 
-    assert go_on(broker, session + 1, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert go_on(broker, session, 2).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert go_on(broker, session, 1, version=12).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    assert go_on(broker, session, 1).error_code == 0
+    assert next_fetch(broker, session + 1, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert next_fetch(broker, session, 2).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert next_fetch(broker, session, 1, version=12).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert next_fetch(broker, session, 1).error_code == 0
 
 
 def test_final_epoch_closes_the_fetch_session(broker: DataPath) -> None:
     session = open_session(broker, partition())
 
-    last = go_on(broker, session, -1, partition())
+    last = next_fetch(broker, session, -1, partition())
 
-    assert (last.session_id, told(last), len(broker.sessions)) == (0, [0], 0)
-    assert go_on(broker, session, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (last.session_id, returned_partitions(last), len(broker.sessions)) == (0, [0], 0)
+    assert next_fetch(broker, session, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_fetch_session_without_partitions_is_closed(broker: DataPath) -> None:
@@ -401,22 +401,22 @@ def test_fetch_sessions_are_limited_and_stale_ones_evicted(broker: DataPath) -> 
 
     assert fetch(broker, request(partition(), session_epoch=0)).session_id == 0
     broker.clock.now_ms += EVICTION_MS + 1
-    assert go_on(broker, first, 1).error_code == 0
+    assert next_fetch(broker, first, 1).error_code == 0
     third = open_session(broker, partition())
 
-    assert go_on(broker, second, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert {go_on(broker, first, 2).error_code, go_on(broker, third, 1).error_code} == {0}
+    assert next_fetch(broker, second, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert {next_fetch(broker, first, 2).error_code, next_fetch(broker, third, 1).error_code} == {0}
 
 
 def test_fetch_session_epoch_wraps_to_one(broker: DataPath) -> None:
     session = open_session(broker, partition())
     broker.sessions._sessions[session].epoch = 2**31 - 1
 
-    assert go_on(broker, session, 2**31 - 1).error_code == 0
-    assert go_on(broker, session, 1).error_code == 0
+    assert next_fetch(broker, session, 2**31 - 1).error_code == 0
+    assert next_fetch(broker, session, 1).error_code == 0
 
 
 def test_sessionless_fetch_returns_all_partitions(broker: DataPath) -> None:
     for _ in range(2):
         response = fetch(broker, request(partition(), partition(1)))
-        assert (response.session_id, sorted(told(response))) == (0, [0, 1])
+        assert (response.session_id, sorted(returned_partitions(response))) == (0, [0, 1])

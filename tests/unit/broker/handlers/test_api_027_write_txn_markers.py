@@ -50,11 +50,11 @@ def test_flush_messages_of_one_makes_marker_durable(tmp_path: Path, flush_messag
 
 
 def test_marker_that_cannot_be_synced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     broker = DataPath(tmp_path)
-    monkeypatch.setattr("klamm.storage.log.flusher.fsync_path", refuse)
+    monkeypatch.setattr("klamm.storage.log.flusher.fsync_path", fail)
     broker.configs["flush.messages"] = "1"
     write(broker.log(), 7, "open", sequence=0)
 

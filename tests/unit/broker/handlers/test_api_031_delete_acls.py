@@ -16,7 +16,7 @@ from tests.support.acls import AclBroker, creation
 ANY = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
 
 
-def wanted(name: str | None, **more: Any) -> DeleteAclsRequest.DeleteAclsFilter:
+def acl_filter(name: str | None, **more: Any) -> DeleteAclsRequest.DeleteAclsFilter:
     return DeleteAclsRequest.DeleteAclsFilter(
         **{"resource_name_filter": name, "principal_filter": None, "host_filter": None, **ANY, **more}
     )
@@ -33,7 +33,9 @@ def broker() -> AclBroker:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_matching_acls_are_removed_and_reported_in_one_commit(broker: AclBroker, version: int) -> None:
-    request = DeleteAclsRequest(filters=[wanted("a"), wanted(None, principal_filter="User:alice"), wanted("none")])
+    request = DeleteAclsRequest(
+        filters=[acl_filter("a"), acl_filter(None, principal_filter="User:alice"), acl_filter("none")]
+    )
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, version)
     told = [
         [(acl.resource_name, acl.principal, acl.error_code) for acl in result.matching_acls]
@@ -49,7 +51,7 @@ def test_matching_acls_are_removed_and_reported_in_one_commit(broker: AclBroker,
 
 
 def test_delete_acls_without_alter_on_cluster_is_rejected(broker: AclBroker) -> None:
-    request = DeleteAclsRequest(filters=[wanted(None), wanted("a")])
+    request = DeleteAclsRequest(filters=[acl_filter(None), acl_filter("a")])
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, 3, principal="User:mallory")
     assert [(result.error_code, result.matching_acls) for result in answer.filter_results] == [
         (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
@@ -58,12 +60,14 @@ def test_delete_acls_without_alter_on_cluster_is_rejected(broker: AclBroker) -> 
 
 
 def test_invalid_filter_is_rejected_and_others_apply(broker: AclBroker) -> None:
-    request = DeleteAclsRequest(filters=[wanted(None, operation=99), wanted("b")])
+    request = DeleteAclsRequest(filters=[acl_filter(None, operation=99), acl_filter("b")])
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, 3)
     assert [result.error_code for result in answer.filter_results] == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
     assert {row.resource_name for row in broker.store.rows} == {"a"}
 
 
 def test_delete_acls_without_authorizer_is_security_disabled() -> None:
-    answer = AclBroker(authorizer=False).ask(ROUTE, DeleteAclsRequest(filters=[wanted(None)]), DeleteAclsResponse, 3)
+    answer = AclBroker(authorizer=False).ask(
+        ROUTE, DeleteAclsRequest(filters=[acl_filter(None)]), DeleteAclsResponse, 3
+    )
     assert [result.error_code for result in answer.filter_results] == [ErrorCode.SECURITY_DISABLED]

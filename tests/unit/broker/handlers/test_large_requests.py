@@ -57,13 +57,13 @@ class Broker:
         """Return the answer, and how many turns others had before it."""
         turns = 0
 
-        async def somebody_else() -> None:
+        async def other_task() -> None:
             nonlocal turns
             while True:
                 turns += 1
                 await asyncio.sleep(0.001)
 
-        other = asyncio.create_task(somebody_else())
+        other = asyncio.create_task(other_task())
         nodes = (AdvertisedBroker(node_id=1, host="a", port=1),)
         context = make_context(
             self.configs,

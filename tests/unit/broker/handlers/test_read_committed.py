@@ -66,7 +66,7 @@ def test_read_committed_returns_aborted_transactions(broker: DataPath, version: 
 def test_open_transaction_does_not_wake_read_committed_fetch(broker: DataPath) -> None:
     log = broker.log()
 
-    async def story() -> tuple[FetchResponse | None, float]:
+    async def scenario() -> tuple[FetchResponse | None, float]:
         waiting = asyncio.create_task(broker.call(api_001_fetch.ROUTE, request(max_wait_ms=60_000), FetchResponse, 12))
         for sequence in range(3):
             write(log, 7, "x", sequence=sequence)
@@ -76,7 +76,7 @@ def test_open_transaction_does_not_wake_read_committed_fetch(broker: DataPath) -
         end(log, 7, COMMIT)
         return await waiting, time.monotonic() - ended
 
-    response, waited_s = asyncio.run(story())
+    response, waited_s = asyncio.run(scenario())
 
     assert response is not None
     assert values(only_partition(response)) == [b"x", b"x", b"x"]

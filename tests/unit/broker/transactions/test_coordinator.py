@@ -113,18 +113,18 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_transaction_end_is_written_to_partitions(world: World, commit: bool) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         assert await world.finish(who, commit=commit) == (who.producer_id, 1)
         assert committed_values(world.house.log) == (["a"] if commit else [])
         await world.restart()
         assert world.state() is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_open_transaction_continues_after_a_restart(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         await world.restart()
         assert world.state() is TransactionState.ONGOING
@@ -132,11 +132,11 @@ def test_open_transaction_continues_after_a_restart(world: World) -> None:
         await world.finish(who)
         assert committed_values(world.house.log) == ["a"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_restart_completes_decided_transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         # when: the broker dies between the decision and the first marker
         with monkeypatch.context() as patch:
@@ -152,11 +152,11 @@ def test_restart_completes_decided_transactions(world: World, monkeypatch: pytes
         await world.restart()
         assert world.house.log.end_offset == end_offset
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_markers_lost_in_a_power_cut_are_written_again(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         await world.finish(who)
         log = world.house.log
@@ -166,7 +166,7 @@ def test_markers_lost_in_a_power_cut_are_written_again(world: World) -> None:
         assert committed_values(world.house.log) == ["a"]
         assert world.house.log.last_stable_offset == world.house.log.end_offset
 
-    run(world, story)
+    run(world, scenario)
 
 
 @pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
@@ -177,7 +177,7 @@ def test_lost_marker_is_written_again_after_later_transactions(
 ) -> None:
     """The records are on disk (``flush.messages=1``), the marker is not, and the producer has gone on elsewhere."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         world.house.flush_log()
         who = await world.finish(who, commit=commit, knows_v2=knows_v2)
@@ -199,11 +199,11 @@ def test_lost_marker_is_written_again_after_later_transactions(
         assert committed_values(world.house.log) == (["a"] if commit else [])
         assert world.house.log.last_stable_offset == world.house.log.end_offset
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_decision_is_removed_once_its_markers_are_durable(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         who = await world.finish(who)
         log = world.house.log
@@ -216,18 +216,18 @@ def test_decision_is_removed_once_its_markers_are_durable(world: World) -> None:
         await world.finish(who)
         assert world.store.load_decisions() == []
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_unsynced_log_keeps_its_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         await world.finish(who)
         with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.log.flusher.fsync_path", refuse)
+            patch.setattr("klamm.storage.log.flusher.fsync_path", fail)
             await world.coordinator._decisions.settle()
             await world.store.submit([])
         assert len(world.store.load_decisions()) == 1
@@ -238,11 +238,11 @@ def test_unsynced_log_keeps_its_decision(world: World, monkeypatch: pytest.Monke
         await world.store.submit([])
         assert world.store.load_decisions() == []
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("lost")
         who = await world.finish(who, knows_v2=False)
         world.house.log.segments[-1].truncate(0)
@@ -256,13 +256,13 @@ def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(world: W
         await world.finish(who, commit=False, knows_v2=False)
         assert committed_values(world.house.log) == []
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_full_disk_delays_only_the_markers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         world.house.pool.room = 0
         assert await world.finish(who) == (who.producer_id, 1)
@@ -273,7 +273,7 @@ def test_full_disk_delays_only_the_markers(world: World, monkeypatch: pytest.Mon
         await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
         assert committed_values(world.house.log) == ["a"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_offline_partition_does_not_block_markers_of_others(
@@ -283,7 +283,7 @@ def test_offline_partition_does_not_block_markers_of_others(
     other = TransactionPartition(UUID(int=8), 0)
     world.house.partitions.append((other.topic_id, "other", 0))
 
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         await world.coordinator.add("x", who, partitions={other})
         log = world.house.manager.get(*other)
@@ -299,13 +299,13 @@ def test_offline_partition_does_not_block_markers_of_others(
         assert world.state() is TransactionState.COMPLETE_COMMIT
         assert committed_values(world.house.log) == ["a"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_full_disk_at_start_keeps_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         write(world.house.log, 99, "of nobody", sequence=0)
         with monkeypatch.context() as patch:
@@ -320,11 +320,11 @@ def test_full_disk_at_start_keeps_decisions(world: World, monkeypatch: pytest.Mo
         await world.restart()
         assert committed_values(world.house.log) == ["a"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_timed_out_transaction_is_aborted_and_its_producer_continues(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         world.house.clock.now_ms += 1001
         await world.restart()
@@ -341,11 +341,11 @@ def test_timed_out_transaction_is_aborted_and_its_producer_continues(world: Worl
         again = await world.coordinator.initialize("x", timeout_ms=1000, expected=who)
         assert again == (who.producer_id, 1)
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_next_producer_waits_for_the_abort_of_the_open_transaction(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         zombie = await world.begin("a")
         with pytest.raises(ConcurrentTransactionsError):
             await world.coordinator.initialize("x", timeout_ms=1000, expected=None)
@@ -356,21 +356,21 @@ def test_next_producer_waits_for_the_abort_of_the_open_transaction(world: World)
         await world.finish(following)
         assert committed_values(world.house.log) == ["b"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_deleted_topic_does_not_block_the_end_of_a_transaction(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         world.house.manager.delete_topic(TOPIC_ID)
         await world.finish(who)
         assert world.state() is TransactionState.COMPLETE_COMMIT
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_unused_transactional_ids_expire(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin()
         await world.begin(transactional_id="open")
         await world.finish(who)
@@ -379,50 +379,50 @@ def test_unused_transactional_ids_expire(world: World) -> None:
         await world.restart()
         assert [item.transactional_id for item in world.coordinator.all()] == ["open"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_failed_write_leaves_the_transaction_unchanged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    async def story() -> None:
+    async def scenario() -> None:
         world.store.on_failure = lambda _: world.coordinator.reload()
         who = await world.begin("a")
         with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", refuse)
+            patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
             with pytest.raises(NotCoordinatorError):
                 await world.finish(who)
         assert (world.state(), committed_values(world.house.log)) == (TransactionState.ONGOING, [])
         await world.finish(who)
         assert committed_values(world.house.log) == ["a"]
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_stopped_coordinator_is_not_available(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         await world.coordinator.stop()
         with pytest.raises(CoordinatorNotAvailableError):
             await world.begin()
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_unknown_transactional_id_has_no_transaction(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         with pytest.raises(InvalidProducerIdMappingError):
             world.coordinator.verify("x", ProducerIdentity(1, 0), PARTITION)
 
-    run(world, story)
+    run(world, scenario)
 
 
 def test_marker_of_an_administrator_takes_precedence(world: World) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         who = await world.begin("a")
         end(world.house.log, who.producer_id, ABORT, epoch=5)
         await world.finish(who)
         assert committed_values(world.house.log) == []
         assert world.state() is TransactionState.COMPLETE_COMMIT
 
-    run(world, story)
+    run(world, scenario)

@@ -22,7 +22,7 @@ def properties(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+def mirror_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     """Record the arguments of the mirror instead of running it."""
     calls: list[tuple[Any, dict[str, Any]]] = []
 
@@ -37,20 +37,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def test_run_passes_file_and_clusters_and_returns_exit_code(
-    properties: Path, asked: list[tuple[Any, dict[str, Any]]]
+    properties: Path, mirror_calls: list[tuple[Any, dict[str, Any]]]
 ) -> None:
     # when
     code = mirror.main([str(properties), "--clusters", "B", "C"])
     # then
     assert code == 1
-    assert asked[0][0] == (properties, ["B", "C"])
+    assert mirror_calls[0][0] == (properties, ["B", "C"])
 
 
-def test_flags_override_file(properties: Path, asked: list[tuple[Any, dict[str, Any]]]) -> None:
+def test_flags_override_file(properties: Path, mirror_calls: list[tuple[Any, dict[str, Any]]]) -> None:
     # when
     mirror.main([str(properties), "--master", "spark://h:7077", "--checkpoint", "/here", "--metrics", "h:1"])
     # then
-    assert asked[0][1]["overrides"] == {
+    assert mirror_calls[0][1]["overrides"] == {
         "spark.master": "spark://h:7077",
         "klamm.checkpoint.dir": "/here",
         "klamm.metrics.listen": "h:1",

@@ -16,11 +16,11 @@ LIMITS = FetchLimits(100, 50, 1, 250)
 ORDERS = uuid.UUID(int=7)
 
 
-def wanted(partition: int, offset: int) -> WantedRecords:
+def wanted_records(partition: int, offset: int) -> WantedRecords:
     return WantedRecords("orders", ORDERS, partition, offset)
 
 
-def told(request: FetchRequest) -> tuple[int, int, dict[int, int], list[int]]:
+def sent(request: FetchRequest) -> tuple[int, int, dict[int, int], list[int]]:
     """Session id, epoch, offsets by partition, forgotten partitions."""
     return (
         request.session_id,
@@ -34,51 +34,51 @@ def told(request: FetchRequest) -> tuple[int, int, dict[int, int], list[int]]:
 def session() -> FetchSessionHandler:
     """A session with two partitions that the broker has answered once, as session 9."""
     session = FetchSessionHandler()
-    session.want(wanted(0, 10))
-    session.want(wanted(1, 20))
-    assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
+    session.want(wanted_records(0, 10))
+    session.want(wanted_records(1, 20))
+    assert sent(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
     session.answered(9)
     return session
 
 
 def test_unchanged_partitions_are_omitted(session: FetchSessionHandler) -> None:
-    session.want(wanted(0, 10))
-    assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {}, [])
+    session.want(wanted_records(0, 10))
+    assert sent(session.request(LIMITS, read_committed=False)) == (9, 1, {}, [])
 
 
 def test_changed_partitions_are_sent_once(session: FetchSessionHandler) -> None:
-    session.want(wanted(1, 25))
+    session.want(wanted_records(1, 25))
     session.forget(("orders", 0))
-    assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {1: 25}, [0])
+    assert sent(session.request(LIMITS, read_committed=False)) == (9, 1, {1: 25}, [0])
     session.answered(9)
-    assert told(session.request(LIMITS, read_committed=False)) == (9, 2, {}, [])
+    assert sent(session.request(LIMITS, read_committed=False)) == (9, 2, {}, [])
 
 
 def test_forgotten_partition_can_be_added_before_the_next_request(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
-    session.want(wanted(0, 10))
-    assert told(session.request(LIMITS, read_committed=False)) == (9, 1, {0: 10}, [])
+    session.want(wanted_records(0, 10))
+    assert sent(session.request(LIMITS, read_committed=False)) == (9, 1, {0: 10}, [])
 
 
 def test_reset_session_sends_all_partitions_again(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
     session.reset()
-    assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {1: 20}, [])
+    assert sent(session.request(LIMITS, read_committed=False)) == (0, 0, {1: 20}, [])
 
 
 def test_sessionless_broker_gets_all_partitions_each_time(session: FetchSessionHandler) -> None:
     session.reset()
     for _ in range(2):
-        assert told(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
+        assert sent(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 10, 1: 20}, [])
         session.answered(0)
 
 
 def test_session_epoch_wraps_to_one() -> None:
     """Kafka's FetchMetadata.nextEpoch: 0 would begin a new session."""
     session = FetchSessionHandler()
-    session.want(wanted(0, 0))
+    session.want(wanted_records(0, 0))
     session.request(LIMITS, read_committed=False)
     session.answered(9)
     session._epoch = 0x7FFFFFFF
     session.answered(9)
-    assert told(session.request(LIMITS, read_committed=False))[1] == 1
+    assert sent(session.request(LIMITS, read_committed=False))[1] == 1

@@ -21,7 +21,7 @@ NOW_MS = 1_700_000_000_000
 COUNT = 50
 
 
-class Told:
+class Reporter:
     """A copier whose partitions were all copied just now, and what it tells."""
 
     def __init__(self, copier: Copier, clock: Mock) -> None:
@@ -51,46 +51,46 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+def reporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reporter]:
     clock = Mock()
     monkeypatch.setattr(module, "time", clock)
     with contextlib.closing(Copier(copy_settings("h:1", "h:2", alias="A"), [])) as copier:
-        yield Told(copier, clock)
+        yield Reporter(copier, clock)
 
 
-def test_unchanged_partitions_report_no_progress_row(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_partitions_report_no_progress_row(reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    before = told.rows()
+    before = reporter.rows()
     summary = create_autospec(RecentAges.summary, side_effect=RecentAges.summary)
     monkeypatch.setattr(RecentAges, "summary", summary)
     # when
-    told.at(NOW_MS + WINDOW_MS - 1)
-    told.copied(told.copies[3])
-    after = told.rows()
+    reporter.at(NOW_MS + WINDOW_MS - 1)
+    reporter.copied(reporter.copies[3])
+    after = reporter.rows()
     # then
     assert summary.call_count == 2, "of a record's two ages, in one row"
     assert [number for number in range(COUNT) if after[number] is not before[number]] == [3]
     assert after[3].records == before[3].records + 1
 
 
-def test_old_ages_expire_without_new_records(told: Told) -> None:
-    assert told.rows()[0].record_age == Ages(20, 20, 20, 20)
-    told.at(NOW_MS + WINDOW_MS)
-    told.copied(told.copies[0], age_ms=8)
-    assert told.rows()[0].replication_latency == Ages(8, 8, 20, 14)
-    told.at(NOW_MS + 2 * WINDOW_MS)
-    assert told.rows()[0].record_age == Ages(8, 8, 8, 8)
-    told.at(NOW_MS + 3 * WINDOW_MS)
-    last = told.rows()[0]
+def test_old_ages_expire_without_new_records(reporter: Reporter) -> None:
+    assert reporter.rows()[0].record_age == Ages(20, 20, 20, 20)
+    reporter.at(NOW_MS + WINDOW_MS)
+    reporter.copied(reporter.copies[0], age_ms=8)
+    assert reporter.rows()[0].replication_latency == Ages(8, 8, 20, 14)
+    reporter.at(NOW_MS + 2 * WINDOW_MS)
+    assert reporter.rows()[0].record_age == Ages(8, 8, 8, 8)
+    reporter.at(NOW_MS + 3 * WINDOW_MS)
+    last = reporter.rows()[0]
     assert (last.record_age, last.replication_latency) == (None, None)
-    told.at(NOW_MS + 30 * WINDOW_MS)
-    assert told.rows()[0] is last
+    reporter.at(NOW_MS + 30 * WINDOW_MS)
+    assert reporter.rows()[0] is last
 
 
-def test_clock_going_back_drops_ages(told: Told) -> None:
-    told.rows()
-    told.at(NOW_MS - 1)
-    assert told.rows()[0].record_age is None
+def test_clock_going_back_drops_ages(reporter: Reporter) -> None:
+    reporter.rows()
+    reporter.at(NOW_MS - 1)
+    assert reporter.rows()[0].record_age is None
 
 
 def test_partitions_waiting_for_start_report_changes() -> None:

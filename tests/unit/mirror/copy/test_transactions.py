@@ -158,7 +158,7 @@ class Shard:
         for copy in self.copies.quietly():
             copy.fetched(end_offset=copy.fetch_offset + 1)
 
-    def expect_nothing(self) -> None:
+    def expect_no_more(self) -> None:
         """Let all that the source has be fetched."""
         for copy in self.copies.quietly():
             copy.fetched(end_offset=copy.fetch_offset)
@@ -205,7 +205,7 @@ def test_records_and_source_offsets_commit_in_one_transaction(shard: Shard, targ
 def test_caught_up_shard_commits_early(shard: Shard, target: Target) -> None:
     # given
     shard.fetch()
-    shard.expect_nothing()
+    shard.expect_no_more()
     shard.drive(10.0)
     assert shard.transactions.due_in_s(10.04) == pytest.approx(0.06)
     sent = shard.send()
@@ -217,7 +217,7 @@ def test_caught_up_shard_commits_early(shard: Shard, target: Target) -> None:
     shard.drive(10.3)
     assert target.asked == ["add A.t-0"], "nor when the next fetch brings more"
     # when
-    shard.expect_nothing()
+    shard.expect_no_more()
     shard.drive(10.4)
     # then
     assert target.asked == ["add A.t-0", "write", "commit"]
@@ -229,11 +229,11 @@ def test_transaction_accepts_records_longer_than_its_overhead(
 ) -> None:
     """Of three calls each; not for less than asked for, and not for longer."""
     # given
-    shard.expect_nothing()
+    shard.expect_no_more()
     target.takes_s = takes_s
     for number in range(30):
         shard.fetch()
-        shard.expect_nothing()
+        shard.expect_no_more()
         shard.drive(now := 10.0 * number)
         shard.acknowledge(shard.send(), 3 * number)
         shard.drive(now + 1.0)
@@ -251,7 +251,7 @@ def test_one_slow_transaction_does_not_lengthen_next(shard: Shard, target: Targe
     for number, takes_s in enumerate([0.04] * 10 + [2.0, 0.04]):
         target.takes_s = takes_s
         shard.fetch()
-        shard.expect_nothing()
+        shard.expect_no_more()
         shard.drive(now := 10.0 * number)
         # then
         assert shard.transactions.due_in_s(now) == pytest.approx(0.36 if number else 0.1, abs=0.001)

@@ -26,7 +26,7 @@ from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, To
 from klamm.mirror.records.offset_translation import RunSync, SyncPair
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Record
-from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
+from tests.support.mirror_fakes import FakeCluster, completed_result, done, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -81,7 +81,7 @@ class GroupCluster(FakeCluster):
 
     def describe_groups(self, group_ids: Collection[str], *, timeout_ms: int | None = None) -> DescribeGroupsResult:
         outcomes = {group: self._description(group) for group in group_ids}
-        return settled(DescribeGroupsResult(group_ids), outcomes)
+        return completed_result(DescribeGroupsResult(group_ids), outcomes)
 
     def _description(self, group: str) -> GroupDescription | KafkaApiError:
         count = self.members.get(group, 0)
@@ -109,7 +109,7 @@ class GroupCluster(FakeCluster):
     ) -> ListGroupOffsetsResult:
         found = {group: self.offsets.get(group, {}).items() for group in groups}
         outcomes = {group: {TopicPartition(*at): offset for at, offset in own} for group, own in found.items()}
-        return settled(ListGroupOffsetsResult(groups), outcomes)
+        return completed_result(ListGroupOffsetsResult(groups), outcomes)
 
     def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
@@ -118,7 +118,7 @@ class GroupCluster(FakeCluster):
         outcomes = {where: self.refuses_commits.get(where) for where in offsets}
         done_now = {where: offsets[where] for where, rejected in outcomes.items() if rejected is None}
         self.offsets[group_id] = {**self.offsets.get(group_id, {}), **dict(done_now.items())}
-        return settled(result, outcomes)
+        return completed_result(result, outcomes)
 
 
 class Run:

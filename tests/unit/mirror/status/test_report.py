@@ -24,7 +24,7 @@ def flow(**more: str) -> FlowSettings:
     return parse_settings({**keys, **{name.replace("_", "."): value for name, value in more.items()}}).flows[0]
 
 
-def found(**fields: object) -> TargetState:
+def target_state(**fields: object) -> TargetState:
     what: dict[str, object] = {
         "topics": {"A.orders": 2, "A.heartbeats": 1, "own": 1, "C.orders": 1, "A.checkpoints.internal": 1},
         "source_offsets": {
@@ -43,7 +43,7 @@ def piece(what: TargetState, selected: tuple[str, ...] = (), *, of: FlowSettings
 
 
 def test_topics_have_source_offset_or_remote_name() -> None:
-    sight = piece(found())
+    sight = piece(target_state())
     assert [(topic.topic, topic.remote_topic, len(topic.partitions)) for topic in sight.topics] == [
         ("heartbeats", "A.heartbeats", 1),
         ("orders", "A.orders", 2),
@@ -51,19 +51,19 @@ def test_topics_have_source_offset_or_remote_name() -> None:
 
 
 def test_heartbeats_do_not_count_as_newest_record() -> None:
-    sight = piece(found())
+    sight = piece(target_state())
     assert (sight.newest_record_ms, sight.source_offset_written_ms) == (NOW_MS - 60_000, NOW_MS - 2000)
 
 
 def test_lag_is_unknown_without_source_and_ignores_heartbeats() -> None:
-    assert piece(found()).lag is None
+    assert piece(target_state()).lag is None
     ends = {("orders", 0): 15, ("orders", 1): 7, ("heartbeats", 0): 1000}
-    assert piece(found(source_ends=ends)).lag == 5
+    assert piece(target_state(source_ends=ends)).lag == 5
 
 
 def test_unmirrored_source_topic_is_shown_as_missing() -> None:
     # when
-    sight = piece(found(source_ends={("late", 0): 30}), ("late",))
+    sight = piece(target_state(source_ends={("late", 0): 30}), ("late",))
     # then
     (late,) = [topic for topic in sight.topics if topic.topic == "late"]
     assert (late.exists, late.lag) == (False, 30)
@@ -72,12 +72,12 @@ def test_unmirrored_source_topic_is_shown_as_missing() -> None:
 
 def test_identity_topics_come_from_source_offsets() -> None:
     identity = flow(replication_policy_class="IdentityReplicationPolicy")
-    sight = piece(found(topics={"orders": 2, "own": 1}), of=identity)
+    sight = piece(target_state(topics={"orders": 2, "own": 1}), of=identity)
     assert [(topic.topic, topic.remote_topic, topic.exists) for topic in sight.topics] == [("orders", "orders", True)]
 
 
 def test_topic_of_same_name_is_remote_topic_without_file() -> None:
-    sight = piece(found(topics={"orders": 2}))
+    sight = piece(target_state(topics={"orders": 2}))
     assert [(topic.remote_topic, topic.exists) for topic in sight.topics] == [("orders", True)]
 
 
@@ -88,7 +88,7 @@ def test_groups_show_records_to_read_on_target() -> None:
         return Checkpoint(**where, upstream_offset=9, downstream_offset=downstream), NOW_MS - partition  # type: ignore[arg-type]
 
     # when
-    (group,) = piece(found(checkpoints=[at(0, 5), at(1, 6)])).groups or ()
+    (group,) = piece(target_state(checkpoints=[at(0, 5), at(1, 6)])).groups or ()
     # then
     assert (group.group, group.partitions, group.to_read, group.newest_checkpoint_ms) == ("billing", 2, 8, NOW_MS)
 
@@ -101,13 +101,13 @@ def test_flow_without_trace_does_not_exist() -> None:
 
 def test_target_alias_comes_from_heartbeats() -> None:
     beats = [Heartbeat(source_alias="A", target_alias="dr", timestamp=1)]
-    assert flow_status(flow(), found(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
+    assert flow_status(flow(), target_state(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
 
 
 def test_document_and_text_have_times_and_ages() -> None:
     # given
     sync = OffsetSync(topic="orders", partition=0, upstream_offset=1, downstream_offset=1)
-    what = found(
+    what = target_state(
         plan=ShardPlan(4, (2,)),
         syncs_topic="mm2-offset-syncs.A.internal",
         syncs=[(sync, NOW_MS - 3_600_000 * 5)],

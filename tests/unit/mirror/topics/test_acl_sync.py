@@ -10,7 +10,7 @@ from klamm.admin import PerKeyResult
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.config_sync import AclSync, remote_acls
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from tests.support.mirror_fakes import FakeCluster, done, rejection, settled
+from tests.support.mirror_fakes import FakeCluster, completed_result, done, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -92,7 +92,7 @@ class FakeAcls(FakeCluster):
     def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:
         self.created_acls += acls
         result: PerKeyResult[Acl, None] = PerKeyResult(acls)
-        return settled(result, dict.fromkeys(acls, self.create_refused))
+        return completed_result(result, dict.fromkeys(acls, self.create_refused))
 
 
 def sync(source: FakeAcls, target: FakeAcls) -> AclSync:

@@ -10,7 +10,7 @@ from klamm.admin import AlterConfigsResult, ConfigEntry, ConfigSource, OpType
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.config_sync import ConfigSync
-from tests.support.mirror_fakes import FakeCluster, entries_of, rejection, settled
+from tests.support.mirror_fakes import FakeCluster, completed_result, entries_of, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -77,7 +77,7 @@ class FakeAdmin(FakeCluster):
         self.calls.append("alter")
         for topic, complete in configs.items():
             self.configs[topic.name] = {entry.name: str(entry.value) for entry in complete}
-        return settled(AlterConfigsResult(configs), dict.fromkeys(configs))
+        return completed_result(AlterConfigsResult(configs), dict.fromkeys(configs))
 
 
 class VendorAdmin(FakeAdmin):

@@ -49,7 +49,7 @@ def beat(count: int, *mirrors: Heartbeats) -> None:
             assert each.beat()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def logged_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.ERROR]
 
 
@@ -57,9 +57,9 @@ def test_duplicate_mirrors_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
     topic = Topic()
     first, second = mirror(topic, "here, process 1, ab"), mirror(topic, "there, process 1, cd")
     beat(20, first)
-    assert told(caplog) == []
+    assert logged_warnings(caplog) == []
     beat(30, first, second)
-    assert sorted(told(caplog)) == [
+    assert sorted(logged_warnings(caplog)) == [
         f"A->B: another process mirrors this flow as well ({host}, process 1), so both copy the same records. "
         "Stop one of them"
         for host in ("here", "there")
@@ -73,7 +73,7 @@ def test_restarted_mirror_and_other_flows_are_no_duplicates(caplog: pytest.LogCa
     beat(2, before, now)
     without_flow = Heartbeats(PAIRS["A->B"], FakeCluster(), topic)
     beat(20, now, mirror(topic, new_instance(), "B->A"), without_flow)
-    assert told(caplog) == []
+    assert logged_warnings(caplog) == []
 
 
 def test_unreadable_heartbeats_topic_does_not_stop_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,4 +81,4 @@ def test_unreadable_heartbeats_topic_does_not_stop_heartbeats(caplog: pytest.Log
     topic.is_gone = True
     beat(20, mirror(topic, new_instance()))
     assert len(topic.records) == 20
-    assert told(caplog) == []
+    assert logged_warnings(caplog) == []

@@ -50,7 +50,7 @@ def test_computation_is_measured_and_waiting_is_not() -> None:
 
 
 def test_errors_pass_through_in_both_directions() -> None:
-    async def refuses() -> None:
+    async def fails() -> None:
         await asyncio.sleep(0)
         raise ValueError("no")
 
@@ -66,7 +66,7 @@ def test_errors_pass_through_in_both_directions() -> None:
         waits_for.set_exception(ValueError("it"))
         assert await timed(catches(waits_for), stopwatch()) == "caught it"
         with pytest.raises(ValueError, match="no"):
-            await timed(refuses(), stopwatch())
+            await timed(fails(), stopwatch())
 
     asyncio.run(run())
 

@@ -286,12 +286,12 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories cannot be renamed."""
     rename = Path.rename
 
-    def refuse(path: Path, target: Path) -> Path:
+    def fail_rename(path: Path, target: Path) -> Path:
         if path.is_dir():
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         return rename(path, target)
 
-    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(Path, "rename", fail_rename)
 
 
 @pytest.mark.usefixtures("stuck")

@@ -70,7 +70,7 @@ def other(house: LogHouse) -> PartitionLog:
 
 
 def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: LogHouse, disk: Disk) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk.broken = "t-0/"
         with pytest.raises(FsyncError):
             await house.manager.flush(house.log)
@@ -78,7 +78,7 @@ def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: L
             await house.manager.flush(house.log)
         await house.manager.checkpoint()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
     assert house.log.recovery_point == 0
     assert "t 0" not in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
@@ -94,7 +94,7 @@ def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: L
 
 
 def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse, disk: Disk) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         disk.broken = "t-0/"
         disk.released.clear()
         flushing = asyncio.create_task(house.manager.flush(house.log))
@@ -105,7 +105,7 @@ def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse
         with pytest.raises(asyncio.CancelledError):
             await flushing
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert house.manager.offline_count == 1
 
 
@@ -113,14 +113,14 @@ def test_file_that_cannot_be_opened_for_a_flush_is_retried(house: LogHouse, monk
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def story() -> None:
+    async def scenario() -> None:
         with monkeypatch.context() as patch:
             patch.setattr("klamm.storage.log.flusher.fsync_path", no_descriptor)
             with pytest.raises(OSError, match="Too many open files"):
                 await house.manager.flush(house.log)
         await house.manager.flush(house.log)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert (house.manager.offline_count, house.log.recovery_point) == (0, 1)
 
 
@@ -157,12 +157,12 @@ def test_failed_fsync_does_not_affect_other_logs(
     house.clock.now_ms += 1000
     disk.broken = failing
 
-    async def story() -> None:
+    async def scenario() -> None:
         for _ in range(3):
             await house.manager._housekeeper.tick()
             await house.manager._housekeeper.check()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
     sound = other(house) if failing == "t-0/" else house.log
     assert (sound.recovery_point, sound.log_start_offset) == (4, 4)
@@ -180,10 +180,10 @@ def test_failed_cleanup_of_one_log_does_not_affect_others(
         for _ in range(3):
             log.append(batch("x" * 60))
 
-    def refuse(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(house.log, "retire", refuse)
+    monkeypatch.setattr(house.log, "retire", fail)
     asyncio.run(house.manager._housekeeper.check())
     asyncio.run(house.manager._housekeeper.check())
 
@@ -214,17 +214,17 @@ def test_failed_compaction_of_one_log_does_not_affect_others(house: LogHouse, mo
 def test_failed_producer_snapshot_keeps_only_its_recovery_point(
     house: LogHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> None:
+    def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(house.log, "save_producers", refuse)
+    monkeypatch.setattr(house.log, "save_producers", fail)
 
-    async def story() -> None:
+    async def scenario() -> None:
         for log in (house.log, other(house)):
             await house.manager.flush(log)
         await house.manager.checkpoint()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     points = (house.data_dir / "recovery-point-offset-checkpoint").read_text()
     assert ("t 0 1" in points, "other 0 1" in points) == (False, True)
 

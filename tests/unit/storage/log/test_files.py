@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def found(house: LogHouse) -> tuple[LogRange, bytes]:
+def range_with_bytes(house: LogHouse) -> tuple[LogRange, bytes]:
     """Return the range of the first segment and what it holds now."""
     item = house.log.find(0, 1 << 20)
     assert item is not None
@@ -33,7 +33,7 @@ def filled(data_dir: Path, **configs: str) -> LogHouse:
 
 
 def test_range_is_read_in_any_parts(tmp_path: Path) -> None:
-    item, whole = found(filled(tmp_path))
+    item, whole = range_with_bytes(filled(tmp_path))
     assert len(item) == len(whole)
     assert b"".join(item.read(start, 7) for start in range(0, len(whole), 7)) == whole
     assert item.end_offset == 6
@@ -41,7 +41,7 @@ def test_range_is_read_in_any_parts(tmp_path: Path) -> None:
 
 def test_range_outlives_its_descriptor_and_later_appends(tmp_path: Path) -> None:
     house = filled(tmp_path)
-    item, whole = found(house)
+    item, whole = range_with_bytes(house)
     house.log.segments[0].close()
     house.log.append(batch("later"))
     assert item.read() == whole
@@ -49,7 +49,7 @@ def test_range_outlives_its_descriptor_and_later_appends(tmp_path: Path) -> None
 
 def test_range_stays_readable_after_retention_until_file_deletion(tmp_path: Path) -> None:
     house = filled(tmp_path, file_delete_delay_ms="60000")
-    item, whole = found(house)
+    item, whole = range_with_bytes(house)
     delete_records(house.log, 6)
     asyncio.run(house.manager.checkpoint())
     assert item.read() == whole
@@ -62,7 +62,7 @@ def test_range_stays_readable_after_retention_until_file_deletion(tmp_path: Path
 
 def test_range_of_a_compacted_segment_fails(tmp_path: Path) -> None:
     house = filled(tmp_path, cleanup_policy="compact")
-    item, _ = found(house)
+    item, _ = range_with_bytes(house)
     asyncio.run(compact(house.log, house.clock.now_ms))
     assert len(house.log.read(0, 1 << 20)) < len(item)
     with pytest.raises(StorageError):
@@ -71,7 +71,7 @@ def test_range_of_a_compacted_segment_fails(tmp_path: Path) -> None:
 
 def test_range_of_a_deleted_topic_fails(tmp_path: Path) -> None:
     house = filled(tmp_path)
-    item, _ = found(house)
+    item, _ = range_with_bytes(house)
     house.manager.delete_topic(TOPIC_ID)
     for file in (house.data_dir / "t-0").glob("*"):
         pytest.fail(f"{file} is still there")

@@ -35,6 +35,24 @@ def load_yaml(text: str) -> Any:
     return _load(lambda: yaml.load(text, _Loader))  # noqa: S506  # a SafeLoader
 
 
+def entry_lines(text: str, key: str) -> list[int]:
+    """Return the line of each entry of the list under a key of the document, from 1.
+
+    Args:
+        text: YAML text that ``load_yaml`` accepts.
+        key: Key at the top level. Without a list under it, there are no lines.
+    """
+    document = yaml.compose(text, _Loader)
+    values = (
+        []
+        if not isinstance(document, yaml.MappingNode)
+        else [value for name, value in document.value if name.value == key]
+    )
+    return [
+        entry.start_mark.line + 1 for value in values if isinstance(value, yaml.SequenceNode) for entry in value.value
+    ]
+
+
 def load_yaml_documents(text: str) -> list[Any]:
     """Return the contents of all documents of a YAML text, without empty ones.
 

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -104,6 +104,8 @@ def judge(
 ) -> list[Verdict]:
     """Run a policy on every topic, as if a request asked for the present state of that topic.
 
+    A topic has a verdict for each rule of a rule file that it violates.
+
     Args:
         policy: Object with ``validate``, or with the method of the kind.
         kind: ``create``, ``alter`` (set all configs of the topic once more), ``partitions`` (add one) or ``delete``.
@@ -111,24 +113,40 @@ def judge(
         principal: Principal that the policy sees as the requester.
         predict: Function that predicts the impact of changes, if the policy reads it. None without a cluster.
     """
-    method = getattr(policy, _KINDS[kind].method, None) or getattr(policy, "validate")  # noqa: B009 -- mypy
+    parts = list(policy.single_rules()) if isinstance(policy, RulesPolicy) else []
     verdicts = []
-
-    def ask(details: Details) -> object:
-        return ask_with_impact(method, details, predict)
-
     for topic in topics:
-        verdict, code, message = "allowed", None, None
-        try:
-            reason = _judge(ask, _KINDS[kind], _details(kind, topic, principal))
-            if reason is not None:
-                verdict, message = "overridden", reason
-        except KafkaApiError as refusal:
-            verdict, code, message = "refused", refusal.error_code.name, refusal.error_message
-        except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is the policy that is tested
-            verdict, message = "failed", f"{type(error).__name__}: {error}"
-        verdicts.append(Verdict(topic=topic.name, kind=kind, verdict=verdict, code=code, message=message))
+        details = _details(kind, topic, principal)
+        whole = _verdict(policy, kind, topic, details, predict)
+        if whole.verdict != "refused" or not parts:
+            verdicts.append(whole)
+            continue
+        for rule, part in parts:
+            verdict = _verdict(part, kind, topic, details, predict)
+            if verdict.verdict == "refused":
+                verdicts.append(replace(verdict, message=f"{verdict.message} (line {rule.line})"))
     return verdicts
+
+
+def _verdict(
+    policy: object,
+    kind: str,
+    topic: ExistingTopic,
+    details: Details,
+    predict: Callable[[Sequence[Change]], Impact] | None,
+) -> Verdict:
+    """Return the decision of a policy about one topic. ``judge`` describes the arguments."""
+    method = getattr(policy, _KINDS[kind].method, None) or getattr(policy, "validate")  # noqa: B009 -- mypy
+    verdict, code, message = "allowed", None, None
+    try:
+        reason = _judge(lambda each: ask_with_impact(method, each, predict), _KINDS[kind], details)
+        if reason is not None:
+            verdict, message = "overridden", reason
+    except KafkaApiError as refusal:
+        verdict, code, message = "refused", refusal.error_code.name, refusal.error_message
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is the policy that is tested
+        verdict, message = "failed", f"{type(error).__name__}: {error}"
+    return Verdict(topic=topic.name, kind=kind, verdict=verdict, code=code, message=message)
 
 
 def _judge(ask: Callable[[Details], object], kind: PolicyKind, details: Details) -> str | None:

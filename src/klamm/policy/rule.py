@@ -113,6 +113,8 @@ class Rule:
     """One entry under ``rules``."""
 
     name: str
+    line: int = field(default=0, compare=False)
+    """Line of the file in which the entry begins, from 1. 0: it is not from a file."""
     topics: NamePattern | None = None
     """Pattern for the whole topic name. None means every topic."""
     principals: tuple[NamePattern, ...] = ()

@@ -41,9 +41,9 @@ def parse_rules(text: str, *, source: str, is_gateway: bool = False) -> tuple[Ru
         is_gateway: Whether the rules are for a gateway, whose upstream may have configs that Kafka 4.4 does not have.
 
     Raises:
-        RuleFileError: The text is not valid YAML, or an entry is invalid.
+        RuleFileError: The text is not valid YAML, or entries are invalid. The message names each of them.
     """
-    from klamm.strict_yaml import StrictYamlError, load_yaml  # noqa: PLC0415  # costs start-up time; only rules need it
+    from klamm.strict_yaml import StrictYamlError, entry_lines, load_yaml  # noqa: PLC0415  # start-up time; only rules need it
 
     try:
         document = load_yaml(text)
@@ -51,12 +51,29 @@ def parse_rules(text: str, *, source: str, is_gateway: bool = False) -> tuple[Ru
         raise RuleFileError(f"{source}: {error}") from error
     try:
         entries = _Table(document, "").only("rules").sequence("rules")
-        rules = tuple(_rule(_Table(entry, f"rules[{index}]")) for index, entry in enumerate(entries))
+        rules = _rules(entries, entry_lines(text, "rules"))
         _check_names([rule.name for rule in rules])
         check_configs(rules, is_gateway=is_gateway)
     except RuleFileError as error:
         raise RuleFileError(f"{source}: {error}") from error
     return rules
+
+
+def _rules(entries: Sequence[Any], lines: Sequence[int]) -> tuple[Rule, ...]:
+    """Return the rules.
+
+    Raises:
+        RuleFileError: Entries are invalid. The message names each of them, and if there are several, their lines.
+    """
+    rules, faults = [], []
+    for index, (entry, line) in enumerate(zip(entries, lines, strict=True)):
+        try:
+            rules.append(_rule(_Table(entry, f"rules[{index}]"), line))
+        except RuleFileError as error:
+            faults.append(f"{error} (line {line})")
+    if faults:
+        raise RuleFileError("; ".join(faults))
+    return tuple(rules)
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -166,7 +183,7 @@ class _Table:
         return bounds
 
 
-def _rule(table: _Table) -> Rule:
+def _rule(table: _Table, line: int) -> Rule:
     table.only(
         "name", "topics", "principals", "except_principals", "actions", *CONDITIONS, "effect", "delay_ms", "remedy",
     )  # fmt: skip
@@ -176,6 +193,7 @@ def _rule(table: _Table) -> Rule:
             raise RuleFileError(f"{table.at('actions')}: {action!r} is not one of {', '.join(ACTIONS)}")
     rule = Rule(
         name=table.text("name"),
+        line=line,
         topics=table.pattern("topics"),
         principals=table.principals("principals"),
         except_principals=table.principals("except_principals"),

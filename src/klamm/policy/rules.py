@@ -101,6 +101,18 @@ class RulesPolicy(Policy):
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)
 
+    def single_rules(self) -> Iterator[tuple[Rule, RulesPolicy]]:
+        """Yield each rule that denies, with a policy that has only it and the rules with ``effect: override``.
+
+        Together they find all rules that a request violates, where this policy stops at the first one.
+        """
+        overriding = tuple(rule for rule in self._rules if rule.overrides)
+        for rule in self._rules:
+            if not rule.overrides:
+                policy = RulesPolicy()
+                policy._rules = (*overriding, rule)
+                yield rule, policy
+
     @property
     def unknown_configs(self) -> frozenset[str]:
         """Topic configs that the rules name and Kafka 4.4 does not have, so that only the upstream can have them."""

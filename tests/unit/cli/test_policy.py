@@ -191,6 +191,40 @@ def test_rules_on_the_impact_are_checked_with_the_facts_of_the_cluster(
     assert "1 record" in bad[0]["message"]
 
 
+def test_topic_has_a_line_for_each_rule_that_it_violates(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "topics.yaml").write_text("topics: {Big: {partitions: 9}, orders: {}}")
+    arguments = ["--rules", str(files / "rules.yaml"), "--topics-file", str(files / "topics.yaml")]
+    assert main(["policy", "test", *arguments]) == 3
+    _, names, sizes, _, summary = capsys.readouterr().out.splitlines()
+    assert "Rule 'names': name=Big of topic Big" in names
+    assert names.endswith("(line 3)")
+    assert "Rule 'sizes': partitions=9 of topic Big" in sizes
+    assert sizes.endswith("(line 5)")
+    assert summary.endswith("would refuse 1 of 2 topics.")
+
+
+def test_rule_that_an_override_satisfies_is_not_violated(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "fix.yaml").write_text(
+        "rules: [{name: deny, partitions: {max: 2}}, {name: fix, partitions: {max: 2}, effect: override},"
+        " {name: names, naming: '[a-z]+'}]"
+    )
+    arguments = ["--rules", str(files / "fix.yaml"), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
+    assert main(["policy", "test", *arguments]) == 3
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert {(each["topic"], each["verdict"]) for each in verdicts} == {
+        ("orders", "allowed"), ("big", "overridden"), ("Loud", "refused"),
+    }  # fmt: skip
+
+
+def test_all_invalid_rules_of_a_file_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "bad.yaml").write_text("rules:\n- name: a\n  partitions: {}\n- name: b\n  naming: c\n- nme: d\n")
+    arguments = ["--rules", str(files / "bad.yaml"), "--topics-file", str(files / "topics.yaml")]
+    assert main(["policy", "test", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert "rules[0].partitions: checks nothing; give it min or max (line 2); rules[2].nme: unknown key" in error
+    assert error.rstrip().endswith("(line 6)")
+
+
 def test_rules_on_the_impact_need_a_cluster(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "impact.yaml").write_text("rules: [{name: keep, data_loss: forbidden}]")
     (files / "topics.yaml").write_text("topics: {orders: {}}")

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 1.0
 _LEADERS, _FOLLOWERS = THROTTLED_REPLICAS
+_RATE_OF: Final = dict(zip(THROTTLED_REPLICAS, THROTTLED_RATES, strict=True))
+"""Rate of brokers that applies to the replicas in a list of a topic."""
 
 
 class MoveThrottle:
     """Limit of the replication traffic of moved replicas. What others have throttled stays as it is.
+
+    Kafka does not record who has set a throttle. One with the same rate is regarded as that of an interrupted run, one
+    with another rate as somebody else's.
 
     Args:
         admin: Connection to the cluster.
@@ -30,10 +35,16 @@ class MoveThrottle:
     def __init__(self, admin: AdminClient, bytes_per_s: int) -> None:
         self._admin = admin
         self._rate = str(bytes_per_s)
-        self._brokers: dict[ConfigResource, list[str]] = {}
-        """Rates that this throttle has set."""
-        self._topics: dict[ConfigResource, dict[str, str]] = {}
-        """Elements of lists that this throttle has added."""
+        self._replicas: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        """Elements ``partition:broker`` of the lists of each topic that this throttle removes at its end."""
+
+    def take_over(self, topics: Collection[str]) -> None:
+        """Adopt the throttle of an earlier run that was interrupted, even if its replicas have moved since then."""
+        rates = self._rates()
+        for topic, lists in self._lists(topics).items():
+            for name, replicas in lists.items():
+                ours = {replica for replica in replicas if self._rate_of(rates, name, replica) == self._rate}
+                self._replicas[topic][name] |= ours
 
     def begin(self, moves: Mapping[TopicPartition, tuple[Sequence[int], Sequence[int]]]) -> None:
         """Set the throttle for some partitions more.
@@ -43,44 +54,74 @@ class MoveThrottle:
         """
         if not moves:
             return
-        leaders: dict[str, list[str]] = defaultdict(list)
-        followers: dict[str, list[str]] = defaultdict(list)
+        wanted: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for partition, (old, new) in moves.items():
-            leaders[partition.topic] += [f"{partition.partition}:{broker}" for broker in old]
-            added = [broker for broker in new if broker not in old]
-            followers[partition.topic] += [f"{partition.partition}:{broker}" for broker in added]
-        for topic, old_replicas in leaders.items():
-            lists = {_LEADERS: ",".join(old_replicas), _FOLLOWERS: ",".join(followers[topic])}
-            before = self._topics.get(_topic(topic), {})
-            self._topics[_topic(topic)] = {
-                name: ",".join(filter(None, (before.get(name), text))) for name, text in lists.items() if text
-            }
-        brokers = {
-            ConfigResource(ResourceType.BROKER, str(broker)) for both in moves.values() for b in both for broker in b
+            wanted[partition.topic][_LEADERS] |= {f"{partition.partition}:{broker}" for broker in old}
+            wanted[partition.topic][_FOLLOWERS] |= {f"{partition.partition}:{b}" for b in new if b not in old}
+        rates, present = self._rates(), self._lists(wanted)
+        involved = {broker for both in moves.values() for brokers in both for broker in brokers} & rates.keys()
+        operations = {
+            _broker(broker): [_operation(OpType.SET, name, self._rate) for name in THROTTLED_RATES if name not in own]
+            for broker, own in rates.items()
+            if broker in involved
         }
-        described = self._admin.describe_configs(dict.fromkeys(sorted(brokers), THROTTLED_RATES)).result()
-        for resource, entries in described.items():
-            others = {
-                name
-                for name, entry in entries.items()
-                if entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG and entry.value != self._rate
-            }
-            self._brokers[resource] = [name for name in THROTTLED_RATES if name not in others]
-        self._alter(
-            {
-                **{r: _operations(OpType.SET, dict.fromkeys(names, self._rate)) for r, names in self._brokers.items()},
-                **{r: _operations(OpType.APPEND, lists) for r, lists in self._topics.items()},
-            }
-        )
+        for topic, lists in wanted.items():
+            for name, replicas in lists.items():
+                theirs = {r for r in present[topic][name] if self._rate_of(rates, name, r) not in (None, self._rate)}
+                self._replicas[topic][name] |= replicas - theirs
+            operations[_topic(topic)] = _list_operations(OpType.APPEND, self._replicas[topic])
+        self._alter(operations)
 
     def end(self) -> None:
-        """Remove what ``begin`` has set."""
-        self._alter(
-            {
-                **{r: _operations(OpType.DELETE, dict.fromkeys(names)) for r, names in self._brokers.items()},
-                **{r: _operations(OpType.SUBTRACT, lists) for r, lists in self._topics.items()},
-            }
+        """Remove the throttle. The rate of a broker stays while another topic has throttled replicas on it."""
+        self._alter({_topic(t): _list_operations(OpType.SUBTRACT, lists) for t, lists in self._replicas.items()})
+        ours = {int(r.partition(":")[2]) for lists in self._replicas.values() for rs in lists.values() for r in rs}
+        others = (
+            self._lists(set(self._admin.list_topics(include_internal=True).result()) - self._replicas.keys())
+            if ours
+            else {}
         )
+        operations = {}
+        for broker, own in self._rates().items():
+            due = [
+                name
+                for lists_name, name in _RATE_OF.items()
+                if own.get(name) == self._rate
+                and broker in ours
+                and not any(_concerns(broker, lists[lists_name]) for lists in others.values())
+            ]
+            operations[_broker(broker)] = [_operation(OpType.DELETE, name, None) for name in due]
+        self._alter(operations)
+        self._replicas.clear()
+
+    def _rate_of(self, rates: Mapping[int, Mapping[str, str]], name: str, replica: str) -> str | None:
+        """Return the rate of the broker of a replica in a list."""
+        broker = replica.partition(":")[2]
+        return rates.get(int(broker), {}).get(_RATE_OF[name]) if broker.isdecimal() else None
+
+    def _rates(self) -> dict[int, dict[str, str]]:
+        """Return the rates that are set on the live brokers themselves."""
+        brokers = {_broker(node.id): THROTTLED_RATES for node in self._admin.describe_cluster().result().nodes}
+        return {
+            int(resource.name): {
+                name: entry.value
+                for name, entry in entries.items()
+                if entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG and entry.value is not None
+            }
+            for resource, entries in self._admin.describe_configs(brokers).result().items()
+        }
+
+    def _lists(self, topics: Collection[str]) -> dict[str, dict[str, set[str]]]:
+        """Return the throttled replicas of topics by list. Topics that are deleted meanwhile have none."""
+        described = self._admin.describe_configs(dict.fromkeys(map(_topic, topics), THROTTLED_REPLICAS)).values()
+        present: dict[str, dict[str, set[str]]] = {
+            topic: {name: set() for name in THROTTLED_REPLICAS} for topic in topics
+        }
+        for resource, outcome in described.items():
+            if outcome.exception() is None:
+                for name, entry in outcome.result().items():
+                    present[resource.name][name] = set(filter(None, (entry.value or "").split(",")))
+        return present
 
     def _alter(self, operations: Mapping[ConfigResource, list[AlterConfigOp]]) -> None:
         due = {resource: changes for resource, changes in operations.items() if changes}
@@ -123,5 +164,17 @@ def _topic(name: str) -> ConfigResource:
     return ConfigResource(ResourceType.TOPIC, name)
 
 
-def _operations(op_type: OpType, values: Mapping[str, str | None]) -> list[AlterConfigOp]:
-    return [AlterConfigOp(ConfigEntry(name, value), op_type) for name, value in values.items()]
+def _broker(broker: int) -> ConfigResource:
+    return ConfigResource(ResourceType.BROKER, str(broker))
+
+
+def _concerns(broker: int, replicas: Collection[str]) -> bool:
+    return any(replica == "*" or replica.partition(":")[2] == str(broker) for replica in replicas)
+
+
+def _operation(op_type: OpType, name: str, value: str | None) -> AlterConfigOp:
+    return AlterConfigOp(ConfigEntry(name, value), op_type)
+
+
+def _list_operations(op_type: OpType, lists: Mapping[str, Collection[str]]) -> list[AlterConfigOp]:
+    return [_operation(op_type, name, ",".join(sorted(replicas))) for name, replicas in lists.items() if replicas]

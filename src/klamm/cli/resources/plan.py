@@ -179,7 +179,9 @@ def _apply(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Plan:
     if options.throttle is None:
         return apply_plan(admin, plan, keep_going=options.keep_going)
     throttle = MoveThrottle(admin, options.throttle)
-    interrupted = moves_in_progress(admin, [diff.key.name for diff in plan.diffs if diff.key.kind is Kind.TOPIC])
+    topics = [diff.key.name for diff in plan.diffs if diff.key.kind is Kind.TOPIC and diff.exists]
+    throttle.take_over(topics)
+    interrupted = moves_in_progress(admin, topics)
     throttle.begin(interrupted)
     done = apply_plan(admin, plan, keep_going=options.keep_going, throttle=throttle)
     wait_for_moves(

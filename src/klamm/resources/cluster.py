@@ -16,6 +16,7 @@ from klamm.protocol.errors import (
     ClusterAuthorizationError,
     ErrorCode,
     KafkaApiError,
+    ProtocolError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
@@ -64,6 +65,10 @@ def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = 
         admin: Connection to the cluster.
         wanted: Resources with the keys to describe.
         whole_kinds: Kinds of which all resources are described, with all keys.
+
+    Raises:
+        ConnectionError: No broker responds.
+        TimeoutError: No broker responds in time.
     """
     found: dict[ResourceKey, Existing] = {}
     failures: dict[Kind, BaseException] = {}
@@ -78,6 +83,10 @@ def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = 
             else:
                 described = _READERS[kind](admin)
         except CLUSTER_ERRORS as error:
+            if isinstance(error, ConnectionError | TimeoutError) and not isinstance(
+                error, KafkaApiError | ProtocolError
+            ):
+                raise  # no broker responds: the other kinds would wait as long
             failures[kind] = error
             continue
         found |= {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_OK
+from klamm.cli import EXIT_FAILED, EXIT_OK, is_output_full
 from klamm.cli.arguments import INT32_MAX, ToolParser, whole_number
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error
@@ -19,6 +20,7 @@ from klamm.cli.resources.plan import (
     rules_of,
     show,
 )
+from klamm.display import escaped
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.properties import SettingsError, split_address
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL_S: Final = 60
 _PROG: Final = "klamm drift"
+_FAILURES: Final = (RequestError, SettingsError, OSError, *CLUSTER_ERRORS)
 
 
 def parser() -> ToolParser:
@@ -62,10 +65,9 @@ def drift_main(arguments: Sequence[str]) -> int:
     address = None if options.metrics is None else split_address(options.metrics)
     if options.metrics is not None and address is None:
         flags.error(f"--metrics {options.metrics}: expected HOST:PORT")
-    watch = Watch(options, flags)
     if options.once:
-        return guarded(_PROG, watch.check)
-    return guarded(_PROG, lambda: _serve(watch, address))
+        return guarded(_PROG, lambda: Watch(options, flags).check_once())
+    return guarded(_PROG, lambda: _serve(Watch(options, flags), address))
 
 
 class Watch:
@@ -74,14 +76,18 @@ class Watch:
     Args:
         options: Flags of the command.
         flags: Its parser.
+
+    Raises:
+        RequestError: ``--prune`` has an unknown kind or an invalid regular expression.
     """
 
     def __init__(self, options: argparse.Namespace, flags: ToolParser) -> None:
         self._options = options
         self._flags = flags
+        self._ownership = ownership_of(options)
         self._shown: object = None
-        self._plans: list[tuple[str | None, Plan]] = []
-        self._checked_at_s = 0.0
+        self._plans: dict[str | None, Plan] = {}
+        self._checked_at_s: dict[str | None, float] = {}
         self._failures = 0
 
     @property
@@ -90,47 +96,75 @@ class Watch:
         return self._options.interval or DEFAULT_INTERVAL_S
 
     def check(self) -> int:
-        """Check all clusters, write the result if it differs from the one before, and return the exit code."""
+        """Check all clusters, write the result if it differs from the one before, and return the exit code.
+
+        A cluster that cannot be checked keeps its last result and does not hinder the others.
+        """
         from klamm.resources.engine import make_plan  # noqa: PLC0415  # wrong flags need no network library
 
-        ownership, rules = ownership_of(self._options), rules_of(self._options)
-        plans = []
+        rules = rules_of(self._options)
+        plans: dict[str | None, Plan] = {}
+        has_failed = False
         for files in clusters_of(self._options):
-            with connected(self._options, self._flags, files) as admin:
-                plans.append((files.cluster, make_plan(admin, files.resources, ownership, rules)))
-        self._plans, self._checked_at_s = plans, time.time()
+            try:
+                with connected(self._options, self._flags, files) as admin:
+                    plans[files.cluster] = make_plan(admin, files.resources, self._ownership, rules)
+            except _FAILURES as error:
+                has_failed = True
+                self._report(error, "" if files.cluster is None else f" cluster {files.cluster}:")
+                plans |= {name: plan for name, plan in self._plans.items() if name == files.cluster}
+            else:
+                self._checked_at_s[files.cluster] = time.time()
+        self._plans = plans  # replaced as a whole, because the server of the metrics reads it in its own thread
         differing = [
-            (cluster, [diff for diff in plan.diffs if not diff.is_in_line], plan.failed) for cluster, plan in plans
+            (cluster, [diff for diff in plan.diffs if not diff.is_in_line], plan.failed)
+            for cluster, plan in plans.items()
         ]
-        if differing != self._shown:
-            show(plans, self._options, is_done=False)
-        self._shown = differing
-        self._write_file()
-        if any(plan.failed for _, plan in plans):
+        if differing != self._shown and plans:
+            show(list(plans.items()), self._options, is_done=False)
+            sys.stdout.flush()
+            self._shown = differing
+        if has_failed or any(plan.failed for plan in plans.values()):
             return EXIT_FAILED
-        return EXIT_OK if all(plan.is_in_line for _, plan in plans) else EXIT_DRIFT
+        return EXIT_OK if all(plan.is_in_line for plan in plans.values()) else EXIT_DRIFT
+
+    def check_once(self) -> int:
+        """Check all clusters, write the file, and return the exit code."""
+        code = self.check()
+        self.write_file()
+        return code
 
     def try_check(self) -> None:
-        """Check all clusters; a failure is reported and counted, and the metrics keep the last result."""
-        try:
-            self.check()
-        except (RequestError, SettingsError, OSError, *CLUSTER_ERRORS) as error:
-            self._failures += 1
-            print_error(f"{_PROG}: {explain(error)}")
+        """Check all clusters and write the file. Failures are reported and counted; metrics keep the last result."""
+        for step in (self.check, self.write_file):
+            try:
+                step()
+            except _FAILURES as error:
+                self._report(error, "")
+
+    def _report(self, error: BaseException, place: str) -> None:
+        if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
+            raise error  # the output takes no more
+        self._failures += 1
+        print_error(f"{_PROG}:{place} {escaped(' '.join(explain(error).split()))}")
 
     def page(self) -> str:
         """Return the metrics."""
         page = Page()
         samples = [
             ({"cluster": cluster or "", "kind": str(diff.key.kind), "resource": diff.key.name}, diff, plan)
-            for cluster, plan in self._plans
+            for cluster, plan in self._plans.items()
             for diff in plan.diffs
         ]
         page.family(
             "klamm_drift_keys",
             "gauge",
             "Keys of a declared resource that differ from the files; at least 1 for a missing or surplus resource.",
-            [(labels, max(len(diff.changes), 0 if diff.is_in_line else 1)) for labels, diff, _ in samples],
+            [
+                (labels, max(len(diff.changes), 0 if diff.is_in_line else 1))
+                for labels, diff, plan in samples
+                if diff.key.kind not in plan.observation.failures
+            ],
         )
         page.family(
             "klamm_drift_refused",
@@ -139,12 +173,16 @@ class Watch:
             [(labels, int(diff.key in plan.failed)) for labels, diff, plan in samples],
         )
         page.family(
-            "klamm_drift_last_check_timestamp_seconds", "gauge", "Time of the last check.", [({}, self._checked_at_s)]
+            "klamm_drift_last_check_timestamp_seconds",
+            "gauge",
+            "Time of the last check that succeeded.",
+            [({"cluster": cluster or ""}, self._checked_at_s[cluster]) for cluster in self._plans],
         )
         page.family("klamm_drift_failed_checks_total", "counter", "Checks that failed.", [({}, self._failures)])
         return page.text()
 
-    def _write_file(self) -> None:
+    def write_file(self) -> None:
+        """Replace the file of ``--metrics-file``, if there is one."""
         if self._options.metrics_file is None:
             return
         path = Path(self._options.metrics_file)

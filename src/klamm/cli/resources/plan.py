@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -124,52 +125,70 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
     ownership, rules = ownership_of(options), rules_of(options)
     named: list[tuple[str | None, Plan]] = []
     impacts: dict[str | None, Impact] = {}
-    for files in clusters_of(options):
-        if options.offline:
-            from klamm.resources.engine import check_offline  # noqa: PLC0415  # see connected
+    with ExitStack() as connections:
+        admins = []
+        for files in clusters_of(options):  # all clusters are planned before any of them is changed
+            from klamm.resources.engine import check_offline, make_plan  # noqa: PLC0415  # see connected
 
-            named.append((files.cluster, check_offline(files.resources, rules)))
-            continue
-        with connected(options, flags, files) as admin:
-            plan = _plan(admin, files, ownership, rules, options)
+            if options.offline:
+                named.append((files.cluster, check_offline(files.resources, rules)))
+                continue
+            admin = connections.enter_context(connected(options, flags, files))
+            plan = make_plan(admin, files.resources, ownership, rules)
             if options.validate_only or options.max_impact is not None:
-                impacts[files.cluster] = impact = _impact(admin, plan)
-                if not options.validate_only and is_excessive(impact, options):
-                    show([(files.cluster, plan)], options, is_done=False, impacts=impacts)
-                    print_error(f"{files.path}: the impact is worse than --max-impact {options.max_impact}")
-                    return EXIT_IMPACT
-            named.append((files.cluster, plan if options.validate_only else _apply(admin, plan, options)))
-    show(named, options, is_done=not options.validate_only, impacts=impacts)
+                impacts[files.cluster] = _impact(admin, plan)
+            named.append((files.cluster, plan))
+            admins.append(admin)
+            if _deletes_too_much(files, plan, options) and not options.validate_only:
+                return EXIT_FAILED
+        is_too_bad = any(is_excessive(impact, options) for impact in impacts.values())
+        if not options.validate_only and is_too_bad:
+            show(named, options, is_done=False, impacts=impacts)
+            print_error(f"the impact is worse than --max-impact {options.max_impact}; nothing was changed")
+            return EXIT_IMPACT
+        if not options.validate_only:
+            named = _apply_all(named, admins, options, impacts)
+        else:
+            show(named, options, is_done=False, impacts=impacts)
     plans = [plan for _, plan in named]
-    if any(plan.failed for plan in plans):
+    if any(plan.failed or plan.removals > _max_deletes(options) for plan in plans):
         return EXIT_FAILED
-    if any(is_excessive(impact, options) for impact in impacts.values()):
+    if is_too_bad:
         return EXIT_IMPACT
     return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
 
 
-def _plan(
-    admin: AdminClient,
-    files: ClusterFiles,
-    ownership: Ownership,
-    rules: RulesFile | None,
+def _max_deletes(options: argparse.Namespace) -> int:
+    return MAX_DELETES if options.max_deletes is None else int(options.max_deletes)
+
+
+def _deletes_too_much(files: ClusterFiles, plan: Plan, options: argparse.Namespace) -> bool:
+    """Return whether a plan deletes more than ``--max-deletes`` allows, and report it."""
+    limit = _max_deletes(options)
+    if plan.removals <= limit:
+        return False
+    hint = "" if options.validate_only else "; klamm plan shows them"
+    print_error(
+        f"{files.path}: would delete {plan.removals}, more than --max-deletes {limit}; nothing was changed{hint}"
+    )
+    return True
+
+
+def _apply_all(
+    named: Sequence[tuple[str | None, Plan]],
+    admins: Sequence[AdminClient],
     options: argparse.Namespace,
-) -> Plan:
-    """Return the plan of one cluster.
-
-    Raises:
-        RequestError: It is to be applied, and would delete more than ``--max-deletes`` allows.
-    """
-    from klamm.resources.engine import make_plan  # noqa: PLC0415  # wrong flags need no network library
-
-    plan = make_plan(admin, files.resources, ownership, rules)
-    limit = MAX_DELETES if options.max_deletes is None else options.max_deletes
-    if plan.removals > limit:
-        message = f"{files.path}: would delete {plan.removals}, more than --max-deletes {limit}; nothing was changed"
-        if not options.validate_only:
-            raise RequestError(f"{message}; klamm plan shows them")
-        print_error(message)
-    return plan
+    impacts: Mapping[str | None, Impact],
+) -> list[tuple[str | None, Plan]]:
+    """Apply the plans, cluster by cluster, and show what was done, also if a cluster fails."""
+    done: list[tuple[str | None, Plan]] = []
+    try:
+        for (cluster, plan), admin in zip(named, admins, strict=True):
+            done.append((cluster, _apply(admin, plan, options)))
+    finally:
+        if done:
+            show(done, options, is_done=True, impacts=impacts)
+    return done
 
 
 def _apply(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Plan:

@@ -65,6 +65,8 @@ _FIRST_BACKOFF_S: Final = 0.1
 _LAST_BACKOFF_S: Final = 5.0
 _IDLE_WAIT_S: Final = 0.1
 _DRAIN_S: Final = 20.0
+_WIND_DOWN_S: Final = 1.0
+"""Seconds before the end of a claim in which the copier fetches nothing, so that it can still write source offsets."""
 _START_EVERY_S: Final = 0.5
 _MAX_START_BACKOFF_S: Final = 2.0
 
@@ -72,6 +74,10 @@ _FAR_S: Final = 0.005
 """Round trip from which on the target counts as far, in seconds. At this round trip, five batches of 16 KiB in flight
 limit a partition to 16 MB/s.
 """
+
+
+class ClaimLostError(Exception):
+    """Another process may mirror the flow by now, so this one must not write to the target any more."""
 
 
 class _CachedRow(NamedTuple):
@@ -98,6 +104,8 @@ class Copier:
         self._clock = clock
         self.throttle = FetchThrottle()
         """Limit of the bytes per second that this copier fetches."""
+        self.claimed_until = math.inf
+        """Monotonic time in seconds after which the copier sends nothing. Another thread sets later times."""
         self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
         self._unstarted = dict.fromkeys(partitions, "starting")
         self._before: dict[PartitionId, PartitionProgress] = {}
@@ -166,13 +174,28 @@ class Copier:
         Args:
             should_end: Called once per loop iteration, at least ten times per second.
             report: Called once per loop iteration to publish progress.
+
+        Raises:
+            ClaimLostError: ``should_end`` returned True after ``claimed_until``. Close the copier.
         """
         deadline: float | None = None
         while True:
-            now = self._clock()
             if deadline is None and should_end():
-                deadline = now + _DRAIN_S
-            self._turn(now, ending=deadline is not None)
+                deadline = self._clock() + _DRAIN_S
+            now = self._clock()  # right before the requests of this iteration: the process may have been suspended
+            left_s = self.claimed_until - now
+            if left_s <= 0:
+                # Keep everything in memory: if no other process mirrors the flow before the claim is held again, the
+                # copier continues, and nothing is copied twice.
+                if deadline is not None:
+                    raise ClaimLostError
+                report()
+                time.sleep(_IDLE_WAIT_S)
+                continue
+            is_ending = deadline is not None or left_s < _WIND_DOWN_S
+            if is_ending:
+                self._source_offsets_due = min(self._source_offsets_due, now + _WIND_DOWN_S / 4)
+            self._turn(now, ending=is_ending)
             report()
             if deadline is not None and (not self._is_busy or now >= deadline):
                 break

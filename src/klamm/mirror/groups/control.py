@@ -53,6 +53,7 @@ from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.partition_progress import RecentAges
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.records.worker_offsets import mirrored_offsets
+from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import log_rejection
 from klamm.properties import SettingsError
 from klamm.retries import Backoff, LoggedReasons
@@ -144,10 +145,16 @@ class GroupControl:
         self._problem = ""
         self._topics_are_known_at = clock() + KNOWN_AFTER_S
 
-    def run(self, stop: threading.Event) -> None:
-        """Run rounds until ``stop`` is set, then a last one."""
+    def run(self, stop: threading.Event, claim: FlowClaim | None = None) -> None:
+        """Run rounds until ``stop`` is set, then a last one. End without a last one if the claim is lost.
+
+        Args:
+            stop: Event that ends the loop.
+            claim: Claim of the flow. None: always held.
+        """
+        claim = claim or FlowClaim.always()
         backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
-        while not stop.is_set():
+        while not stop.is_set() and claim.is_held:
             is_early = False
             try:
                 self.turn()
@@ -163,7 +170,7 @@ class GroupControl:
                 backoff.reset()
             self._log_problem("" if is_early else problem)
             stop.wait(backoff.next_s() if problem else _TURN_S)
-        if self._is_loaded and not self._problem:
+        if self._is_loaded and not self._problem and claim.is_held:
             self._finish()
 
     def _finish(self) -> None:
@@ -448,16 +455,27 @@ class BothSides:
     mirrored: MirroredOffsets
 
 
-def translate_groups(flow: FlowSettings, status: GroupStatus, stop: threading.Event) -> None:
-    """Run the group control loop of a flow until ``stop`` is set. Blocks.
+def translate_groups(
+    flow: FlowSettings, status: GroupStatus, stop: threading.Event, *, claim: FlowClaim | None = None
+) -> None:
+    """Run the group control loop of a flow until ``stop`` is set, while the flow is claimed. Blocks.
 
     Returns at once if the flow has ``emit.checkpoints.enabled=false``.
+
+    Args:
+        flow: Settings of the flow.
+        status: Status of the groups.
+        stop: Event that ends the loop.
+        claim: Claim of the flow. None: always held.
     """
     if flow.groups is None:
         return
+    claim = claim or FlowClaim.always()
     try:
-        with group_control(flow, status) as control:
-            control.run(stop)
+        while not stop.is_set():
+            if claim.wait_held(_TURN_S):
+                with group_control(flow, status) as control:
+                    control.run(stop, claim)
     except Exception:  # log every error before the thread ends
         logger.exception("%s: offsets of groups are no longer translated, because of an unexpected error", flow.name)
 

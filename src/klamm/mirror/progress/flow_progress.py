@@ -70,6 +70,7 @@ class FlowState(StrEnum):
     From      To        On
     ========  ========  ==============================================================================================
     STARTING  RUNNING   The first round of the control loop succeeded.
+    any       STANDBY   Another process mirrors the flow (see ``claims``). Back to RUNNING when that process has ended.
     any       WAITING   A cluster does not answer, or rejects requests of the control loop. Also reported while all
                         partitions of a running flow wait.
     WAITING   RUNNING   A round succeeds again.
@@ -82,6 +83,8 @@ class FlowState(StrEnum):
     RUNNING = "RUNNING"
     WAITING = "WAITING"
     """A cluster is unavailable. The mirror retries until it is back."""
+    STANDBY = "STANDBY"
+    """Another process mirrors the flow. This one takes over when the other one ends."""
     FAILED = "FAILED"
     """The flow cannot continue until an operator changes something."""
     STOPPED = "STOPPED"

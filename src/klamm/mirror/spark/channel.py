@@ -12,9 +12,12 @@ line                                        sent by                   meaning
 ``{"task", "lease", "pid"}``                task                      a task starts to serve a group
 ``{"progress", "session"}``                 task                      changed rows of ``PartitionProgress``
 ``{"finished", "lease", "session"}``        task                      the group has ended its lease in order
+``{"ask": "claims"}``                       task, on a second         request the seconds that claims are still held
+                                            connection
 ``{"unable"}``                              task                      this machine lacks klamm or a dependency
 ``{"lease"}`` or ``{"failed"}``             driver                    answer to ``next``
 ``{"lease", "seconds", "groups"}``          driver                    answer to ``groups``
+``{"claims"}``                              driver                    answer to ``claims``: seconds by flow
 ``{"end"}``                                 driver                    end this lease and all earlier ones
 ==========================================  ========================  ==============================================
 

@@ -8,8 +8,10 @@ state          entered when                    what happens
 announced      Spark asks for ``next``         The number is one above the last lease. A restarted query that asks again
                                                before this lease is done gets the same number. Asking also reports that
                                                Spark has finished the lease in ``after``. Without work, or while the
-                                               mirror ends, the answer after 0.2 s is ``after`` itself: Spark then
-                                               starts no micro-batch and asks again.
+                                               mirror ends, the answer is ``after`` itself: Spark then starts no
+                                               micro-batch and asks again. The first lease is announced even without
+                                               work: its groups are empty, so that Spark starts its Python workers
+                                               while the mirror stands by.
 dealt          Spark asks for ``groups``       The current shares of all flows are dealt to at most ``slots`` groups.
                                                A group gets the session that ended the previous lease in order. The
                                                timer for ``lease_s`` starts.
@@ -40,20 +42,29 @@ changed since the lease was dealt. An expired lease counts as changed.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.spark import leases
 from klamm.mirror.spark.channel import ChannelServer, ServerConnection
+from klamm.mirror.spark.leases import PartitionGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.mirror.progress.flow_progress import MirrorStatus
-    from klamm.mirror.spark.leases import FlowShare, PartitionGroup
+    from klamm.mirror.spark.leases import FlowShare
+    from klamm.mirror.topics.claims import FlowClaim
+
+logger = logging.getLogger(__name__)
 
 _NOTHING_TO_DO_S: Final = 0.2
+_NO_WORK_S: Final = 5.0
+"""Seconds until Spark gets an answer while no flow has partitions, as in a process that stands by."""
 _GRACE_S: Final = 60.0
 
 
@@ -64,6 +75,7 @@ class Coordinator:
         status: Receiver of the progress of all partitions.
         lease_s: Duration of a lease, in seconds.
         tasks_max: ``tasks.max`` by flow name. Flows without an entry have no limit.
+        claims: Claims of the flows. Flows without an entry are always held.
     """
 
     def __init__(
@@ -72,8 +84,10 @@ class Coordinator:
         *,
         lease_s: float,
         tasks_max: Mapping[str, int],
+        claims: Mapping[str, FlowClaim] = MappingProxyType({}),
     ) -> None:
         self._status = status
+        self._claims = claims
         self._slots = 1
         self._lease_s = lease_s
         self._tasks_max = dict(tasks_max)
@@ -98,6 +112,9 @@ class Coordinator:
         self._sessions: dict[int, str] = {}
         """Session tokens per group number, from the tasks that ended the newest lease in order."""
         self._ending = False
+        self._are_workers_started = False
+        """Whether a lease was dealt since Spark started."""
+        self._waits_for_work = False
         self.failure: str | None = None
         """Reason why the mirror copies nothing until an operator corrects something. None while it works."""
         self.server = ChannelServer(self)
@@ -191,6 +208,8 @@ class Coordinator:
                 connection.send({"lease": lease} if self.failure is None else {"failed": self.failure})
             case {"ask": "groups", "lease": int(lease)}:
                 connection.send(self._plan(lease))
+            case {"ask": "claims"}:
+                connection.send({"claims": self._claims_left()})
             case {"task": int(group), "lease": int(lease)}:
                 connection.is_task = True
                 self._replace(group, connection, lease)
@@ -204,6 +223,11 @@ class Coordinator:
             case _:
                 pass
 
+    def _claims_left(self) -> dict[str, float]:
+        """Return the seconds that each flow is still held. Flows without a limit are left out."""
+        left = {flow: claim.left_s for flow, claim in self._claims.items()}
+        return {flow: left_s for flow, left_s in left.items() if left_s < math.inf}
+
     def on_close(self, connection: ServerConnection) -> None:
         """Do nothing: Spark retries a lost task, and the retry cannot resume the session of the lost one."""
 
@@ -212,9 +236,14 @@ class Coordinator:
             # Spark asks for the next lease only after it has committed the previous one.
             self._done = max(self._done, after)
             self._changed.notify_all()
-            if self._ending or not self._shares:
+            if self._ending:
                 self._changed.wait(_NOTHING_TO_DO_S)
-            if self._ending or not self._shares:
+            elif not self._shares and self._are_workers_started:
+                if not self._waits_for_work:
+                    self._waits_for_work = True
+                    logger.info("Spark has started and waits for a flow to take over")
+                self._changed.wait_for(lambda: self._ending or bool(self._shares), _NO_WORK_S)
+            if self._ending or (not self._shares and self._are_workers_started):
                 return after
             self._lease = max(self._lease, after) + 1 if self._lease <= after else self._lease
             return self._lease
@@ -225,6 +254,9 @@ class Coordinator:
             self._lease = max(self._lease, lease)
             shares: Sequence[FlowShare] = list(self._shares.values())
             groups = leases.partition_groups(shares, slots=self._slots, tasks_max=self._tasks_max)
+            if not shares and not self._are_workers_started:
+                groups = tuple(PartitionGroup(number=number, shares=()) for number in range(self._slots))
+            self._are_workers_started = True
             self._dealt_limits = self._limits
             groups = self._groups = leases.share_limits(groups, self._limits)
             sessions, self._sessions = self._sessions, {}

@@ -3,6 +3,7 @@
 Each flow has two threads: one runs its control loop (``FlowControl``), one translates consumer group offsets. Each pair
 of clusters with heartbeats has one more thread. The control loops publish the partitions to copy to the
 ``Coordinator``, which deals them to Spark's tasks. A flow that fails publishes no partitions; the other flows continue.
+A flow that another process mirrors stands by: its threads wait for the claim that the heartbeat thread keeps.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from klamm.mirror.settings.definitions import MAX_BYTES_PER_SECOND
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare
+from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import FlowControl
 from klamm.mirror.topics.heartbeats import new_instance, write_heartbeats
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.settings.groups import HeartbeatSettings
     from klamm.mirror.settings.live_keys import LiveKeys
     from klamm.mirror.settings.mirror import MirrorSettings
     from klamm.mirror.topics.control import Assignment
@@ -65,12 +68,20 @@ class ControlLoops:
         policies = {flow.name: flow.policy for flow in settings.flows}
         self.status = MirrorStatus(policies, counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic))
         bounds = {flow.name: flow.tasks_max for flow in settings.flows if flow.tasks_max is not None}
-        self.coordinator = Coordinator(self.status, lease_s=settings.lease.total_seconds(), tasks_max=bounds)
+        paired = {pair.name for pair in settings.heartbeats}
+        self._claims = {
+            flow.name: FlowClaim() if flow.name in paired else FlowClaim.always() for flow in settings.flows
+        }
+        self.coordinator = Coordinator(
+            self.status, lease_s=settings.lease.total_seconds(), tasks_max=bounds, claims=self._claims
+        )
         limits = {flow.name: flow.max_bytes_per_second for flow in settings.flows}
         self._limits = {flow: limit for flow, limit in limits.items() if limit is not None}
         self.coordinator.set_limits(self._limits)
         self._live_keys = live_keys
         self._ended = threading.Event()
+        self._heartbeats_ended = threading.Event()
+        """Set last, so that a flow is released only when no other thread mirrors it."""
         self._running = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -82,11 +93,11 @@ class ControlLoops:
         with contextlib.ExitStack() as starting:
             starting.callback(self.coordinator.close)
             starting.enter_context(self._watched())
-            threads = self._threads()
+            threads, heartbeats = self._threads(), self._heartbeats()
             # Callbacks run in reverse order: the threads are joined first, so no loop publishes to a closed
             # coordinator.
-            starting.callback(self._join, threads)
-            for thread in threads:
+            starting.callback(self._join, threads, heartbeats)
+            for thread in (*heartbeats, *threads):
                 thread.start()
             self._running = starting.pop_all()
         return self
@@ -101,12 +112,13 @@ class ControlLoops:
         """Ask the threads to end. Leaving the context waits for them."""
         self._ended.set()
 
-    def _join(self, threads: list[threading.Thread]) -> None:
-        self.end()
+    def _join(self, threads: Sequence[threading.Thread], heartbeats: Sequence[threading.Thread]) -> None:
         deadline = time.monotonic() + self._join_s
-        for thread in threads:
-            # A thread that waits for an unreachable cluster has nothing to finish, so it may be left behind.
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for event, some in ((self._ended, threads), (self._heartbeats_ended, heartbeats)):
+            event.set()
+            for thread in some:
+                # A thread that waits for an unreachable cluster has nothing to finish, so it may be left behind.
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _watched(self) -> contextlib.AbstractContextManager[object]:
         address = self._settings.metrics_listen
@@ -123,22 +135,41 @@ class ControlLoops:
         return watch(server, self._settings.flows, self.status, samples)
 
     def _threads(self) -> list[threading.Thread]:
-        """Return one control loop and one group thread per flow, and one heartbeat thread per cluster pair."""
+        """Return one control loop and one group thread per flow."""
 
         def thread(name: str, work: Callable[..., None], *arguments: object) -> threading.Thread:
             return threading.Thread(target=work, args=(*arguments, self._ended), name=name, daemon=True)
 
-        instances = dict.fromkeys((flow.name for flow in self._settings.flows), new_instance())
         live_keys = [] if self._live_keys is None else [thread("live keys", self._follow, self._live_keys)]
         return [
             *live_keys,
             *(thread(flow.name, self._control, flow) for flow in self._settings.flows),
-            *(thread(f"{flow.name} groups", translate_groups, flow, self.groups) for flow in self._settings.flows),
             *(
-                thread(f"{pair.name} heartbeats", partial(write_heartbeats, instance=instances.get(pair.name)), pair)
-                for pair in self._settings.heartbeats
+                thread(
+                    f"{flow.name} groups",
+                    partial(translate_groups, claim=self._claims[flow.name]),
+                    flow,
+                    self.groups,
+                )
+                for flow in self._settings.flows
             ),
         ]
+
+    def _heartbeats(self) -> list[threading.Thread]:
+        """Return one heartbeat thread per pair of clusters. It claims the pair's flow if this mirror has it."""
+        instance = new_instance()
+
+        def thread(pair: HeartbeatSettings) -> threading.Thread:
+            claim = self._claims.get(pair.name)
+            write = partial(write_heartbeats, claim=claim, instance=instance, may_release=self._is_idle)
+            arguments = (pair, self._heartbeats_ended)
+            return threading.Thread(target=write, args=arguments, name=f"{pair.name} heartbeats", daemon=True)
+
+        return [thread(pair) for pair in self._settings.heartbeats]
+
+    def _is_idle(self) -> bool:
+        """Return whether no task of this mirror copies any more."""
+        return self.coordinator.wait_idle(0)
 
     def _follow(self, live_keys: LiveKeys, ended: threading.Event) -> None:
         """Apply changes of the live keys until the mirror ends."""
@@ -155,14 +186,27 @@ class ControlLoops:
         """Run the control loop of a flow in its thread. An unexpected error fails this flow only."""
 
         def publish(assignment: Assignment) -> None:
-            share = FlowShare(settings=self._copy_settings[flow.name], partitions=partitions_of(assignment))
+            share = FlowShare(
+                settings=self._copy_settings[flow.name],
+                partitions=partitions_of(assignment),
+                times_taken=self._claims[flow.name].times_taken,
+            )
             self.coordinator.publish(flow.name, share)
 
         source, target = admin_client(flow, "source"), admin_client(flow, "target")
         back = f"{flow.target.alias}->{flow.source.alias}"
         heartbeats = next((pair for pair in self._settings.heartbeats if pair.name == back), None)
         try:
-            FlowControl(flow, source, target, status=self.status, publish=publish, heartbeats=heartbeats).run(ended)
+            control = FlowControl(
+                flow,
+                source,
+                target,
+                status=self.status,
+                publish=publish,
+                heartbeats=heartbeats,
+                claim=self._claims[flow.name],
+            )
+            control.run(ended)
         except Exception as error:  # a control loop never dies silently
             logger.exception("%s: the control loop failed", flow.name)
             publish(())

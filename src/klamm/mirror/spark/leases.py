@@ -5,7 +5,8 @@ flows. ``coordinator`` describes the life cycle of a lease.
 
 A worker process may keep its connections and fetched records from one lease to the next. This is safe only for the task
 that ended the previous lease of the same group in order. ``PartitionGroup.session`` names that task's session. A worker
-that finds another session, or other partitions, closes what it kept and starts from the source offsets on the target.
+that finds another session, other partitions, or a flow that was taken over since, closes what it kept and starts from
+the source offsets on the target.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class FlowShare:
 
     settings: CopySettings
     partitions: tuple[PartitionId, ...]
+    times_taken: int = 0
+    """See ``FlowClaim.times_taken``. A session from before another process mirrored the flow must not be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,7 @@ def _parts(share: FlowShare) -> list[FlowShare]:
         FlowShare(
             settings=replace(share.settings, transactions=replace(transactions, shard=shard)),
             partitions=tuple(by_group[shard]),
+            times_taken=share.times_taken,
         )
         for shard in sorted(by_group)
     ]
@@ -134,7 +138,11 @@ def to_json(group: PartitionGroup) -> dict[str, Any]:
 def from_json(plain: Mapping[str, Any]) -> PartitionGroup:
     """Return the group that ``to_json`` encoded."""
     shares = tuple(
-        FlowShare(settings=_settings(share["settings"]), partitions=tuple(PartitionId(*p) for p in share["partitions"]))
+        FlowShare(
+            settings=_settings(share["settings"]),
+            partitions=tuple(PartitionId(*p) for p in share["partitions"]),
+            times_taken=share["times_taken"],
+        )
         for share in plain["shares"]
     )
     return PartitionGroup(

@@ -4,6 +4,12 @@ A task runs one copier per flow of its group. The first copier runs in the task'
 thread of their own. The first copier's thread also owns the side channel: it reads ``end`` lines every 0.05 s and sends
 the progress of all copiers every 0.25 s.
 
+A flow that another process may claim (see ``topics.claims``) is copied only while the driver holds the claim. A thread
+asks the driver twice a second on a connection of its own. The seconds in the answer count from the question, so a
+driver or a task that was suspended never copies longer than the claim is held. Without a claim, the task pauses. It
+continues if the driver holds the claim again and no other process mirrored the flow. Otherwise the driver ends the
+lease.
+
 A task ends its lease when the driver sends ``end``, when its deadline passes, when the side channel breaks, or when one
 of its copiers raises an error. Each copier then stops fetching, waits for produce requests in flight and writes its
 source offsets. Only a task that still has its driver at that point sends ``finished`` and keeps its session for the
@@ -12,7 +18,9 @@ next lease. Every other task closes its session.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -20,7 +28,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
-from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.copier import ClaimLostError, Copier
 from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
@@ -37,6 +45,8 @@ _REPEATED_FOR_S: Final = 3 * RATE_WINDOW_S
 _REPORT_EVERY_S: Final = 0.25
 _LISTEN_EVERY_S: Final = 0.05
 _JOIN_S: Final = 60.0
+_ASK_EVERY_S: Final = 0.5
+_CLAIM_ANSWER_S: Final = 1.0
 
 
 class LeaseSession:
@@ -82,6 +92,42 @@ class ProgressFilter:
             yield row
 
 
+class _Claims:
+    """Claims of a session's flows, as the driver answers. Used in a thread of its own."""
+
+    def __init__(self, session: LeaseSession, address: tuple[str, int], token: str) -> None:
+        self._session = session
+        self._channel = ChannelClient(address, token)
+        self._ended = threading.Event()
+
+    def ask(self) -> bool:
+        """Ask the driver, and limit the copiers by its answer. Return whether a flow has a limit.
+
+        Raises:
+            OSError: The connection to the driver is lost.
+        """
+        asked_at = time.monotonic()
+        self._channel.send({"ask": "claims"})
+        while (answer := self._channel.receive(timeout_s=_CLAIM_ANSWER_S)) is None:
+            if self._ended.is_set():
+                return False
+        left = answer["claims"]
+        for share, copier in zip(self._session.shares, self._session.copiers, strict=True):
+            copier.claimed_until = asked_at + left.get(share.settings.flow, math.inf)
+        return any(share.settings.flow in left for share in self._session.shares)
+
+    def keep_asking(self) -> None:
+        """Ask until the lease ends. Without answers, the copiers pause when their claims end."""
+        with contextlib.suppress(OSError):
+            while not self._ended.wait(_ASK_EVERY_S):
+                self.ask()
+
+    def close(self) -> None:
+        """End the thread at its next turn."""
+        self._ended.set()
+        self._channel.close()
+
+
 class _Lease:
     """Run of one lease by a session. Watches deadline and side channel, and reports the copiers' progress."""
 
@@ -95,6 +141,7 @@ class _Lease:
         self._ended = threading.Event()
         self._errors: list[Exception] = []
         self.driver_is_gone = False
+        self.claim_is_lost = False
         self._rows: list[Sequence[PartitionProgress]] = [() for _ in session.copiers]
         self._filter = ProgressFilter()
 
@@ -120,6 +167,9 @@ class _Lease:
         copier = self._session.copiers[number]
         try:
             copier.run(self._should_end if number == 0 else self._ended.is_set, lambda: self._note(number))
+        except ClaimLostError:
+            self.claim_is_lost = True
+            self._ended.set()
         except Exception as error:  # noqa: BLE001 - raised again by run(): a copier never dies silently
             self._errors.append(error)
             self._ended.set()
@@ -185,22 +235,28 @@ def serve(
     Raises:
         OSError: The driver cannot be reached.
     """
+    if not group.shares:
+        return  # the task only started this process
     log_to_stderr(WORKER_LINE, level=logging.WARNING)
     channel = ChannelClient(address, token)
     session = _resume(group)
     session.limit(group.limits)
+    claims = _Claims(session, address, token)
     finished = False
     try:
+        if claims.ask():
+            threading.Thread(target=claims.keep_asking, name="claims", daemon=True).start()
         channel.send({"task": group.number, "lease": lease, "pid": os.getpid()})
         run = _Lease(session, channel, lease=lease, seconds=seconds)
         run.run()
         run.report()
-        finished = not run.driver_is_gone
+        finished = not (run.driver_is_gone or run.claim_is_lost)
         if finished:
             _sessions[group.number] = session
             channel.send({"finished": group.number, "lease": lease, "session": session.token})
         yield from (tuple(row.to_json().values()) for row in run.rows())
     finally:
+        claims.close()
         if not finished:
             session.close()
         channel.close()

@@ -1,6 +1,7 @@
 """Monitoring of a running mirror: HTTP pages, and periodic comparison of topic configs on both clusters.
 
-The HTTP server has ``/metrics`` for Prometheus, ``/`` for browsers and ``/status.json`` for programs.
+The HTTP server has ``/metrics`` for Prometheus, ``/`` for browsers, ``/status.json`` for programs and ``/health`` for
+probes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, topic_configs
+from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import render
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_HEALTH: Final = "/health"
 _STOP_S: Final = 5.0
 _END_S: Final = 1.0
 
@@ -60,6 +63,8 @@ class WatchServer:
         port: Port to listen on. 0 means any free port; see ``address``.
         pages: Function that returns content type and text, by path. Called in the server's thread.
         views: Coroutine function that returns content type and text for the query of the request, by path.
+        checks: Function that returns why a check fails, by path; see ``HttpListener``.
+        remarks: Function that returns a warning for a check that succeeds, by path.
 
     Raises:
         OSError: This process cannot listen on the address.
@@ -71,8 +76,11 @@ class WatchServer:
         port: int,
         pages: Mapping[str, Callable[[], tuple[str, str]]],
         views: Mapping[str, View] = MappingProxyType({}),
+        *,
+        checks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
+        remarks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
     ) -> None:
-        self._listener = HttpListener(pages, views, has_scripts=True)
+        self._listener = HttpListener(pages, views, checks, remarks, has_scripts=True)
         self._socket = socket.create_server((host, port), family=_family(host))
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         """Host and port the server is bound to."""
@@ -123,7 +131,7 @@ _JOIN_S: Final = 5.0
 
 
 def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus, samples: Samples) -> WatchServer:
-    """Return the server of ``/``, ``/metrics`` and ``/status.json``, bound to its address.
+    """Return the server of ``/``, ``/metrics``, ``/status.json`` and ``/health``, bound to its address.
 
     The server runs in a thread of the driver and makes each page from a snapshot, without a lock. Other processes
     copy the records. The driver's other threads still get their turns, because the interpreter switches threads
@@ -147,7 +155,15 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
             "/status.json": lambda: ("application/json", _as_json(status, groups)),
         },
         {"/": view},
+        checks={_HEALTH: lambda: _flows_in(status, FlowState.FAILED, FlowState.WAITING)},
+        remarks={_HEALTH: lambda: _flows_in(status, FlowState.STANDBY)},
     )
+
+
+def _flows_in(status: MirrorStatus, *states: FlowState) -> str | None:
+    """Return the flows that are in one of these states, with the reasons. None: there is none."""
+    flows = [flow for flow in status.snapshot() if flow.state in states]
+    return "; ".join(f"{flow.flow} {flow.state.value}: {flow.reason}" for flow in flows) or None
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ _BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.COPYING)
 _STYLE: Final = """
 body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
-h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); } .WAITING, .STARTING { color: var(--wait); }
+h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); } .WAITING, .STARTING, .STANDBY { color: var(--wait); }
 .FAILED, .STOPPED { color: var(--bad); }
 th, td { padding: .25rem .8rem .25rem 0; } td { min-width: 7rem; }
 td.state, td.share { min-width: 0; white-space: nowrap; }

@@ -7,6 +7,9 @@ step                    when                                     effect
 ======================  =======================================  ================================================
 check both clusters     first turn, and after each failed turn   fail fast if a cluster is unavailable, or both
                                                                  are one and topics would be copied endlessly
+check the claim         every turn                               without it, leave out all other steps; publish an
+                                                                 empty assignment if another process took the flow
+                                                                 (see ``claims``)
 create internal topics  once                                     source offsets, offset syncs, heartbeats;
                                                                  then migrate source offsets (``worker_offsets``)
 refresh topics          first turn, then every                   select source topics, create and grow
@@ -27,6 +30,7 @@ valid: the tasks keep copying while an admin call fails.
 The outcome of a turn determines the state of the flow:
 
 - RUNNING: the turn succeeded. The next one starts after 0.2 s.
+- STANDBY: another process mirrors the flow. The next turn starts as soon as this process holds the claim.
 - WAITING: a cluster is unavailable, rejects a call, or lacks an API. The next turn starts after 0.2 s, then 0.4 s and
   so on up to 10 s.
 - FAILED: a retry would not help. The loop publishes an empty assignment and ends.
@@ -59,6 +63,7 @@ from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.records.worker_offsets import copy_worker_offsets
 from klamm.mirror.settings.definitions import SyncsLocation
+from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
@@ -96,6 +101,7 @@ class FlowControl:
         status: MirrorStatus,
         publish: Callable[[Assignment], None],
         heartbeats: HeartbeatSettings | None = None,
+        claim: FlowClaim | None = None,
         clock: Callable[[], float] = time.monotonic,
         carry: Callable[[FlowSettings], None] = copy_worker_offsets,
         deletion: TopicDeletion | None = None,
@@ -110,6 +116,7 @@ class FlowControl:
             publish: Receiver of each new assignment.
             heartbeats: Settings of the heartbeats that this mirror writes to the source. None: it writes none
                 there.
+            claim: Claim of the flow. None: always held.
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
@@ -121,6 +128,8 @@ class FlowControl:
         self._target = target
         self._status = status
         self._publish = publish
+        self._claim = claim or FlowClaim.always()
+        self._times_taken = self._claim.times_taken
         self._clock = clock
         self._carry = carry
         self._deletion = deletion or TopicDeletion(settings, source, target)
@@ -160,9 +169,22 @@ class FlowControl:
             else:
                 backoff.reset()
                 logged.clear()
-                self._status.set_state(self._settings.name, FlowState.RUNNING)
-                stop.wait(_TURN_S)
+                self._report()
+                if self._claim.is_held:
+                    stop.wait(_TURN_S)
+                else:
+                    self._claim.wait_held(_TURN_S)
         self._status.set_state(self._settings.name, FlowState.STOPPED)
+
+    def _report(self) -> None:
+        """Set the state after a turn that succeeded."""
+        claim = self._claim
+        if claim.is_held:
+            self._status.set_state(self._settings.name, FlowState.RUNNING)
+        elif claim.holder:
+            self._status.set_state(self._settings.name, FlowState.STANDBY, f"{claim.holder} mirrors this flow")
+        elif claim.problem:
+            self._status.set_state(self._settings.name, FlowState.WAITING, claim.problem)
 
     def turn(self) -> None:
         """Do the steps that are due now.
@@ -178,6 +200,10 @@ class FlowControl:
             check_reachable(self._target, self._settings.target.alias)
             check_loops(self._settings, shared_topics(self._source, self._target))
             self._are_reachable = True
+        if self._claim.holder or self._claim.times_taken != self._times_taken:
+            self._withdraw()
+        if not self._claim.is_held:
+            return
         if not self._has_internal_topics:
             self._create_internal_topics()
             self._has_internal_topics = True
@@ -191,6 +217,15 @@ class FlowControl:
         if now >= self._acl_sync_due and self._settings.sync_topic_acls_enabled:
             self._acls.run([topic for topic, _, _ in self._assignment])
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
+
+    def _withdraw(self) -> None:
+        """Publish an empty assignment, and let all steps be due when the flow is held again."""
+        self._times_taken = self._claim.times_taken
+        if self._refresh_due:
+            self._publish(())
+        self._assignment = ()
+        self._has_internal_topics = False
+        self._refresh_due = self._sync_due = self._acl_sync_due = 0.0
 
     def _create_internal_topics(self) -> None:
         """Create the topics for source offsets, offset syncs and heartbeats. Copying needs only the first of them.

@@ -1,9 +1,8 @@
 """Heartbeats: one small record per second and pair of clusters, which shows that mirroring works.
 
-Heartbeats also reveal other processes that mirror the same flow and would copy the same records. Workers of MirrorMaker
-2 with the same properties file share the work. Processes of klamm do not: Spark distributes the work within one mirror.
-Each heartbeat of a mirrored flow therefore carries a header with the identity of its writer. A process that finds
-heartbeats of its own flow from another writer logs an error. MirrorMaker 2 writes no such header and ignores it.
+Workers of MirrorMaker 2 with the same properties file share the work of a flow. Processes of klamm do not: Spark
+distributes the work within one mirror. So one process mirrors a flow and writes its heartbeats, and others stand by.
+The heartbeats carry that claim in a header; see ``claims``. MirrorMaker 2 writes no such header and ignores it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -22,7 +20,7 @@ from klamm.mirror.cluster_admin import KNOWN_AFTER_S, check_reachable, create_in
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records.formats import Heartbeat
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
-from klamm.protocol.errors import UnsupportedVersionError
+from klamm.mirror.topics.claims import Claimant
 from klamm.protocol.records import Record
 from klamm.retries import Backoff, LoggedReasons
 
@@ -32,13 +30,9 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.mirror.settings.groups import HeartbeatSettings
+    from klamm.mirror.topics.claims import FlowClaim
 
 logger = logging.getLogger(__name__)
-
-INSTANCE_HEADER: Final = "klamm.mirror"
-_LOOK_EVERY: Final = 5
-_IS_RUNNING_AFTER: Final = 3
-"""Number of heartbeats after which another process counts as running. A process that is stopping writes fewer."""
 
 
 def new_instance() -> str:
@@ -46,63 +40,12 @@ def new_instance() -> str:
     return f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(4)}"
 
 
-class OtherMirrors:
-    """Detector of other writers of one flow's heartbeats. Confined to the heartbeat thread."""
-
-    def __init__(self, flow: str, instance: str, reader: ControlConnection) -> None:
-        """Create a detector. It starts to read at the log end, with the first ``look``.
-
-        Args:
-            flow: Name of the flow, ``A->B``.
-            instance: Identity of this process; see ``new_instance``.
-            reader: Reader on the flow's target cluster.
-        """
-        self._flow = flow
-        self._instance = instance.encode()
-        self._reader = reader
-        self._beats = 0
-        self._at: int | None = None
-        self._seen: Counter[bytes] = Counter()
-
-    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """Return the headers for a heartbeat that this process writes."""
-        return ((INSTANCE_HEADER, self._instance),)
-
-    def look(self, key: bytes) -> None:
-        """Read the new heartbeats in every fifth call. If they cannot be read, start over at the log end.
-
-        Args:
-            key: Record key of the flow's heartbeats.
-        """
-        self._beats += 1
-        if self._at is not None and self._beats % _LOOK_EVERY:
-            return
-        try:
-            if self._at is None:
-                self._at = self._reader.end_offsets([(HEARTBEATS_TOPIC, 0)]).get((HEARTBEATS_TOPIC, 0))
-                return
-            records, self._at = self._reader.read(HEARTBEATS_TOPIC, self._at)
-        except (ConnectionLostError, TopicGoneError, UnsupportedVersionError) as error:
-            logger.debug("%s: cannot look for other mirrors: %s", self._flow, error)
-            self._at = None
-            return
-        for record in records:
-            writer = dict(record.headers).get(INSTANCE_HEADER) if record.key == key else None
-            if writer is not None and writer != self._instance:
-                self._count(writer)
-
-    def _count(self, writer: bytes) -> None:
-        self._seen[writer] += 1
-        if self._seen[writer] == _IS_RUNNING_AFTER:
-            host_and_process = writer.decode(errors="replace").rpartition(", ")[0]
-            logger.error(
-                "%s: another process mirrors this flow as well (%s), so both copy the same records. Stop one of them",
-                self._flow, host_and_process,
-            )  # fmt: skip
-
-
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 30.0
+_LAST_CLAIM_BACKOFF_S: Final = 2.0
+"""Longest backoff of a flow's own heartbeats: nothing is mirrored until they are written again."""
+_STANDBY_S: Final = 0.5
+"""Interval at which a process that stands by reads the claims."""
 
 
 class Heartbeats:
@@ -117,8 +60,9 @@ class Heartbeats:
         admin: AdminClient,
         writer: ControlConnection,
         *,
-        others: OtherMirrors | None = None,
+        claimant: Claimant | None = None,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the heartbeats without connecting to a cluster.
 
@@ -126,14 +70,16 @@ class Heartbeats:
             settings: Settings of the pair of clusters.
             admin: Admin client of the target.
             writer: Writer to the target.
-            others: Detector of other mirrors of the flow. None: this process does not mirror the pair's flow.
+            claimant: Claimant of the flow. None: this process does not mirror the pair's flow.
             now: Seconds since the epoch.
+            clock: Monotonic time in seconds.
         """
         self._settings = settings
-        self._others = others
+        self._claimant = claimant
         self._admin = admin
         self._writer = writer
         self._now = now
+        self._clock = clock
         self._topic_exists = False
         self._is_known_at = 0.0
         self._logged = LoggedReasons()
@@ -141,34 +87,54 @@ class Heartbeats:
     def run(self, stop: threading.Event) -> None:
         """Write heartbeats until ``stop`` is set."""
         interval_s = self._settings.interval.total_seconds()
-        backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
+        last_backoff_s = _LAST_BACKOFF_S if self._claimant is None else _LAST_CLAIM_BACKOFF_S
+        backoff = Backoff(_FIRST_BACKOFF_S, last_backoff_s)
         while not stop.is_set():
             if self.beat():
                 backoff.reset()
-                stop.wait(interval_s)
+                stop.wait(_STANDBY_S if self._claimant is not None and self._claimant.stands_by else interval_s)
             else:
-                stop.wait(max(backoff.next_s(), interval_s))
+                stop.wait(backoff.next_s() if self._claimant else max(backoff.next_s(), interval_s))
 
     def beat(self) -> bool:
-        """Write one heartbeat. Return whether the target has acknowledged it."""
+        """Write one heartbeat, unless another process mirrors the flow. Return False if the target did not answer."""
+        claimant = self._claimant
+        try:
+            self._create_topic()
+            headers = () if claimant is None else claimant.headers()
+            if headers is None:
+                return True
+            sent_at = self._clock()
+            self._write(headers)
+            if claimant is not None and headers:
+                claimant.confirm(sent_at)
+        except (*CLUSTER_ERRORS, TopicGoneError) as error:
+            # Until all brokers know a new topic, reading it and writing to it fail.
+            if not isinstance(error, (ConnectionLostError, TopicGoneError)) or self._now() >= self._is_known_at:
+                self._log_once(error_text(error))
+            if claimant is not None:
+                claimant.fail(error)
+            return False
+        if self._logged.clear():
+            logger.info("%s: heartbeats are written again", self._settings.name)
+        return True
+
+    def release(self) -> None:
+        """Write a last heartbeat, so that a process that stands by takes over at once."""
+        headers = None if self._claimant is None else self._claimant.release()
+        if headers is None:
+            return
+        try:
+            self._write(headers)
+        except CLUSTER_ERRORS as error:
+            logger.debug("%s: the flow could not be released: %s", self._settings.name, error_text(error))
+
+    def _write(self, headers: tuple[tuple[str, bytes | None], ...]) -> None:
         settings = self._settings
         now_ms = int(self._now() * 1000)
         heartbeat = Heartbeat(source_alias=settings.source_alias, target_alias=settings.target_alias, timestamp=now_ms)
-        headers = () if self._others is None else self._others.headers()
         record = Record(key=heartbeat.key(), value=heartbeat.value(), timestamp=now_ms, headers=headers)
-        try:
-            self._create_topic()
-            self._writer.write(HEARTBEATS_TOPIC, [record])
-        except CLUSTER_ERRORS as error:
-            # Until all brokers know a new topic, writing to it fails.
-            if not isinstance(error, ConnectionLostError) or self._now() >= self._is_known_at:
-                self._log_once(error_text(error))
-            return False
-        if self._logged.clear():
-            logger.info("%s: heartbeats are written again", settings.name)
-        if self._others is not None:
-            self._others.look(heartbeat.key())
-        return True
+        self._writer.write(HEARTBEATS_TOPIC, [record])
 
     def _create_topic(self) -> None:
         if self._topic_exists:
@@ -192,13 +158,22 @@ class Heartbeats:
             )  # fmt: skip
 
 
-def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, instance: str | None = None) -> None:
+def write_heartbeats(
+    settings: HeartbeatSettings,
+    stop: threading.Event,
+    *,
+    claim: FlowClaim | None = None,
+    instance: str = "",
+    may_release: Callable[[], bool] = lambda: False,
+) -> None:
     """Write the heartbeats of a pair of clusters until ``stop`` is set. Blocks.
 
     Args:
         settings: Settings of the pair of clusters.
         stop: Event that ends the heartbeats.
-        instance: Identity of this process if it mirrors the pair's flow. None: it does not.
+        claim: Claim of the pair's flow. None: this process does not mirror it.
+        instance: Identity of this process; see ``new_instance``.
+        may_release: Returns at the end whether no task of this process mirrors any more.
     """
     target = settings.target
     timeout_ms = int(settings.admin_timeout.total_seconds() * 1000)
@@ -210,9 +185,15 @@ def write_heartbeats(settings: HeartbeatSettings, stop: threading.Event, *, inst
         )
         for role in ("producer", "consumer")
     )
-    others = None if instance is None else OtherMirrors(settings.name, instance, reader)
+    claimant = None
+    if claim is not None:
+        interval_s = settings.interval.total_seconds()
+        claimant = Claimant(settings.name, instance, reader, claim, interval_s=interval_s)
     try:
-        Heartbeats(settings, admin, connection, others=others).run(stop)
+        heartbeats = Heartbeats(settings, admin, connection, claimant=claimant)
+        heartbeats.run(stop)
+        if may_release():
+            heartbeats.release()
     except Exception:  # a thread never dies silently
         logger.exception("%s: the heartbeat thread failed", settings.name)
     finally:

@@ -14,11 +14,13 @@ from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
+from klamm.mirror.spark import leases, worker
 from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.spark.shipping import write_archive
 from klamm.mirror.spark.source import LeasePartition, MirrorReader
+from klamm.mirror.topics.claims import FlowClaim
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -64,11 +66,13 @@ def ask(channel: ChannelClient, **question: Any) -> dict[str, Any]:
     return answer
 
 
-def test_no_lease_without_partitions(coordinator: Coordinator) -> None:
+def test_no_second_lease_without_partitions(coordinator: Coordinator) -> None:
     planner = client(coordinator)
-    assert ask(planner, ask="next", after=0) == {"lease": 0}
+    ask(planner, ask="groups", lease=1)
+    planner.send({"ask": "next", "after": 1})
+    assert planner.receive(timeout_s=0.3) is None
     coordinator.publish("A->B", share(3))
-    assert ask(planner, ask="next", after=0) == {"lease": 1}
+    assert planner.receive(timeout_s=WAIT_S) == {"lease": 2}
     planner.close()
 
 
@@ -232,3 +236,31 @@ def test_limit_is_divided_by_partitions_and_followed_by_running_tasks(coordinato
     assert early.receive(timeout_s=WAIT_S) == late.receive(timeout_s=WAIT_S) == {"limits": [None]}
     for channel in (planner, early, late):
         channel.close()
+
+
+def test_coordinator_answers_how_long_flows_are_held() -> None:
+    claims = {"A->B": FlowClaim(held_until=100.0, clock=lambda: 97.0), "A->C": FlowClaim.always()}
+    made = Coordinator(MirrorStatus(["A->B", "A->C"]), lease_s=60.0, tasks_max={}, claims=claims)
+    made.server.listen()
+    channel = client(made)
+    try:
+        assert ask(channel, ask="claims") == {"claims": {"A->B": 3.0}}
+        claims["A->B"].let_go(holder="there")
+        assert ask(channel, ask="claims") == {"claims": {"A->B": 0.0}}
+    finally:
+        channel.close()
+        made.close()
+
+
+def test_first_lease_without_work_starts_python_workers_only(coordinator: Coordinator) -> None:
+    channel = client(coordinator)
+    assert ask(channel, ask="next", after=0) == {"lease": 1}
+    groups = ask(channel, ask="groups", lease=1)["groups"]
+    assert [(group["number"], group["shares"]) for group in groups] == [(0, []), (1, [])]
+    group = leases.from_json(groups[0])
+    address, token = coordinator.server.address, coordinator.server.token
+    assert [*worker.serve(group, lease=1, seconds=60.0, address=address, token=token)] == []
+    channel.send({"ask": "next", "after": 1})
+    coordinator.publish("A->B", share(1))
+    assert channel.receive(timeout_s=WAIT_S) == {"lease": 2}
+    channel.close()

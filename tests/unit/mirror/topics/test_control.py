@@ -11,6 +11,7 @@ from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState, MirrorStatus, describe
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
@@ -33,6 +34,7 @@ class Run:
         parsed = settings(**more)
         self.settings = parsed.flows[0]
         self.status = MirrorStatus([self.settings.name])
+        self.claim = FlowClaim.always()
         self.control = FlowControl(
             self.settings,
             source,
@@ -40,6 +42,7 @@ class Run:
             status=self.status,
             publish=self.published.append,
             heartbeats=next((pair for pair in parsed.heartbeats if pair.name == "B->A"), None),
+            claim=self.claim,
             clock=lambda: self.now,
         )
 
@@ -266,6 +269,44 @@ def test_reachability_is_checked_again_after_outage() -> None:
     run.control.run(stop)
     run.control.turn()
     assert asked == ["STARTING", "WAITING"]
+
+
+def test_flow_without_claim_stands_by_and_resumes() -> None:
+    """A flow that is lost publishes no partitions; when it is claimed again, everything is done from the start."""
+    run = Run(FakeCluster(orders=1), target := FakeCluster())
+    run.control.turn()
+    run.claim.let_go(holder="there, process 1")
+    run.control.turn()
+    del target.topics["A.orders"]
+    run.control.turn()
+    run.control._report()
+    (progress,) = run.status.snapshot()
+    assert (progress.state, progress.reason) == (FlowState.STANDBY, "there, process 1 mirrors this flow")
+    assert "A.orders" not in target.topics
+    run.claim.hold(float("inf"), was_taken=True)
+    run.control.turn()
+    run.control._report()
+    assert run.published == [(("orders", "A.orders", 1),), (), (("orders", "A.orders", 1),)]
+    assert run.status.snapshot()[0].state is FlowState.RUNNING
+
+
+def test_claim_that_no_other_process_took_keeps_assignment() -> None:
+    run = Run(FakeCluster(orders=1), FakeCluster())
+    run.control.turn()
+    run.claim.let_go()
+    run.control.turn()
+    run.claim.hold(float("inf"))
+    run.control.turn()
+    assert run.published == [(("orders", "A.orders", 1),)]
+
+
+def test_flow_that_cannot_be_claimed_waits_with_reason() -> None:
+    run = Run(FakeCluster(orders=1), FakeCluster())
+    run.claim.let_go(problem="heartbeats has no leader now")
+    run.control.turn()
+    run.control._report()
+    (progress,) = run.status.snapshot()
+    assert (progress.state, progress.reason, run.published) == (FlowState.WAITING, "heartbeats has no leader now", [])
 
 
 def test_flow_requiring_unsupported_api_fails(

@@ -1,0 +1,108 @@
+"""Tasks copy a flow only while the driver holds its claim. The clusters of the flow are unavailable."""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.copy.copier import ClaimLostError, Copier
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.settings import copy_settings
+from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.spark import worker
+from klamm.mirror.spark.coordinator import Coordinator
+from klamm.mirror.spark.leases import FlowShare, PartitionGroup
+from klamm.mirror.topics.claims import FlowClaim
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE = {
+    "clusters": "A,B",
+    "A.bootstrap.servers": "127.0.0.1:1",
+    "B.bootstrap.servers": "127.0.0.1:1",
+    "A->B.enabled": "true",
+}
+SETTINGS = copy_settings(parse_settings(FILE).flows[0])
+GROUP = PartitionGroup(number=0, shares=(FlowShare(settings=SETTINGS, partitions=(PartitionId("t", 0, "A.t"),)),))
+
+
+class Clock:
+    """Monotonic clock of the driver."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def claim(clock: Clock) -> FlowClaim:
+    return FlowClaim(held_until=clock.now + 60, clock=clock)
+
+
+@pytest.fixture
+def coordinator(claim: FlowClaim) -> Iterator[Coordinator]:
+    made = Coordinator(MirrorStatus(["A->B"]), lease_s=60.0, tasks_max={}, claims={"A->B": claim})
+    made.server.listen()
+    yield made
+    made.close()
+
+
+def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordinator, claim: FlowClaim) -> None:
+    # given
+    session = worker.LeaseSession(GROUP.shares)
+    worker._sessions[0] = session
+    (copier,) = session.copiers
+    server, group = coordinator.server, replace(GROUP, session=session.token)
+    with ThreadPoolExecutor(1) as threads:
+        task = threads.submit(
+            lambda: [*worker.serve(group, lease=0, seconds=60.0, address=server.address, token=server.token)]
+        )
+        wait_until(lambda: copier.claimed_until < math.inf, timeout_s=10, what="the claim to reach the task")
+        # when
+        claim.let_go(holder="there, process 1")
+        wait_until(lambda: copier.claimed_until < time.monotonic(), timeout_s=10, what="the loss to reach the task")
+        assert not task.done()
+        coordinator.end()
+        # then
+        assert len(task.result(30)) == 1
+    assert worker._sessions == {}, "a session from before the loss must not be resumed"
+
+
+def test_copier_sends_nothing_after_its_claim_and_continues_with_the_next() -> None:
+    now = 100.0
+    turns: list[float] = []
+    endings: list[bool] = []
+    copier = Copier(SETTINGS, GROUP.shares[0].partitions, clock=lambda: now)
+
+    def turn(at: float, *, ending: bool) -> None:
+        turns.append(at)
+        endings.append(ending)
+
+    def pass_time() -> None:
+        nonlocal now
+        now += 1
+        if now == 104:
+            copier.claimed_until = 107.0
+
+    copier._turn = turn  # type: ignore[method-assign, assignment]
+    copier.claimed_until = 102.5
+    with pytest.raises(ClaimLostError):
+        copier.run(lambda: now >= 108, pass_time)
+    assert turns == [100, 101, 102, 104, 105, 106]
+    assert endings == [False, False, True, False, False, False]
+    copier.close()

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.claims import Claim, Claimant, FlowClaim
+from klamm.mirror.topics.heartbeats import Heartbeats
+from klamm.protocol.records import Record
+from tests.support.mirror_fakes import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FILE = {"clusters": "A,B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1", "A->B.enabled": "true"}
+PAIRS = {pair.name: pair for pair in parse_settings(FILE).heartbeats}
+
+
+class Topic(ControlConnection):
+    """The topic of heartbeats, in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.is_gone = False
+        self.hidden = 0
+        """Number of the last records that an open transaction hides."""
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        assert topic == "heartbeats"
+        self.records += records
+
+    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(partitions, len(self.records))
+
+    def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
+        if self.is_gone:
+            raise TopicGoneError(topic)
+        end = len(self.records) - self.hidden
+        return self.records[from_offset:end], end
+
+
+class Clock:
+    """Monotonic clock of all processes of a test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Process:
+    """A mirror of one flow."""
+
+    def __init__(self, topic: Topic, clock: Clock, host: str, *, flow: str = "A->B") -> None:
+        self.claim = FlowClaim(clock=clock)
+        self.link = Link(topic)
+        claimant = Claimant(flow, f"{host}, process 1, ab", self.link, self.claim, interval_s=1.0, clock=clock)
+        self.heartbeats = Heartbeats(PAIRS[flow], FakeCluster(), self.link, claimant=claimant, clock=clock)
+        self.beat = self.heartbeats.beat
+
+
+class Link(ControlConnection):
+    """Connection of one process to the topic."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self.error: Exception | None = None
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        self._check()
+        self._topic.write(topic, records)
+
+    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        self._check()
+        return self._topic.end_offsets(partitions)
+
+    def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
+        self._check()
+        return self._topic.read(topic, from_offset)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_first_process_holds_flow_and_second_stands_by(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    for _ in range(20):
+        assert first.beat()
+        assert second.beat()
+        clock.now += 1
+    assert first.claim.left_s == pytest.approx(3.0)
+    assert not second.claim.is_held
+    assert second.claim.holder == "here, process 1"
+    assert len(topic.records) == 20, "a process that stands by writes no heartbeat"
+
+
+def test_standby_takes_over_after_last_claim_has_ended(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    second.beat()
+    clock.now += 5.4
+    second.beat()
+    assert not second.claim.is_held
+    clock.now += 0.2
+    second.beat()
+    assert second.claim.is_held
+
+
+def test_holder_stops_before_standby_begins(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    second.beat()
+    clock.now += 4.0
+    assert not first.claim.is_held
+    second.beat()
+    assert not second.claim.is_held
+
+
+def test_released_flow_is_taken_over_at_once(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    second.beat()
+    second.heartbeats.release()
+    assert len(topic.records) == 1, "a process that stands by has nothing to release"
+    first.heartbeats.release()
+    second.beat()
+    assert second.claim.is_held
+
+
+def test_suspended_holder_stands_by_when_it_resumes(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    second.beat()
+    clock.now += 6
+    second.beat()
+    first.beat()
+    assert second.claim.is_held
+    assert not first.claim.is_held
+    assert first.claim.holder == "there, process 1"
+
+
+def test_holder_notices_claim_that_was_taken_and_released_while_it_was_suspended(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    second.beat()
+    clock.now += 6
+    second.beat()
+    second.heartbeats.release()
+    first.beat()
+    assert first.claim.is_held
+    assert first.claim.times_taken == 2
+
+
+def test_recreated_topic_counts_as_taken_over(topic: Topic, clock: Clock) -> None:
+    first = Process(topic, clock, "here")
+    first.beat()
+    topic.is_gone = True
+    clock.now += 6
+    assert not first.beat()
+    topic.is_gone = False
+    topic.records.clear()
+    assert first.beat()
+    assert first.claim.times_taken == 2
+
+
+def test_late_renewal_of_suspended_holder_has_no_effect(topic: Topic, clock: Clock) -> None:
+    first, second, third = (Process(topic, clock, host) for host in ("here", "there", "elsewhere"))
+    first.beat()
+    late = topic.records[0]
+    second.beat()
+    clock.now += 6
+    second.beat()
+    topic.records.append(late)
+    third.beat()
+    assert third.claim.holder == "there, process 1"
+
+
+def test_of_two_claims_with_one_term_the_first_wins(topic: Topic, clock: Clock) -> None:
+    for host in ("here", "there"):
+        header = Claim("A->B", f"{host}, process 1, ab", 7, 5500).header()
+        topic.records.append(Record(key=b"k", value=b"v", timestamp=0, headers=(header,)))
+    third = Process(topic, clock, "elsewhere")
+    third.beat()
+    assert third.claim.holder == "here, process 1"
+
+
+def test_holder_without_target_claims_again_later(topic: Topic, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    first = Process(topic, clock, "here")
+    first.beat()
+    first.link.error = ConnectionLostError("b:1 does not answer")
+    clock.now += 3
+    assert not first.beat()
+    assert first.claim.is_held
+    clock.now += 2
+    assert not first.beat()
+    assert not first.claim.is_held
+    assert first.claim.problem == ""
+    clock.now += 5
+    assert not first.beat()
+    assert "b:1 does not answer" in first.claim.problem
+    first.link.error = None
+    assert first.beat()
+    assert first.claim.is_held
+    assert first.claim.times_taken == 1, "no other process mirrored the flow, so the tasks continue"
+    assert "A->B: copying was interrupted, because no heartbeat was acknowledged for 4 s" in caplog.text
+
+
+def test_hidden_claims_are_waited_for(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    topic.hidden = 1
+    assert not second.beat()
+    assert not second.claim.is_held
+    topic.hidden = 0
+    assert second.beat()
+    assert second.claim.holder == "here, process 1"
+
+
+@pytest.mark.parametrize("reason", ["heartbeats: TOPIC_AUTHORIZATION_FAILED", "INVALID_REPLICATION_FACTOR"])
+def test_rejected_heartbeats_leave_flow_unclaimed(
+    topic: Topic, clock: Clock, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    first = Process(topic, clock, "here")
+    first.link.error = ConnectionLostError(reason)
+    first.beat()
+    assert first.claim.left_s == math.inf
+    assert next(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING) == (
+        f"A->B: a second process that mirrors this flow would not stand by, but copy the same records: {reason}"
+    )
+
+
+def test_unreadable_topic_leaves_flow_unclaimed_with_heartbeats(topic: Topic, clock: Clock) -> None:
+    first = Process(topic, clock, "here")
+    topic.is_gone = True
+    assert not first.beat()
+    assert not first.claim.is_held
+    clock.now += 5
+    assert first.beat()
+    assert first.claim.left_s == math.inf
+    assert [record.headers for record in topic.records] == [()]
+
+
+def test_rejected_standby_never_mirrors_unclaimed(topic: Topic, clock: Clock) -> None:
+    first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
+    first.beat()
+    second.beat()
+    second.link.error = ConnectionLostError("TOPIC_AUTHORIZATION_FAILED")
+    clock.now += 60
+    assert not second.beat()
+    assert not second.claim.is_held
+
+
+def test_flows_are_claimed_independently(topic: Topic, clock: Clock) -> None:
+    first, back = Process(topic, clock, "here"), Process(topic, clock, "there", flow="B->A")
+    first.beat()
+    back.beat()
+    assert first.claim.is_held
+    assert back.claim.is_held
+
+
+def test_heartbeat_without_claim_is_ignored(topic: Topic, clock: Clock) -> None:
+    Heartbeats(PAIRS["A->B"], FakeCluster(), topic).beat()
+    for value in (b"", b"A->B\nx\n-1\n5500", b"A->B\nx\n1", b"\xff"):
+        record = Record(key=b"k", value=b"v", timestamp=0, headers=(("klamm.mirror.claim", value),))
+        topic.records.append(record)
+    first = Process(topic, clock, "here")
+    first.beat()
+    assert first.claim.is_held

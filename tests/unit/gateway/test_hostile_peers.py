@@ -95,7 +95,7 @@ def test_answers_that_wait_for_a_slow_broker_are_few() -> None:
     played(test)
 
 
-def test_what_is_kept_for_divided_requests_is_limited_and_forgotten() -> None:
+def test_memory_of_divided_requests_is_limited_and_released() -> None:
     def divide(asked: JoinGroupRequest, _context: object) -> Divide:
         return Divide(request=asked, merge=lambda _response: ANSWER, kept_bytes=MAX_HELD_BYTES // 2)
 
@@ -202,7 +202,7 @@ def test_a_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None
 
 
 @pytest.mark.parametrize("garbage", [response(99), response(1, b"\xff\xff"), b"\x7f\xff\xff\xff\0\0\0\1", b"\0\0", b""])
-def test_a_broker_that_answers_an_interceptor_with_garbage_loses_that_connection_only(garbage: bytes) -> None:
+def test_malformed_response_to_filter_closes_its_connection_only(garbage: bytes) -> None:
     async def test() -> None:
         shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
@@ -217,7 +217,7 @@ def test_a_broker_that_answers_an_interceptor_with_garbage_loses_that_connection
     played(test)
 
 
-def test_a_request_of_very_many_parts_is_refused_before_it_is_decoded(caplog: pytest.LogCaptureFixture) -> None:
+def test_request_with_too_many_elements_is_rejected_before_decoding(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
         topic = (b"\0\x12" + b"t" * 18 + bytes(14)) * 110_000  # num_partitions, factor, assignments, configs

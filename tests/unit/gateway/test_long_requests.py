@@ -131,7 +131,7 @@ def test_other_connections_are_served_while_a_long_message_is_coded(step: str, m
 
 
 @pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("_rejection", True)])
-def test_other_connections_are_served_while_a_long_offset_commit_is_judged(
+def test_other_connections_are_served_during_long_offset_commit(
     step: str, is_denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[OffsetCommitRequest] = []
@@ -231,7 +231,7 @@ def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_ar
     played(test)
 
 
-def test_a_long_malformed_response_to_an_interceptor_closes_its_connection_only() -> None:
+def test_long_malformed_response_to_filter_closes_its_connection_only() -> None:
     lost: list[ConnectionLostError] = []
 
     async def forward_in_vain(request: Any, context: FilterContext) -> CreateTopicsResponse:

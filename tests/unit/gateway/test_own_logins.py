@@ -95,6 +95,6 @@ def test_scram_user_without_password_is_rejected() -> None:
         ScramUsers("SASL_SSL", {"sasl.enabled.mechanisms": "SCRAM-SHA-256", key: f'{SCRAM_MODULE} required user_a="";'})
 
 
-def test_scram_without_users_is_refused() -> None:
+def test_scram_listener_without_users_is_rejected() -> None:
     with pytest.raises(SettingsError, match="enables SCRAM-SHA-512 but names no users"):
         ScramUsers("SASL_SSL", {"sasl.enabled.mechanisms": "SCRAM-SHA-512"})

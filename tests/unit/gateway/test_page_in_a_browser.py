@@ -62,7 +62,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("width", "dark", "path"), [(1400, False, "/"), (390, True, "/"), (390, False, "/?topic=set")])
-def test_a_page_fits_the_screen_and_runs_nothing(
+def test_page_fits_screen_and_runs_no_script(
     width: int, path: str, *, dark: bool, address: str, browser: Browser, tmp_path: Path
 ) -> None:
     # when
@@ -120,7 +120,7 @@ def fetched(address: str, path: str) -> Any:
         return json.load(answer)
 
 
-def test_the_documents_have_what_the_page_shows(address: str) -> None:
+def test_documents_contain_values_of_page(address: str) -> None:
     gateway = fetched(address, "/gateway.json")
     assert [broker["state"] for broker in gateway["brokers"]] == ["up", "up"]
     assert sum(broker["opened"] for broker in gateway["brokers"]) > 0

@@ -17,7 +17,7 @@ UPSTREAM = {"upstream.bootstrap.servers": "kafka:9092"}
 CLIENT_CONFIGS = {"client.configs.enable": "true"}
 
 
-def test_flags_outrank_the_file_and_upstream_settings_are_those_of_a_client(tmp_path: Path) -> None:
+def test_flags_override_file_and_upstream_settings_configure_client(tmp_path: Path) -> None:
     file = tmp_path / "gateway.properties"
     file.write_text(
         "upstream.bootstrap.servers=a:1,PLAINTEXT://b:2\nlisteners=0.0.0.0:19092\nupstream.request.timeout.ms=1234\n"

@@ -1,4 +1,4 @@
-"""Policies on config changes, for AlterConfigs (key 33) and IncrementalAlterConfigs (key 44).
+"""Policies on config changes and their history, for AlterConfigs (key 33) and IncrementalAlterConfigs (key 44).
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
 Then the configs of the valid resources are read and the policy decides on what they will be. The allowed resources are
@@ -8,7 +8,9 @@ rule together. Changes through other gateways or other processes of this one, or
 
 Without a policy on configs, only settings of the gateway's other policies are rejected.
 
-Loggers are forwarded without a question, as in the broker.
+Loggers are forwarded without a question, as in the broker. The history leaves their levels out, too. It records configs
+that a request names even if their values stay the same: the broker that was asked for the values before may not have
+known the latest change. A client could otherwise hide the last of several quick changes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from klamm.configs.definitions import is_secret
 from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
+from klamm.gateway.history.before import described_configs
+from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import (
@@ -30,6 +35,7 @@ from klamm.gateway.policies.facts import (
 )
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.relay.filter import Filter
+from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
 from klamm.policy_runtime.details import alter_config_details
@@ -40,11 +46,11 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigSource, ResourceType
+from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigOperation, ConfigSource, ResourceType
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import ConfigEntry
     from klamm.gateway.policies.turns import ResourceTurns
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
     from klamm.protocol.api import ApiKey
+
 
 Request: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 Response: TypeAlias = AlterConfigsResponse | IncrementalAlterConfigsResponse
@@ -283,3 +290,85 @@ def policy_of(api: AlterConfigsApi) -> PolicyApi:
             api.request, api.response, AlteredConfigs(policies, turns, api).handle
         ),
     )
+
+
+# -- history
+
+Values: TypeAlias = "Iterable[tuple[str, str | None, str | None]]"
+"""Name, old and new value of changed configs."""
+_OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
+
+
+async def _read_before(request: Request, context: FilterContext) -> Mapping[tuple[int, str], Mapping[str, ConfigEntry]]:
+    """Return the present configs of the resources, as far as the request can change them."""
+    wanted: dict[tuple[int, str], Collection[str] | None] = {}
+    include_synonyms = False
+    for resource in request.resources:
+        if resource.resource_type not in CONFIGURED:
+            continue
+        names = None
+        if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
+            names = [config.name for config in resource.configs]
+            include_synonyms |= any(config.config_operation in _OF_LISTS for config in resource.configs)
+        wanted[resource_key(resource)] = names
+    return await described_configs(context.admin, wanted, include_synonyms=include_synonyms)
+
+
+def changes(
+    request: Request,
+    response: AlterConfigsResponse | IncrementalAlterConfigsResponse | None,
+    before: Mapping[tuple[int, str], Mapping[str, ConfigEntry]],
+) -> Iterator[Change]:
+    """Yield each config that a request names, and those that a replacement removes."""
+    outcomes = Outcomes(None if response is None else response.responses, resource_key)
+    for resource in request.resources:
+        key = resource_key(resource)
+        is_confirmed = outcomes.confirmed(key)
+        if resource.resource_type in CONFIGURED and is_confirmed is not None:
+            values = _values(resource, before.get(key))
+            yield from config_changes(key, values, before.get(key, {}), is_confirmed=is_confirmed)
+
+
+def config_changes(
+    key: tuple[int, str], values: Values, described: Mapping[str, ConfigEntry], *, is_confirmed: bool
+) -> Iterator[Change]:
+    """Yield the changes of a resource, without its secrets.
+
+    Args:
+        key: Type and name of the resource.
+        values: Changed configs.
+        described: Configs of the resource before the change, as far as they are known.
+        is_confirmed: Whether the upstream has reported that it made the changes.
+    """
+    kind = ResourceType(key[0])
+    for name, old, new in values:
+        entry = described.get(name)
+        if (kind is ResourceType.BROKER and is_secret(name)) or (entry is not None and entry.is_sensitive):
+            yield Change(f"{kind.name}:{key[1]}", name, old and HIDDEN, new and HIDDEN, is_confirmed)
+        else:
+            yield Change(f"{kind.name}:{key[1]}", name, old, new, is_confirmed)
+
+
+def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None) -> Values:
+    if described is None:
+        return _values_from_unknown(resource)
+    try:
+        decision = config_decision(resource, described)
+    except KafkaApiError:  # the rules of the upstream differ from those known here
+        return _values_from_unknown(resource)
+    result = decision.result
+    names = [*(config.name for config in resource.configs), *(change.name for change in decision.changes)]
+    return [(name, decision.before.get(name), result.get(name)) for name in dict.fromkeys(names)]
+
+
+def _values_from_unknown(resource: Resource) -> Values:
+    """Yield what a resource's part of a request says, without the values before."""
+    for config in resource.configs:
+        operation = getattr(config, "config_operation", ConfigOperation.SET)
+        new = UNKNOWN if operation in _OF_LISTS else None if operation == ConfigOperation.DELETE else config.value
+        yield config.name, UNKNOWN, new
+
+
+def recorded_of(api: AlterConfigsApi) -> RecordedApi:
+    """Return how the history records one of the two APIs."""
+    return RecordedApi(request=api.request, response=api.response, read=_read_before, changes=changes)

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import NewTopic
-from klamm.gateway.apis.config_changes import config_changes
+from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide
 from klamm.gateway.policies.divided_requests import PartedApi

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.apis.config_changes import config_changes
+from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.before import described_configs, described_topics
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
 from klamm.gateway.policies.decisions import denial, forward_in_turn

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.gateway.apis.altered_configs import AlterConfigsApi, policy_of
-from klamm.gateway.apis.config_changes import recorded_of
+from klamm.gateway.apis.altered_configs import AlterConfigsApi, policy_of, recorded_of
 from klamm.gateway.relay.api import RelayedApi
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse

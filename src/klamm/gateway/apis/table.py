@@ -56,6 +56,9 @@ from klamm.protocol.api import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from klamm.gateway.client_configs.feature import ClientConfigFilters
+    from klamm.gateway.history.recorded_api import RecordedApi
+    from klamm.gateway.policies.policy_api import PolicyApi
     from klamm.policy.kinds import PolicyKind
 
 _PASSED: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
@@ -112,50 +115,40 @@ _DELEGATION_TOKENS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     }
 )
 """First and last version of the APIs of delegation tokens."""
-APIS: Final = (
-    api_000_produce.API,
-    api_001_fetch.API,
-    api_002_list_offsets.API,
-    api_003_metadata.API,
-    api_008_offset_commit.API,
-    api_010_find_coordinator.API,
-    api_011_join_group.API,
-    api_012_heartbeat.API,
-    api_017_sasl_handshake.API,
-    api_018_api_versions.API,
-    api_019_create_topics.API,
-    api_020_delete_topics.API,
-    api_022_init_producer_id.API,
-    api_023_offset_for_leader_epoch.API,
-    api_028_txn_offset_commit.API,
-    api_033_alter_configs.API,
-    api_036_sasl_authenticate.API,
-    api_037_create_partitions.API,
-    api_044_incremental_alter_configs.API,
-    api_045_alter_partition_reassignments.API,
-    api_049_alter_client_quotas.API,
-    api_050_describe_client_configs.API,
-    api_051_alter_client_configs.API,
-    api_060_describe_cluster.API,
-    api_068_consumer_group_heartbeat.API,
+_MODULES: Final = (
+    api_000_produce,
+    api_001_fetch,
+    api_002_list_offsets,
+    api_003_metadata,
+    api_008_offset_commit,
+    api_010_find_coordinator,
+    api_011_join_group,
+    api_012_heartbeat,
+    api_017_sasl_handshake,
+    api_018_api_versions,
+    api_019_create_topics,
+    api_020_delete_topics,
+    api_022_init_producer_id,
+    api_023_offset_for_leader_epoch,
+    api_028_txn_offset_commit,
+    api_033_alter_configs,
+    api_036_sasl_authenticate,
+    api_037_create_partitions,
+    api_044_incremental_alter_configs,
+    api_045_alter_partition_reassignments,
+    api_049_alter_client_quotas,
+    api_050_describe_client_configs,
+    api_051_alter_client_configs,
+    api_060_describe_cluster,
+    api_068_consumer_group_heartbeat,
+)
+APIS: Final[tuple[RelayedApi, ...]] = (
+    *(module.API for module in _MODULES),
     *(RelayedApi(key=key, versions=versions) for key, versions in _PASSED.items()),
     *(RelayedApi(key=key, versions=versions, gives_identity=True) for key, versions in _DELEGATION_TOKENS.items()),
 )
 """All APIs that a gateway can serve."""
-POLICIES: Final = (
-    api_000_produce.POLICY,
-    api_003_metadata.POLICY,
-    api_008_offset_commit.POLICY,
-    api_011_join_group.POLICY,
-    api_019_create_topics.POLICY,
-    api_020_delete_topics.POLICY,
-    api_028_txn_offset_commit.POLICY,
-    api_033_alter_configs.POLICY,
-    api_037_create_partitions.POLICY,
-    api_044_incremental_alter_configs.POLICY,
-    api_045_alter_partition_reassignments.POLICY,
-    api_068_consumer_group_heartbeat.POLICY,
-)
+POLICIES: Final[tuple[PolicyApi, ...]] = tuple(module.POLICY for module in _MODULES if hasattr(module, "POLICY"))
 """How policies decide on the APIs that they concern."""
 UNFILTERED: Final[Mapping[int, tuple[PolicyKind, ...]]] = MappingProxyType(
     {
@@ -164,20 +157,9 @@ UNFILTERED: Final[Mapping[int, tuple[PolicyKind, ...]]] = MappingProxyType(
     }
 )
 """APIs that policies of these kinds would have to decide on, and for which there is no filter."""
-RECORDED: Final = (
-    api_019_create_topics.RECORDED,
-    api_020_delete_topics.RECORDED,
-    api_033_alter_configs.RECORDED,
-    api_037_create_partitions.RECORDED,
-    api_044_incremental_alter_configs.RECORDED,
-    api_049_alter_client_quotas.RECORDED,
-    api_051_alter_client_configs.RECORDED,
-)
+RECORDED: Final[tuple[RecordedApi, ...]] = tuple(module.RECORDED for module in _MODULES if hasattr(module, "RECORDED"))
 """How the history records the APIs that change something."""
-CLIENT_CONFIG_FILTERS: Final = MappingProxyType(
-    {
-        api_050_describe_client_configs.API.key: api_050_describe_client_configs.client_config_filter,
-        api_051_alter_client_configs.API.key: api_051_alter_client_configs.client_config_filter,
-    }
-)
+CLIENT_CONFIG_FILTERS: Final[ClientConfigFilters] = {
+    module.API.key: module.client_config_filter for module in _MODULES if hasattr(module, "client_config_filter")
+}
 """Filters of the requests for client configs (KIP-649), by API key."""

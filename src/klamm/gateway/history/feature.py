@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.clock import wall_clock_ms
 from klamm.gateway.history.log import TOPIC, TOPIC_CONFIGS
-from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
+from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.gateway.history.writer import HistoryWriter
 from klamm.gateway.relay.features import Feature
 from klamm.gateway.relay.filter import Filter
@@ -47,7 +47,7 @@ class HistoryFeature(Feature):
 
     def observe(self, context: FilterContext) -> FilterContext:
         """Return a context that records the changes in forwarded requests."""
-        return RecordedCall(context, self._recorder)
+        return self._recorder.context_of(context)
 
     async def start(self, admin: AdminClient) -> None:
         """Start to write the history."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from klamm.gateway.history.log import change_record
 from klamm.kafka_client.errors import ConnectionLostError
@@ -21,13 +21,9 @@ from klamm.server.time_slice import TimeSlice
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-    from klamm.admin import AdminClient
-    from klamm.gateway.frames.peer import ConnectionWatch
     from klamm.gateway.history.recorded_api import RecordedApi
     from klamm.gateway.history.writer import HistoryWriter
     from klamm.gateway.relay.filter import FilterContext
-    from klamm.gateway.relay.logins import ConnectionLogin
-    from klamm.history.change import Author
     from klamm.protocol.schema import Message
 
 logger = logging.getLogger(__name__)
@@ -51,6 +47,10 @@ class ChangeRecorder:
         self._writer = writer
         self._now_ms = now_ms
         self._recordings: set[asyncio.Task[None]] = set()
+
+    def context_of(self, call: FilterContext) -> FilterContext:
+        """Return the context of a request that records the changes in what it forwards."""
+        return cast("FilterContext", RecordedCall(call, self))
 
     async def observe(self, request: Message, context: FilterContext, send: Callable[[], Awaitable[Any]]) -> Any:
         """Send a request, record its changes, and return the response.
@@ -103,7 +103,7 @@ class ChangeRecorder:
 
 
 class RecordedCall:
-    """Context of a request whose changes are recorded (see ``filter.FilterContext``).
+    """Context of a request whose changes are recorded: ``forward`` and ``call`` record, all else is that of the call.
 
     Args:
         call: Context that forwards the requests.
@@ -114,59 +114,9 @@ class RecordedCall:
         self._call = call
         self._recorder = recorder
 
-    @property
-    def api_key(self) -> int:
-        """API key of the request."""
-        return self._call.api_key
-
-    @property
-    def api_version(self) -> int:
-        """Version of the request and of its response."""
-        return self._call.api_version
-
-    @property
-    def author(self) -> Author:
-        """Principal and client id of the request."""
-        return self._call.author
-
-    @property
-    def client_host(self) -> str:
-        """IP address of the client."""
-        return self._call.client_host
-
-    @property
-    def watch(self) -> ConnectionWatch | None:
-        """Observer of the client's connection."""
-        return self._call.watch
-
-    @property
-    def wait_result(self) -> Any:
-        """None: a function that serves a request does not wait."""
-        return self._call.wait_result
-
-    @property
-    def login(self) -> ConnectionLogin:
-        """Login of the client's connection."""
-        return self._call.login
-
-    @property
-    def served(self) -> Mapping[int, tuple[int, int]]:
-        """First and last version of each API that the gateway serves."""
-        return self._call.served
-
-    @property
-    def supported_features(self) -> Mapping[str, tuple[int, int]]:
-        """First and last version of the features that the gateway itself has, by name."""
-        return self._call.supported_features
-
-    def decode(self, request_class: type[AnyResponse]) -> AnyResponse:
-        """Return the decoded request."""
-        return self._call.decode(request_class)
-
-    @property
-    def admin(self) -> AdminClient:
-        """Admin client towards the upstream, with the gateway's own credentials."""
-        return self._call.admin
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the call."""
+        return getattr(self._call, name)
 
     async def forward(self, request: Message) -> Any:
         """Send a request of the same API in the same version; return the response."""

@@ -118,7 +118,7 @@ def test_every_resource_has_its_entry_in_order(
     assert [details.resource_name for details in policies.asked] == valid
 
 
-def test_a_policy_sees_what_the_operations_lead_to() -> None:
+def test_policy_sees_result_of_operations() -> None:
     policies = FakePolicies()
     request = IncrementalAlterConfigsRequest(
         resources=[
@@ -141,7 +141,7 @@ def test_a_policy_sees_what_the_operations_lead_to() -> None:
     assert (details.principal, details.client_id, details.listener) == ("User:anna", "tool", "GATEWAY")
 
 
-def test_a_policy_sees_what_a_replacement_removes() -> None:
+def test_policy_sees_configs_removed_by_replacement() -> None:
     policies = FakePolicies()
     request = AlterConfigsRequest(resources=[replacement("a", flush_ms="7")], validate_only=True)
     ask(request, policies, FakeContext(alters(()), with_own(retention_ms="1", flush_ms="5")))

@@ -166,7 +166,7 @@ def test_a_denial_is_remembered_for_a_moment() -> None:
     assert upstream.trials == ["a"]
 
 
-def test_no_policy_is_asked_where_the_upstream_creates_nothing() -> None:
+def test_policy_is_not_asked_if_upstream_does_not_create_topics() -> None:
     upstream, policies, admin = Upstream(creates=False), FakePolicies({"a"}), BrokerConfigs("false")
     clock = [0.0]
     interceptor = RequestedTopics(policies.as_policies(), now=lambda: clock[0])

@@ -97,14 +97,14 @@ class Scene:
 
 
 @pytest.mark.parametrize("operations", [(DESCRIBE_CONFIGS,), (DESCRIBE_CONFIGS, AclOperation.DESCRIBE)])
-def test_an_operator_with_the_right_sees_the_configs(operations: tuple[AclOperation, ...]) -> None:
+def test_operator_with_cluster_right_gets_configs(operations: tuple[AclOperation, ...]) -> None:
     response = Scene(*operations).describe()
     (entry,) = response.entries or []
     assert [(value.key, value.value) for value in entry.values] == [("acks", "all")]
 
 
 @pytest.mark.parametrize("operations", [(), (AclOperation.DESCRIBE, AclOperation.ALTER)])
-def test_an_operator_without_the_right_sees_and_changes_nothing(operations: tuple[AclOperation, ...]) -> None:
+def test_operator_without_cluster_right_is_rejected(operations: tuple[AclOperation, ...]) -> None:
     scene = Scene(*operations)
     described, altered = scene.describe(), scene.alter()
     assert (described.error_code, described.entries) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
@@ -132,7 +132,7 @@ def test_an_application_gets_its_configs_without_any_right_and_registers() -> No
     assert scene.context.called == []
 
 
-def test_a_bad_filter_is_refused() -> None:
+def test_invalid_filter_is_rejected() -> None:
     response = Scene(DESCRIBE_CONFIGS).describe(components=[])
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 

@@ -204,7 +204,7 @@ def test_strongest_acks_win_and_policy_is_asked_about_them(
 
 
 @OVERRIDES
-def test_audit_mode_counts_what_enforce_mode_decides_about_the_overridden_acks(
+def test_audit_mode_counts_same_decisions_about_acks_as_enforce_mode(
     requested: int, answers: dict[str, Any], acks: int | None, denied: str
 ) -> None:
     actions = []
@@ -221,11 +221,11 @@ def test_audit_mode_counts_what_enforce_mode_decides_about_the_overridden_acks(
 @pytest.mark.parametrize(
     ("records", "expected"), [(batch(), False), (batch(0), True), (batch(2**40), True), (b"short", False)]
 )
-def test_a_batch_with_a_producer_id_is_idempotent(records: bytes, expected: bool) -> None:
+def test_batch_with_producer_id_is_idempotent(records: bytes, expected: bool) -> None:
     assert is_idempotent(produce("a", records=records).topic_data[0]) is expected
 
 
-def test_a_remembered_denial_does_not_keep_the_records_of_a_request() -> None:
+def test_cached_denial_does_not_keep_records() -> None:
     # given: records that show whether anything refers to them
     class Records(bytearray):
         pass
@@ -243,7 +243,7 @@ def test_a_remembered_denial_does_not_keep_the_records_of_a_request() -> None:
     assert is_kept() is None
 
 
-def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
+def test_denied_group_cannot_be_joined_or_committed() -> None:
     decide, _ = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
     assert decide(JoinGroupRequest(group_id="good")) is None
     refused = decide(JoinGroupRequest(group_id="bad"))
@@ -260,7 +260,7 @@ def test_a_group_with_a_wrong_name_cannot_be_joined_or_committed_for() -> None:
     assert decide(commit) is None
 
 
-def test_a_group_about_which_the_policy_did_not_decide_gets_another_error() -> None:
+def test_failed_policy_gives_unknown_server_error_for_group() -> None:
     decide, _ = judge({"slow": PolicyTimeoutError("too late")})
     refused = decide(JoinGroupRequest(group_id="slow"))
     assert isinstance(refused, JoinGroupResponse)
@@ -268,7 +268,7 @@ def test_a_group_about_which_the_policy_did_not_decide_gets_another_error() -> N
 
 
 @pytest.mark.parametrize(("version", "topic"), [(5, {"name": "t"}), (6, {"topic_id": UUID(int=3)})])
-def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(version: int, topic: dict[str, Any]) -> None:
+def test_transaction_cannot_commit_offsets_of_denied_group(version: int, topic: dict[str, Any]) -> None:
     decide, _ = judge({"bad": PolicyViolationError("no")})
     partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(partition_index=4, committed_offset=1)
     commit = TxnOffsetCommitRequest(
@@ -288,7 +288,7 @@ def test_a_transaction_cannot_commit_offsets_of_a_group_with_a_wrong_name(versio
     assert decide(commit) is None
 
 
-def test_a_consumer_of_the_new_protocol_cannot_join_a_group_with_a_wrong_name() -> None:
+def test_consumer_protocol_cannot_join_denied_group() -> None:
     decide, policies = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
 
     def heartbeat(group_id: str, member_epoch: int) -> Any:
@@ -319,7 +319,7 @@ async def started(rules: Path, **more: str) -> tuple[set[int], frozenset[int], M
     return set(interception.filters), interception.withheld, interception.last_versions
 
 
-def test_a_policy_on_flows_leaves_no_other_way_to_join_or_to_produce(tmp_path: Path) -> None:
+def test_policy_on_flows_withholds_unfiltered_apis(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: a, acks: all}]")
     filters, withheld, limits = asyncio.run(started(rules))
@@ -341,9 +341,7 @@ def test_a_policy_on_flows_leaves_no_other_way_to_join_or_to_produce(tmp_path: P
         ("{name: a, acks: all}", {"flow_policy_mode": "loud"}, "Invalid value loud for configuration flow.policy.mode"),
     ],
 )
-def test_a_policy_on_flows_that_cannot_work_prevents_the_start(
-    tmp_path: Path, rule: str, more: dict[str, str], message: str
-) -> None:
+def test_invalid_policy_on_flows_prevents_start(tmp_path: Path, rule: str, more: dict[str, str], message: str) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(f"rules: [{rule}]")
     with pytest.raises(PolicyLoadError, match=message):

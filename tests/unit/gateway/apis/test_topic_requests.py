@@ -132,7 +132,7 @@ def test_a_policy_sees_the_assignments_of_a_request() -> None:
     assert details.replicas_assignments == {0: (2, 1), 1: (2, 1)}
 
 
-def test_an_old_request_is_judged_by_the_newest_response() -> None:
+def test_old_create_topics_version_is_decided_by_newest_response() -> None:
     def upstream(request: Message) -> Message:
         # the first request has the client's version, whose response lacks the numbers
         return creates((), shows_details=len(context.called) > 0)(request)
@@ -144,7 +144,7 @@ def test_an_old_request_is_judged_by_the_newest_response() -> None:
     assert all(request.validate_only for request in context.called)
 
 
-def test_a_client_that_may_not_describe_configs_is_judged_by_what_the_gateway_sees() -> None:
+def test_gateway_reads_configs_that_client_may_not_describe() -> None:
     policies = FakePolicies()
     admin = FakeAdmin({"other": [[1]]}, {(2, "other"): {"retention.ms": "5"}})
     context = FakeContext(creates((), shows_details=False), admin)
@@ -154,7 +154,7 @@ def test_a_client_that_may_not_describe_configs_is_judged_by_what_the_gateway_se
     assert details.defaults["retention.ms"] == "604800000"
 
 
-def test_an_overridden_topic_is_tried_and_judged_again_and_the_entry_says_so() -> None:
+def test_overridden_topic_is_validated_again_and_has_note() -> None:
     # given
     override = Override(reason="a: set right", configs={"flush.ms": "2", "segment.ms": None}, num_partitions=6)
     policies, context = FakePolicies(overrides={"a": override}), FakeContext(creates(()))
@@ -317,9 +317,7 @@ def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
         (0, 1 << AclOperation.DELETE, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_a_client_without_the_right_to_delete_learns_nothing_of_the_policy(
-    operations: int, cluster: int, error: ErrorCode
-) -> None:
+def test_client_without_delete_right_gets_authorization_error(operations: int, cluster: int, error: ErrorCode) -> None:
     upstream = deletes(NAMES, operations=operations, cluster=cluster)
     context = FakeContext(upstream, FakeAdmin({"a": [[1]]}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False)])
@@ -366,7 +364,7 @@ REPLICAS = st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3, uniqu
     wanted=st.dictionaries(st.sampled_from(NAMES), st.dictionaries(st.integers(0, 3), REPLICAS, min_size=1)),
     denied=SOME,
 )
-def test_only_a_changed_replication_factor_is_judged(
+def test_policy_decides_on_changed_replication_factor_only(
     wanted: dict[str, dict[int, list[int] | None]], denied: set[str]
 ) -> None:
     # given
@@ -436,7 +434,7 @@ def in_progress(replicas: list[int], *, adding: tuple[int, ...] = (), removing: 
         (in_progress([3, 2, 1], adding=(3,), removing=(2, 1)), None, [2, 1]),
     ],
 )
-def test_reassignment_in_progress_is_judged_by_what_it_leads_to(
+def test_policy_sees_final_replicas_of_reassignment_in_progress(
     admin: FakeAdmin, replicas: list[int] | None, judged: list[int] | None
 ) -> None:
     policies, context = FakePolicies({"a"}), FakeContext(reassigns, admin, api_version=1)

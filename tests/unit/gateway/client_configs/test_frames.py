@@ -86,9 +86,7 @@ FILTERS = [{}, passing(ProduceRequest, ProduceResponse), passing(ProduceRequest,
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_acks_are_raised_and_a_response_that_nobody_expects_is_swallowed(
-    version: int, filters: dict[int, Filter]
-) -> None:
+def test_acks_are_raised_and_unexpected_response_is_dropped(version: int, filters: dict[int, Filter]) -> None:
     """K649-98."""
 
     async def run() -> None:
@@ -203,7 +201,7 @@ def test_api_versions_announce_the_feature_and_name_the_software() -> None:
     asyncio.run(run())
 
 
-def test_without_a_watch_nothing_is_looked_at() -> None:
+def test_frames_without_watch_are_forwarded_unread() -> None:
     async def run() -> None:
         with RelayRig(shared_objects(feature(supported_features={CLIENT_CONFIGS_FEATURE: (1, 1)}))) as rig:
             assert (await forwarded(rig, PRODUCED, 9)).acks == 0
@@ -212,7 +210,7 @@ def test_without_a_watch_nothing_is_looked_at() -> None:
     asyncio.run(run())
 
 
-def test_a_join_whose_judgement_takes_time_reports_the_timeout_of_the_client() -> None:
+def test_join_group_that_waits_for_policy_reports_client_timeout() -> None:
     async def test() -> None:
         # given
         async def work() -> object:

@@ -98,7 +98,7 @@ def test_a_change_is_visible_when_it_is_answered() -> None:
     asyncio.run(run())
 
 
-def test_a_bad_entry_changes_nothing_and_the_others_are_applied() -> None:
+def test_invalid_entry_does_not_affect_valid_entries() -> None:
     async def run() -> None:
         log = FencedLog()
         async with gateways(log, 1) as (one,):
@@ -112,7 +112,7 @@ def test_a_bad_entry_changes_nothing_and_the_others_are_applied() -> None:
     asyncio.run(run())
 
 
-def test_gateways_that_write_at_the_same_time_lose_nothing() -> None:
+def test_concurrent_gateways_lose_no_change() -> None:
     """K649-97: Each request sets its own value beside those of others, and one ends a roll-out that was set before."""
 
     async def run() -> None:
@@ -163,7 +163,7 @@ def test_a_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: py
     asyncio.run(run())
 
 
-def test_a_gateway_that_ends_with_a_lost_response_leaves_nothing_to_repair() -> None:
+def test_gateway_that_stops_after_lost_response_leaves_consistent_topic() -> None:
     async def run() -> None:
         log = FencedLog()
         async with gateways(log, 1) as (one,):

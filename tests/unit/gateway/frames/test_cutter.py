@@ -65,7 +65,7 @@ def test_bytes_that_pass_are_not_copied() -> None:
     assert [memoryview(piece).obj is chunk.obj for piece in out] == [True]
 
 
-def test_frames_before_a_rejected_one_are_passed_on() -> None:
+def test_frames_before_rejected_frame_are_forwarded() -> None:
     def rejecting(chunk: memoryview, position: int, available: int) -> Cut:
         if chunk[position + 4] == 2:
             raise ProtocolError("no")

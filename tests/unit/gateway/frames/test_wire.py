@@ -40,7 +40,7 @@ def test_acks_are_found_in_every_version(version: int, transactional_id: str | N
             assert not found  # once there are enough bytes, the answer does not change
 
 
-def test_a_client_id_may_be_null_but_not_of_another_negative_length() -> None:
+def test_client_id_of_negative_length_other_than_null_is_rejected() -> None:
     assert end_of_client_id(-1) == end_of_client_id(0) == REQUEST_HEAD.size
     with pytest.raises(ProtocolError, match="-2 bytes"):
         end_of_client_id(-2)

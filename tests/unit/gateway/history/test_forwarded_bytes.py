@@ -11,7 +11,7 @@ import pytest
 from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
 from klamm.gateway.history.feature import recording_filters
-from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
+from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
@@ -61,7 +61,7 @@ def test_pipelined_requests_are_forwarded_as_they_were_received(
     generator = random.Random(version)
     frames = [frame_of(random_struct(request_class, version, generator), request_class, version) for _ in range(5)]
     recorder = ChangeRecorder(APIS, cast("HistoryWriter", NoWriter()), lambda: 0)
-    history = feature(filters=recording_filters(RECORDED), observe=lambda call: RecordedCall(call, recorder))
+    history = feature(filters=recording_filters(RECORDED), observe=recorder.context_of)
     shared = shared_objects(history, admin=Admin({}))
     answers = {
         int(ApiKey.API_VERSIONS): ApiVersionsResponse(

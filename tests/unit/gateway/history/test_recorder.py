@@ -11,7 +11,7 @@ import pytest
 from klamm.gateway.apis.api_044_incremental_alter_configs import POLICY
 from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.history.feature import recording_filters
-from klamm.gateway.history.recorder import ChangeRecorder, RecordedCall
+from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.gateway.policies.turns import ResourceTurns
 from klamm.gateway.relay.filter import Filter, Serve
 from klamm.kafka_client.errors import ConnectionLostError
@@ -102,7 +102,7 @@ async def _handle(writer: FakeWriter, asked: Message, context: FakeContext, used
     recorder = ChangeRecorder({api.request: api for api in RECORDED}, cast("HistoryWriter", writer), lambda: NOW)
     result = (used or recording_filters(RECORDED)[KEY]).decide(asked, context)
     assert isinstance(result, Serve)
-    return await result.handle(asked, RecordedCall(context, recorder))
+    return await result.handle(asked, recorder.context_of(context))
 
 
 def test_a_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:
@@ -111,7 +111,7 @@ def test_a_request_that_only_validates_is_neither_read_for_nor_recorded() -> Non
     assert (writer.records, context.admin.calls) == ([], [])
 
 
-def test_only_what_the_policy_lets_pass_is_recorded_with_its_overrides() -> None:
+def test_history_records_allowed_changes_with_overrides() -> None:
     # given
     overrides = {"set right": Override(configs={"flush.ms": "100"}, reason="100 at most")}
     policies = FakePolicies(denied=["denied"], overrides=overrides)
@@ -157,12 +157,12 @@ def test_a_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: 
     assert json.loads(record.value or b"")["is_confirmed"] is False
 
 
-def test_scram_requests_are_told_apart_from_those_of_client_configs() -> None:
+def test_history_claims_scram_requests_and_no_client_config_requests() -> None:
     claims = recording_filters(RECORDED)[ApiKey.ALTER_USER_SCRAM_CREDENTIALS].claims
     assert claims is not None
     scram, kip_649 = memoryview(b"\0\1\1"), memoryview(b"\0\0\0\0\0\0")
     assert (claims(scram), claims(kip_649)) == (True, False)
 
 
-def test_all_recorded_apis_are_intercepted() -> None:
+def test_each_recorded_api_has_a_filter() -> None:
     assert set(recording_filters(RECORDED)) == {19, 20, 33, 37, 44, 49, 51}

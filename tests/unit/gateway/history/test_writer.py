@@ -193,7 +193,7 @@ def refusing(value: bytes) -> Callable[[Sequence[Record]], Iterator[None]]:
     return append
 
 
-def test_a_record_that_the_upstream_refuses_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_record_rejected_by_upstream_does_not_block_later_records(caplog: pytest.LogCaptureFixture) -> None:
     topic, append = FakeTopic(), FakeTopic.append
     check = refusing(b"too large")
 
@@ -214,7 +214,7 @@ def test_a_record_that_the_upstream_refuses_does_not_hold_up_the_others(caplog: 
     assert "The change history lacks a change of b'TOPIC:a' by User:anna" in caplog.text
 
 
-def test_a_writer_that_stops_writes_what_waits_or_says_what_is_missing(
+def test_closed_writer_writes_waiting_records_or_logs_their_number(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def add(writer: HistoryWriter) -> None:

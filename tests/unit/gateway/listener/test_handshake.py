@@ -62,7 +62,7 @@ def received(stream: bytes, most: int = 1000) -> tuple[tuple[str, int] | None, b
         (v2(0x11, IPV4, command=0x20), None),
     ],
 )
-def test_the_source_is_read_and_nothing_behind_the_header(
+def test_proxy_header_gives_source_and_leaves_following_bytes(
     header: bytes, source: tuple[str, int] | None, most: int
 ) -> None:
     behind = b"\0\0\0\x0a\r\n\r\n"
@@ -94,12 +94,12 @@ def test_the_source_is_read_and_nothing_behind_the_header(
         with_checksum(0x11, IPV4)[:-1] + b"\0",
     ],
 )
-def test_hostile_headers_are_refused(header: bytes) -> None:
+def test_malformed_proxy_header_is_rejected(header: bytes) -> None:
     with pytest.raises(ProtocolError):
         received(header + bytes(10))
 
 
-def test_random_bytes_are_refused_or_a_header() -> None:
+def test_random_bytes_are_proxy_header_or_rejected() -> None:
     generator = random.Random(3)
     for _ in range(2000):
         header = bytearray(
@@ -191,7 +191,7 @@ def test_an_ipv4_address_that_a_load_balancer_maps_to_ipv6_is_shown_as_ipv4(cert
 
 
 @pytest.mark.process
-def test_a_client_without_a_header_is_refused(certificates: Certificates) -> None:
+def test_client_without_proxy_header_is_rejected(certificates: Certificates) -> None:
     door = entrance(certificates, proxy_protocol_networks="127.0.0.1")
     with pytest.raises(ProtocolError, match="without a header"):
         asyncio.run(admitted(door, certificates, "kafka.example"))
@@ -206,6 +206,6 @@ def test_each_broker_has_one_host_name() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["kafka.example", "b-$(nodeId)-$(nodeId).x", "b-$(nodeId):9092", "b $(nodeId)"])
-def test_a_pattern_without_one_place_for_the_node_id_is_refused(pattern: str) -> None:
+def test_host_pattern_without_single_node_id_is_rejected(pattern: str) -> None:
     with pytest.raises(SettingsError, match=r"broker\.host\.pattern="):
         BrokerHosts(pattern, "broker.host.pattern")

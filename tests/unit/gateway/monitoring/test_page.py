@@ -97,7 +97,7 @@ async def viewed(view: View, query: Mapping[str, str]) -> str:
 
 
 @pytest.mark.parametrize("is_reachable", [True, False])
-def test_what_needs_attention_is_a_warning(tmp_path: Path, *, is_reachable: bool) -> None:
+def test_faults_are_shown_as_warnings(tmp_path: Path, *, is_reachable: bool) -> None:
     # when
     _, html = asyncio.run(page(tmp_path, is_reachable=is_reachable).render({}))
     # then
@@ -112,7 +112,7 @@ def test_what_needs_attention_is_a_warning(tmp_path: Path, *, is_reachable: bool
     assert ("The cluster does not list 1 broker: 2" in warnings) is is_reachable
 
 
-def test_brokers_have_their_address_for_clients_and_what_became_of_connections(tmp_path: Path) -> None:
+def test_brokers_page_shows_client_address_and_connection_outcomes(tmp_path: Path) -> None:
     text = asyncio.run(viewed(page(tmp_path).views["/gateway.json"], {}))
     one, other = json.loads(text)["brokers"]
     assert one == {

@@ -22,7 +22,7 @@ def status(**facts: Any) -> dict[str, Any]:
     } | facts
 
 
-def test_what_processes_know_is_added_and_silent_ones_are_counted() -> None:
+def test_status_of_processes_is_merged_and_silent_processes_are_counted() -> None:
     plain = {"principal": "User:alice", "client_id": "app", "host": "h", "connections": 1}
     one = status(
         warnings=["a", "b"],

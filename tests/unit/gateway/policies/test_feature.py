@@ -26,7 +26,7 @@ async def intercepted(**configs: str) -> tuple[set[int], frozenset[int]]:
     return set(interception.filters), interception.withheld
 
 
-def test_without_a_policy_nothing_is_intercepted() -> None:
+def test_gateway_without_policy_has_no_filters() -> None:
     assert asyncio.run(intercepted()) == (set(), frozenset())
 
 
@@ -39,7 +39,7 @@ def test_without_a_policy_nothing_is_intercepted() -> None:
         ("delete_topic", {ApiKey.DELETE_TOPICS}),
     ],
 )
-def test_a_policy_intercepts_the_apis_of_its_kind(tmp_path: Path, key: str, apis: set[int]) -> None:
+def test_policy_filters_the_apis_of_its_kind(tmp_path: Path, key: str, apis: set[int]) -> None:
     (tmp_path / "rules.yaml").write_text("rules: []")
     configs = {f"{key}_policy_class_name": RULES, "policy_rules_file": str(tmp_path / "rules.yaml")}
     keys, withheld = asyncio.run(intercepted(**configs))
@@ -49,6 +49,6 @@ def test_a_policy_intercepts_the_apis_of_its_kind(tmp_path: Path, key: str, apis
     assert withheld == ({88} if key == "create_topic" else frozenset())
 
 
-def test_a_policy_that_cannot_be_loaded_prevents_the_start() -> None:
+def test_policy_that_cannot_be_loaded_prevents_start() -> None:
     with pytest.raises(PolicyLoadError, match=r"policy\.rules\.file is not set"):
         asyncio.run(intercepted(delete_topic_policy_class_name=RULES))

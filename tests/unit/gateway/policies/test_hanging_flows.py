@@ -109,7 +109,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return play
 
 
-def test_a_policy_that_hangs_delays_only_what_it_judges(played: Callable[..., None]) -> None:
+def test_hanging_policy_delays_its_own_requests_only(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
@@ -148,7 +148,7 @@ def test_a_request_gets_an_error_when_the_policy_computes_forever(played: Callab
     played(test, timeout_ms=300)
 
 
-def test_requests_behind_one_that_is_judged_keep_their_order(played: Callable[..., None]) -> None:
+def test_requests_behind_waiting_request_keep_their_order(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             frames = [produce("first"), produce("waits"), produce("first"), produce("denied"), produce("last")]
@@ -168,7 +168,7 @@ def test_requests_behind_one_that_is_judged_keep_their_order(played: Callable[..
     played(test)
 
 
-def test_records_of_a_judged_request_are_forwarded_whatever_other_clients_send_meanwhile(
+def test_records_of_waiting_request_are_not_overwritten_by_other_clients(
     played: Callable[..., None],
 ) -> None:
     async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
@@ -232,7 +232,7 @@ def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., Non
     played(test)
 
 
-def test_a_client_that_leaves_while_its_request_is_judged_harms_no_other(played: Callable[..., None]) -> None:
+def test_client_that_disconnects_during_decision_does_not_affect_others(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as gone, RelayRig(shared) as other:

@@ -19,7 +19,7 @@ from klamm.server.sockets import bind, bound_address, start_listening
 from tests.support.relay_rig import until
 
 
-def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
+def test_worker_serves_passed_connections_until_parent_ends() -> None:
     # given
     parent, end = control.channel()
     passed, topology = PassedConnections(end), Topology(Path("unused"))
@@ -49,7 +49,7 @@ def test_a_worker_serves_what_it_is_dealt_until_its_parent_ends() -> None:
     assert (topology.base, passed.received) == (Address(host="gateway", port=19092), 3)
 
 
-def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_ready() -> None:
+def test_worker_that_is_not_ready_gets_connections_only_if_all_are_not_ready() -> None:
     pool = WorkerPool(2, [], 1.0)
     idle, busy = pool._workers
     idle._end, end_of_idle = control.channel()
@@ -66,7 +66,7 @@ def test_a_worker_that_is_not_ready_is_dealt_connections_only_while_no_other_is_
     assert passed == [(1, 0), (1, 1), (2, 1)]
 
 
-def test_a_worker_that_reports_nothing_any_more_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_recent_report_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("klamm.gateway.processes.worker_pool.time.monotonic", lambda: now)
     pool = WorkerPool(2, [], 1.0)
@@ -94,7 +94,7 @@ def test_a_worker_that_reports_nothing_any_more_is_not_ready(monkeypatch: pytest
         assert pool.why_not_ready() is None
 
 
-def test_a_channel_whose_other_end_does_not_read_takes_no_more_at_some_point() -> None:
+def test_channel_to_process_that_does_not_read_becomes_full() -> None:
     parent, end = control.channel()
     with parent, end:
         count = 0

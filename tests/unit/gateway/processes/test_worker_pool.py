@@ -26,7 +26,7 @@ class EndedProcess:
         return 1
 
 
-def test_a_worker_for_which_the_machine_has_no_process_left_is_started_later(
+def test_worker_is_started_later_if_process_limit_is_reached(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given: a process that ends, then no process, then another that ends
@@ -59,7 +59,7 @@ def test_a_worker_for_which_the_machine_has_no_process_left_is_started_later(
     assert "Worker process 0 cannot be started: [Errno 11] out of processes; it is started again" in caplog.text
 
 
-def test_a_gateway_for_whose_workers_the_machine_has_no_process_left_does_not_start(
+def test_gateway_does_not_start_if_process_limit_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def start(*_command: object, **_more: object) -> Any:

@@ -114,7 +114,7 @@ def judging(asked: list[str | None]) -> Shared:
     return shared_objects(feature(admit=admit))
 
 
-def test_a_client_id_is_judged_once_on_a_connection() -> None:
+def test_client_id_is_decided_on_once_per_connection() -> None:
     async def test() -> None:
         asked: list[str | None] = []
         shared = judging(asked)
@@ -141,7 +141,7 @@ def test_a_client_id_is_judged_once_on_a_connection() -> None:
     asyncio.run(test())
 
 
-def test_api_is_judged_at_every_request() -> None:
+def test_api_is_decided_on_at_every_request() -> None:
     asked: list[int] = []
 
     def admit(context: FilterContext) -> ApiError | None:

@@ -219,7 +219,7 @@ async def _forwarded(asked: Any, context: FilterContext) -> Message:
     return answer
 
 
-def test_client_that_does_not_read_does_not_delay_an_interceptor() -> None:
+def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
     """An interceptor may hold the turn of a policy, for which the changes of all other clients wait."""
     turn = asyncio.Lock()
 
@@ -242,7 +242,7 @@ def test_client_that_does_not_read_does_not_delay_an_interceptor() -> None:
     played(test)
 
 
-def test_a_defect_closes_the_connection_and_forwards_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_in_filter_closes_connection_without_forwarding(caplog: pytest.LogCaptureFixture) -> None:
     def judge(_request: object, _context: object) -> None:
         raise LookupError("a defect")
 
@@ -382,7 +382,7 @@ def test_the_last_response_arrives_whole_at_a_client_that_sends_no_more(end: str
     played(test)
 
 
-def test_an_interceptor_that_hangs_delays_its_own_connection_only() -> None:
+def test_hanging_filter_delays_its_own_connection_only() -> None:
     async def hanging(_asked: object, _context: object) -> Message:
         await asyncio.Event().wait()
         raise AssertionError("never")
@@ -426,7 +426,7 @@ def test_a_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) 
     played(test)
 
 
-def test_an_interceptor_whose_broker_resets_the_connection_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+def test_broker_reset_during_filter_is_not_logged_as_defect(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async def handle(asked: Any, context: FilterContext) -> Message:
             rig.upstream.reset()

@@ -90,7 +90,7 @@ def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Fe
     assert min(counts.values()) > MUTATIONS / 20
 
 
-def test_a_request_is_judged_alike_whatever_came_before_it_on_the_connection() -> None:
+def test_request_is_treated_alike_after_any_other_request() -> None:
     generator = random.Random(20)
     produced = [request_frame(ProduceRequest(transactional_id=name, acks=acks), version)
                 for version in (3, 9, 11) for name in (None, "t") for acks in (0, 1, -1)]  # fmt: skip
@@ -155,7 +155,7 @@ def _facts(in_flight: InFlight) -> tuple[int, bool, bytes | None]:
     return in_flight.correlation_id, in_flight.on_response is None, in_flight.answer
 
 
-def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:
+def test_damaged_response_is_rewritten_or_rejected(tmp_path: Path) -> None:
     generator = random.Random(18)
     topology = Topology(tmp_path)
     topology.save = lambda: None  # type: ignore[method-assign]  # the file is not of interest
@@ -177,7 +177,7 @@ def test_a_damaged_response_is_rewritten_or_refused(tmp_path: Path) -> None:
     assert min(opened) >= 0
 
 
-def test_damaged_api_versions_are_intersected_or_refused() -> None:
+def test_damaged_api_versions_response_is_intersected_or_rejected() -> None:
     generator = random.Random(19)
     served = {api.key: api.versions for api in APIS}
     for number in range(MUTATIONS // 4):

@@ -82,7 +82,7 @@ def impact_violation(rule: Rule, subject: str, details: ImpactDetails) -> tuple[
         details: The change. With ``topics`` in the rule, only findings about these topics count.
     """
     wanted, changes = rule.impact, changes_of(details)
-    if wanted.is_empty or not (may_have_impact if wanted.max_impact is not None else may_delete_records)(changes):
+    if not (may_have_impact if wanted.max_impact is not None else may_delete_records)(changes):
         return None
     try:
         impact = details.impact

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.durations import parse_amount, units_of, without_unit
-from klamm.impact.findings import ImpactLevel
 from klamm.policy.patterns import NamePattern
 from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, ImpactRule, Rule, RuleFileError
 from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
@@ -16,6 +15,8 @@ from klamm.protocol.api import ApiKey, api_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from klamm.impact.findings import ImpactLevel
 
 # A "*" at the start or after a literal character. A "*" in a character class or after an escape such as \d is not
 # matched.
@@ -259,8 +260,14 @@ def _impact_rule(table: _Table) -> ImpactRule:
         forbids_data_loss=_choice(table, "data_loss", "allowed", "forbidden") == "forbidden",
         forbids_stranded_groups=_choice(table, "strands_groups", "allowed", "forbidden") == "forbidden",
         max_deleted=None if max_deleted is None else int(max_deleted),
-        max_impact=None if level == _IMPACT_LEVELS[0] else ImpactLevel[level.upper()],
+        max_impact=None if level == _IMPACT_LEVELS[0] else _impact_level(level),
     )
+
+
+def _impact_level(name: str) -> ImpactLevel:
+    from klamm.impact.findings import ImpactLevel  # noqa: PLC0415 -- only some rules need it
+
+    return ImpactLevel[name.upper()]
 
 
 def _delay_ms(table: _Table) -> int | None:

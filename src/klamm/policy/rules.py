@@ -39,7 +39,6 @@ from klamm.configs.durations import with_duration
 from klamm.policy.answers import Answer, Override, Throttle
 from klamm.policy.base import Policy
 from klamm.policy.details import GroupDetails, ProduceDetails
-from klamm.policy.impact import impact_violation
 from klamm.policy.rule import (
     REFERENCES,
     SPECIAL_NUMBERS,
@@ -100,6 +99,8 @@ class RulesPolicy(Policy):
         self._rules = parse_rules(text, source=name, is_gateway=UPSTREAM in configs)
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)
+        if not all(rule.impact.is_empty for rule in self._rules):
+            import klamm.policy.impact  # noqa: PLC0415, F401 -- here, in the policy's thread, not on the event loop
 
     def single_rules(self) -> Iterator[tuple[Rule, RulesPolicy]]:
         """Yield each rule that denies, with a policy that has only it and the rules with ``effect: override``.
@@ -260,7 +261,12 @@ class RulesPolicy(Policy):
 
 def _check_impact(rules: Iterable[Rule], subject: str, details: ImpactDetails) -> None:
     """Raise the violation of the first rule that forbids the impact of a change. Called after all other checks."""
-    for rule in rules:
+    limiting = [rule for rule in rules if not rule.impact.is_empty]
+    if not limiting:
+        return
+    from klamm.policy.impact import impact_violation  # noqa: PLC0415 -- only some rules need it
+
+    for rule in limiting:
         violation = impact_violation(rule, subject, details)
         if violation is not None:
             fault, remedy = violation

@@ -10,15 +10,13 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
-from klamm.impact.findings import Impact
 from klamm.policy.answers import Override, Throttle, answer_fault
 from klamm.policy.details import ApiDetails, ClientDetails, GroupDetails
 from klamm.policy.details import overridden as overridden_details
 from klamm.policy.errors import ImpactNeeded, ImpactUnknownError, PolicyFailedError, PolicyTimeoutError
-from klamm.policy.impact import ImpactDetails, changes_of
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import TWICE, decide_and_check
 from klamm.policy_runtime.guard import PolicyGuard
@@ -31,8 +29,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from klamm.impact.changes import Change
+    from klamm.impact.findings import Impact
     from klamm.policy.answers import Answer
     from klamm.policy.details import Details
+    from klamm.policy.impact import ImpactDetails
     from klamm.policy_runtime.decision import Revision
 
 logger = logging.getLogger(__name__)
@@ -272,13 +272,17 @@ class Policies:
     async def _ask(self, guard: PolicyGuard, kind: PolicyKind, details: Details) -> PolicyOutcome:
         """Ask the policy, and once more with the impact of the change if it has read that."""
         outcome = await _call(guard, kind, details)
-        if not isinstance(outcome.error, ImpactNeeded) or not isinstance(details, ImpactDetails):
+        if not isinstance(outcome.error, ImpactNeeded):
             return outcome
+        details = cast("ImpactDetails", details)
         prediction = await self._predict(details, guard.timeout_s)
         return await _call(guard, kind, replace(details, prediction=prediction))
 
     async def _predict(self, details: ImpactDetails, timeout_s: float) -> Impact | ImpactUnknownError:
         """Return the impact of a change, or the error that says which facts are missing."""
+        from klamm.impact.findings import Impact  # noqa: PLC0415 -- rarely needed, so not loaded at start
+        from klamm.policy.impact import changes_of  # noqa: PLC0415
+
         changes = changes_of(details)
         if not changes:
             return Impact()

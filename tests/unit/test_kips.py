@@ -95,9 +95,14 @@ def test_ids_are_read_from_a_docstring(docstring: str, expected: list[str]) -> N
 # --- reading tests ----------------------------------------------------------------------------------------------------
 
 
+@cache
+def tree_of(path: str) -> ast.AST:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
+
+
 def is_skipped(test: str) -> bool:
     path, _, name = test.partition("::")
-    nodes: list[ast.AST] = [ast.parse((ROOT / path).read_text(encoding="utf-8"))]
+    nodes = [tree_of(path)]
     for part in name.split("::"):
         nodes.append(_child(nodes[-1], part))
     return any(_says_skip(node) for node in nodes[1:])

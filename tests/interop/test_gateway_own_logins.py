@@ -107,7 +107,7 @@ def test_failed_login_or_unknown_mechanism_closes_the_connection(gateway: klamm.
             client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
 
 
-def test_requests_before_login_close_the_connection_and_token_apis_are_not_advertised(gateway: klamm.Gateway) -> None:
+def test_requests_before_login_are_rejected_and_token_apis_hidden(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         offered = {api.api_key for api in client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).api_keys}
         assert offered

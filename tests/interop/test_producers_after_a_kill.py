@@ -86,7 +86,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroke
             yield klamm
 
 
-def test_duplicate_batch_with_old_timestamps_after_a_kill_is_appended_by_kafka_only(
+def test_kafka_appends_duplicate_batch_with_old_timestamps_after_a_kill(
     broker: KafkaCluster | KlammBroker,
 ) -> None:
     """Kafka compares ``producer.id.expiration.ms`` with the timestamps of the records, klamm with the time of writing.

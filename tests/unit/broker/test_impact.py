@@ -130,7 +130,7 @@ def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:
     serve(tmp_path, use)
 
 
-def test_offset_syncs_show_what_a_mirror_has_not_copied(tmp_path: Path) -> None:
+def test_offset_syncs_reveal_unmirrored_records(tmp_path: Path) -> None:
     async def use(services: Services) -> None:
         log = await log_of(services)
         log.append(batch("a", "b", "c", at=services.now_ms()))
@@ -146,7 +146,7 @@ def test_offset_syncs_show_what_a_mirror_has_not_copied(tmp_path: Path) -> None:
     serve(tmp_path, use)
 
 
-def test_time_limit_names_the_facts_that_are_missing(tmp_path: Path) -> None:
+def test_timeout_names_missing_facts(tmp_path: Path) -> None:
     async def use(services: Services) -> None:
         await log_of(services)
         with pytest.raises(TimeoutError, match="configs of 1 of 1"):

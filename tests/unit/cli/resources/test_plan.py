@@ -173,7 +173,7 @@ def test_impact_of_a_lowered_retention_is_shown_and_limited(run: Run, address: s
 
 
 @pytest.mark.process
-def test_rules_on_the_impact_judge_a_plan_by_the_facts_of_the_cluster(run: Run, address: str, tmp_path: Path) -> None:
+def test_impact_rules_deny_plan_that_would_lose_data(run: Run, address: str, tmp_path: Path) -> None:
     # given
     with AdminClient(address) as admin:
         admin.create_topics([NewTopic("ruled", 1, 1)]).result()

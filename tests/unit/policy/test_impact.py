@@ -153,7 +153,7 @@ def test_missing_facts_that_a_condition_needs_deny_the_change(
         assert_allowed(policy, retention(missing=missing))
 
 
-def test_unknown_impact_denies_the_change_and_says_why(rules_policy: Callable[..., RulesPolicy]) -> None:
+def test_unknown_impact_denies_the_change_with_reason(rules_policy: Callable[..., RulesPolicy]) -> None:
     change = replace(retention(), prediction=ImpactUnknownError("log sizes could not be read within 2000 ms"))
     assert_refused(
         rules_policy("data_loss: forbidden"),
@@ -169,9 +169,7 @@ def test_remedy_of_the_rule_replaces_the_advice(rules_policy: Callable[..., Rule
 
 
 @pytest.mark.parametrize("condition", ["data_loss: forbidden", "max_deleted: 0", "strands_groups: forbidden"])
-def test_impact_is_not_read_for_a_change_that_deletes_nothing(
-    condition: str, rules_policy: Callable[..., RulesPolicy]
-) -> None:
+def test_impact_is_not_predicted_for_harmless_changes(condition: str, rules_policy: Callable[..., RulesPolicy]) -> None:
     policy = rules_policy(condition)
     assert_allowed(policy, a_config_change(sets={"max.message.bytes": "1"}))
     assert_allowed(policy, a_config_change(sets={"retention.ms": "1"}, before={"retention.ms": "1"}))
@@ -184,12 +182,12 @@ def test_impact_is_not_read_if_another_condition_denies_the_change(rules_policy:
     assert_refused(policy, a_deletion(), match="must not be deleted")
 
 
-def test_policy_that_reads_an_impact_that_is_not_set_ends_the_call(rules_policy: Callable[..., RulesPolicy]) -> None:
+def test_reading_an_unset_impact_raises_impact_needed(rules_policy: Callable[..., RulesPolicy]) -> None:
     with pytest.raises(ImpactNeeded, match="make the details with impact="):
         rules_policy("data_loss: forbidden").validate_delete_topic(a_deletion())
 
 
-def test_changes_of_details_are_those_that_change_a_value() -> None:
+def test_changes_of_details_omit_unchanged_values() -> None:
     before = {"retention.ms": "5", "retention.bytes": "7", "segment.ms": "9"}
     change = a_config_change(sets={"retention.ms": "5", "retention.bytes": "1"}, removes=["segment.ms"], before=before)
     expected = [("retention.bytes", "1"), ("segment.ms", None)]

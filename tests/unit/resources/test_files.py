@@ -173,7 +173,7 @@ def test_topic_may_merge_values_of_another_topic(parse: Parse) -> None:
     ]
 
 
-def test_defaults_apply_to_every_resource_and_minus_one_removes_them(parse: Parse) -> None:
+def test_defaults_apply_unless_minus_one_selects_the_brokers_value(parse: Parse) -> None:
     orders, audit = parse("""
         defaults: {topics: {partitions: 3, replication_factor: 2, configs: {retention.ms: 5, flush.ms: 1}}}
         topics:

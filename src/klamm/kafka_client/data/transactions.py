@@ -55,6 +55,8 @@ _DENIED: Final = frozenset(
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 3.0
 _LAST_INIT: Final = 4
+_CURRENT_SINCE: Final = 3
+"""First version of InitProducerId that carries the current producer id and epoch."""
 _LAST_ADD: Final = 3
 _LAST_END: Final = 4
 
@@ -138,17 +140,25 @@ class TransactionManager:
         self._transactional_id = transactional_id
         self._calls = CoordinatorCalls(cluster, transactional_id, CoordinatorType.TRANSACTION, patience_s=_PATIENCE_S)
 
-    def init(self, *, timeout_ms: int) -> ProducerStamp:
+    def init(self, *, timeout_ms: int, current: ProducerStamp | None = None) -> ProducerStamp:
         """Request a new producer epoch. This fences the previous producer of the id and ends its open transaction.
 
         Args:
             timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
+            current: Producer id and epoch of this client, which are raised only if they are still the latest ones
+                (KIP-360). None: they are raised whoever holds them.
+
+        Raises:
+            TransactionLostError: A newer producer has fenced ``current``.
         """
         request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
+        if current is not None:
+            request.producer_id, request.producer_epoch = current.producer_id, current.producer_epoch
+        at_least = 0 if current is None else _CURRENT_SINCE
         answers: list[InitProducerIdResponse] = []
 
         def ask(connection: Connection) -> list[int]:
-            version = connection.version_of(InitProducerIdRequest, at_most=_LAST_INIT)
+            version = connection.version_of(InitProducerIdRequest, at_least=at_least, at_most=_LAST_INIT)
             answer = connection.call(request, InitProducerIdResponse, version=version, timeout_s=_TIMEOUT_S)
             answers.append(answer)
             return [answer.error_code]

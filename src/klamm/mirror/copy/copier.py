@@ -49,6 +49,8 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
+from klamm.mirror.replay.producer import ReplayProducer
+from klamm.mirror.replay.start import Incarnations, ReplayStart
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.retries import Backoff
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.replay.partition import ReplayCopy
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +127,8 @@ class Copier:
         self._lost_backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self._not_before = 0.0
         self._source_offsets_due = 0.0
+        self._incarnations = Incarnations()
+        """Writers of the partitions, if the flow keeps offsets."""
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._start_due = 0.0
@@ -158,7 +163,21 @@ class Copier:
             target_is_far=lambda: _FAR_S <= self._target.round_trip_s < math.inf,
             throttle=self.throttle,
         )
-        self._producer = CopyProducer(
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> CopyProducer:
+        settings = self._settings
+        if settings.replay is not None:
+            return ReplayProducer(
+                settings,
+                self._target,
+                self._copies,
+                self._active,
+                self._clock,
+                barrier_s=settings.replay.barrier_s,
+                on_failed=self._replay_failed,
+            )
+        return CopyProducer(
             settings,
             self._target,
             self._copies,
@@ -269,12 +288,22 @@ class Copier:
         """
         for key, copy in list(self._copies.items()):
             if key[0] == topic and copy.state is not CopyState.STOPPED:
-                reason = f"{topic} was deleted and created again on the source"
-                self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
-                self._unstarted[copy.partition_id] = reason
-                copy.stop(reason)
-                del self._copies[key]
-                self._active.pop(key, None)
+                self._discard(key, copy, f"{topic} was deleted and created again on the source")
+
+    def _replay_failed(self, copy: ReplayCopy) -> None:
+        """Discard the copy of a partition that keeps its offsets. A new one begins at the log end of the target."""
+        topic, partition, _ = copy.partition_id
+        logger.info("%s: %s-%d starts again: %s", self._settings.flow, topic, partition, copy.failure)
+        self._incarnations.note(copy)
+        self._discard((topic, partition), copy, copy.failure)
+
+    def _discard(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
+        """Stop a copy and start the partition again."""
+        self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
+        self._unstarted[copy.partition_id] = reason
+        copy.stop(reason)
+        del self._copies[key]
+        self._active.pop(key, None)
 
     def _drive_transactions(self, now: float, *, ending: bool) -> None:
         if self._transactions is None:
@@ -295,7 +324,7 @@ class Copier:
         if self._source_offset_writer.is_busy:
             return  # an offset of the deleted topic must not be written after those of the new one
         self._start_due = now + self._start_backoff.next_s()
-        start = Start(self._settings, self._source, self._target, self._store, self._transactions)
+        start = self._new_start()
         waiting = dict(self._unstarted)
         self._unstarted = {}
         try:
@@ -311,12 +340,27 @@ class Copier:
         if len(self._unstarted) < len(waiting):
             self._start_backoff.reset()
 
+    def _new_start(self) -> Start:
+        settings = self._settings
+        if settings.replay is not None:
+            return ReplayStart(
+                settings,
+                self._source,
+                self._target,
+                self._store,
+                replay=settings.replay,
+                incarnations=self._incarnations,
+            )
+        return Start(settings, self._source, self._target, self._store, self._transactions)
+
     def _add(self, copy: PartitionCopy) -> None:
         topic, partition, _ = partition_id = copy.partition_id
         if (before := self._before.pop(partition_id, None)) is not None:
             copy.records_copied, copy.bytes_copied = before.records, before.bytes
             copy.last_timestamp = before.last_timestamp
         self._copies[topic, partition] = copy
+        if not copy.is_idle:
+            self._active[topic, partition] = copy
         self._fetcher.add((topic, partition), self._source.topic_id(topic))
 
     def _poll(self, due_in_s: float) -> None:

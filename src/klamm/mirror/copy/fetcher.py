@@ -477,6 +477,12 @@ class Fetcher:
         topic, partition, remote_topic = copy.partition_id
         if not copy.is_settled:
             copy.source_failed(loss, now)
+        elif self._settings.replay is not None:
+            stop_and_log(
+                copy,
+                self._settings.flow,
+                f"{loss}. {remote_topic} cannot have the same offsets any more: delete it to mirror the topic again",
+            )
         elif self._settings.continue_after_loss:
             logger.warning(
                 "%s: %s-%d: %s; resuming at %d, after the records that %s holds",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.kafka_client.data.batches import ProducerStamp
+    from klamm.mirror.copy.batch import SkippedOffsets
     from klamm.protocol.types import AbortedTransaction
 
 logger = logging.getLogger(__name__)
@@ -274,11 +275,14 @@ class PartitionCopy:
         batches = outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to, is_far=is_far)
         for each in batches:
             self._epochs.begin(self.fetch_offset, each.leader_epoch)
-            if isinstance(each, Outgoing):
-                self._append(each, now_ms)
-            else:
-                self._skip_to(each.next_offset)
+            self._queue(each, now_ms)
             self.fetch_offset = each.next_offset
+
+    def _queue(self, item: Outgoing | SkippedOffsets, now_ms: float) -> None:
+        if isinstance(item, Outgoing):
+            self._append(item, now_ms)
+        else:
+            self._skip_to(item.next_offset)
 
     def _append(self, outgoing: Outgoing, now_ms: float) -> None:
         _observe(self.record_ages, outgoing, now_ms)

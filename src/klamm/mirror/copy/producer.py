@@ -81,10 +81,11 @@ _SPREAD_FROM: Final = 64 * 1024
 _MAX_REQUESTS: Final = 8
 """Most requests in flight on one lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
-_LATE_S: Final = 40.0
+LATE_S: Final = 40.0
+"""Seconds without a response after which a connection is closed."""
 _LAST_VERSION: Final = 32767
 
-_RETRIABLE: Final = RETRIABLE_PRODUCE_CODES | {
+RETRIABLE: Final = RETRIABLE_PRODUCE_CODES | {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 }
@@ -118,7 +119,8 @@ _PRODUCER_LOST: Final = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""Error codes after which a batch is split."""
 
 _Lane = tuple[int, int]
 """Node id of a leader and index of a connection to it."""
@@ -311,10 +313,10 @@ class CopyProducer:
             copy.doubt_producer()
         if copy.state is CopyState.STOPPED:
             copy.abandon(outgoing, in_doubt=in_doubt)
-        elif code in _TOO_LARGE and first:
+        elif code in TOO_LARGE and first:
             copy.put_back(outgoing, reason, retry_at=0.0, in_doubt=False)
             copy.too_large = True
-        elif code in _RETRIABLE or not first:
+        elif code in RETRIABLE or not first:
             self._retry(copy, outgoing, reason, now, moved=code in STALE_METADATA_CODES, in_doubt=in_doubt)
         elif code in _PRODUCER_LOST and self._transactions is not None:
             raise TransactionLostError(reason)
@@ -363,7 +365,7 @@ class CopyProducer:
     def sweep(self, now: float) -> None:
         """Requeue the requests of broken connections, and close connections that have not answered for 40 s."""
         for lane, (connection, requests) in list(self._in_flight.items()):
-            if connection.oldest_wait_s(now) > _LATE_S:
+            if connection.oldest_wait_s(now) > LATE_S:
                 connection.close()
             if not connection.closed:
                 continue

@@ -11,6 +11,7 @@ from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
+from klamm.mirror.replay.identity import ReplaySettings  # noqa: TC001 - a field of a dataclass that is read at runtime
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.definitions import IsolationLevel, OnSourceLoss, SyncsLocation
 
@@ -45,6 +46,8 @@ class CopySettings:
     """Settings of the offset syncs. None: no offset syncs are written."""
     transactions: ShardSettings | None = None
     """Settings of the shard transactions (exactly once). None: at least once."""
+    replay: ReplaySettings | None = None
+    """Settings of a flow that keeps offsets. None: the target assigns offsets, and offset syncs translate them."""
     continue_after_loss: bool = False
     """Whether to continue where source records are lost permanently (``klamm.on.source.loss``)."""
 

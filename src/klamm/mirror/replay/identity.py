@@ -1,0 +1,37 @@
+"""Producer ids and transactional ids under which a flow writes a partition with equal offsets."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from klamm.mirror.copy.partition import PartitionId
+
+_RESERVED: Final = 1 << 62
+"""Lowest reserved producer id. Brokers assign producer ids from 0 upwards and never reach it."""
+MAX_EPOCH: Final = 32_766
+"""Highest producer epoch in use. The transaction coordinator starts again with epoch 0 after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings:
+    """Settings of a flow that keeps offsets by replay. Serialized to Spark's tasks."""
+
+    id_prefix: str
+    """Prefix of the transactional ids."""
+    barrier_s: float = 35.0
+    """Seconds to wait before the first marker of a writer if exactly one offset is missing.
+
+    A marker of a dead writer may still arrive within this time: ``replica.lag.time.max.ms`` (30 s) and 5 s.
+    """
+
+    def transactional_id(self, partition_id: PartitionId) -> str:
+        """Return the transactional id of a partition. Its producer epoch is the incarnation of the writer."""
+        return f"{self.id_prefix}-{partition_id.topic}-{partition_id.partition}"
+
+    def producer_id(self, partition_id: PartitionId) -> int:
+        """Return the reserved producer id that writes a partition, the same for all incarnations."""
+        digest = hashlib.sha256(self.transactional_id(partition_id).encode()).digest()
+        return _RESERVED | int.from_bytes(digest[:8]) >> 3

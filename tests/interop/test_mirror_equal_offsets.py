@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from confluent_kafka import Producer
 
+from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.records import Codec, Record, encode_batch
-from tests.support.equal_offsets import EqualFlow
+from tests.support.copiers import copy_all, is_done, run_until
+from tests.support.equal_offsets import EqualFlow, LateWrite, copy_until_kept
 from tests.support.mirror import delete_records
 from tests.support.transactional_clients import Confluent
 from tests.support.wire import WireClient
@@ -99,3 +103,112 @@ def test_record_of_another_producer_stops_the_partition(address: str) -> None:
 
     assert row.state is CopyState.STOPPED
     assert f"offset 10 of {flow.remote_topic}-0 was written by another producer" in row.reason
+
+
+def produce_transaction(address: str, topic: str, count: int, *, commit: bool) -> None:
+    """Write records in a transaction, and wait until its marker is in the log."""
+    with Confluent(address, f"{topic}-writer") as producer:
+        producer.begin()
+        for number in range(count):
+            producer.send(topic, f"in a transaction {number}")
+        producer.commit() if commit else producer.abort()
+    with Confluent(address, f"{topic}-writer"):
+        """A new producer is accepted once the markers of the transaction before are written."""
+
+
+def flow_with_holes(address: str) -> EqualFlow:
+    """A topic whose log needs these writes: batch, first marker, three markers, last marker, batch, marker, batch."""
+    flow = EqualFlow(address, address)
+    produce(address, flow.topic, 0, 10)
+    produce_transaction(address, flow.topic, 4, commit=False)
+    produce(address, flow.topic, 10, 10)
+    produce_transaction(address, flow.topic, 1, commit=True)
+    produce(address, flow.topic, 20, 5)
+    return flow
+
+
+WRITES = range(7) if os.environ.get("KLAMM_SOAK") else (0, 1, 2, 3)
+"""Numbers of the writes that arrive late: a batch, the first marker, three markers at once, the last marker."""
+MOMENTS = ("before", "during", "after") if os.environ.get("KLAMM_SOAK") else ("during", "after")
+MARKERS = 27
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: str) -> None:
+    outcomes = {}
+    for number in WRITES:
+        flow = flow_with_holes(address)
+        with LateWrite(flow, number=number) as dead:
+            assert copy_until_kept(flow, dead), f"write {number} was not sent"
+            if moment == "before":
+                dead.deliver()
+            with LateWrite(flow, before_first=dead.deliver if moment == "during" else None) as target:
+                settings = flow.settings(target=target.bootstrap_servers)
+                (row,) = copy_all(settings, flow.partition)
+            if moment == "after":
+                dead.deliver()
+                produce(address, flow.topic, 25, 5)
+                row = flow.copy()
+        outcomes[number] = row.state
+        if row.state is CopyState.STOPPED:
+            assert moment == "during"
+            assert dead.kept_key == MARKERS
+            assert "a marker of an earlier mirror arrived late" in row.reason
+        else:
+            flow.assert_equal()
+    stopped = [number for number, state in outcomes.items() if state is CopyState.STOPPED]
+    assert len(stopped) <= 2, outcomes
+
+
+def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
+    flow = flow_with_holes(address)
+    older = Copier(flow.settings(), [flow.partition])
+    newer = Copier(flow.settings(), [flow.partition])
+    try:
+        run_until(older, lambda: all(map(is_done, older.progress())))
+        produce(address, flow.topic, 100, 10)
+        run_until(newer, lambda: all(map(is_done, newer.progress())))
+        produce(address, flow.topic, 110, 10)
+        run_until(older, lambda: older.progress()[0].state is CopyState.STOPPED)
+        run_until(newer, lambda: all(map(is_done, newer.progress())))
+    finally:
+        older.close()
+        newer.close()
+
+    assert "a newer mirror of this flow writes this partition" in older.progress()[0].reason
+    flow.assert_equal()
+
+
+def test_open_transaction_is_copied_after_its_commit(address: str) -> None:
+    flow = EqualFlow(address, address)
+    with Confluent(address, f"{flow.topic}-1") as producer:
+        producer.begin()
+        producer.send(flow.topic, "open")
+        produce(address, flow.topic, 0, 5)
+        assert flow.copy().next_offset == 0
+        producer.commit()
+    produce(address, flow.topic, 5, 5)
+
+    flow.copy()
+
+    assert len(flow.assert_equal()) == 11
+
+
+def test_purged_beginning_of_a_compacted_topic_is_deleted_on_the_target(address: str) -> None:
+    flow = EqualFlow(
+        address,
+        address,
+        source_configs={"cleanup.policy": "compact,delete"},
+        target_configs={"cleanup.policy": "compact"},
+    )
+    with WireClient(address) as client:
+        for first in range(0, 300_000, 100_000):
+            records = [
+                Record(key=b"%d" % (first + at), value=b"", timestamp=YEAR_2013, offset=at) for at in range(100_000)
+            ]
+            client.produce(flow.topic, 0, encode_batch(records, codec=Codec.ZSTD))
+    delete_records(address, flow.topic, 0, before=299_990)
+
+    flow.copy()
+
+    assert list(flow.assert_equal()) == list(range(299_990, 300_000))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.replay.identity import ReplaySettings
-from tests.support.copiers import copy_all, copy_settings
+from tests.support.copiers import copy_all, copy_settings, is_done
+from tests.support.frame_proxy import FrameProxy, RecordedRequest
 from tests.support.mirror import create_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
@@ -55,7 +59,7 @@ def contents(address: str, topic: str, isolation_level: str) -> dict[int, Conten
                 return found
             offset = message.offset()
             assert offset is not None
-            headers = tuple((name, value) for name, value in message.headers() or [])
+            headers: tuple[tuple[str, bytes | None], ...] = tuple(message.headers() or ())  # type: ignore[arg-type]  # as a list
             found[offset] = Content(message.timestamp()[1], message.key(), message.value(), headers)
     finally:
         consumer.close()
@@ -104,3 +108,76 @@ class EqualFlow:
         for isolation_level in ISOLATION_LEVELS:
             assert contents(self.target, self.remote_topic, isolation_level) == expected, isolation_level
         return expected
+
+    @property
+    def producer_id(self) -> int:
+        """Producer id that writes the remote partition."""
+        replay = self.settings().replay
+        assert replay is not None
+        return replay.producer_id(self.partition)
+
+
+class LateWrite(FrameProxy):
+    """A target that keeps one write of a partition back. A write is a batch or a request with markers.
+
+    Args:
+        flow: Flow whose writes are counted.
+        number: Number of the write to keep, from 0. -1: none.
+        before_first: Called before the first write is forwarded.
+    """
+
+    def __init__(self, flow: EqualFlow, *, number: int = -1, before_first: Callable[[], None] | None = None) -> None:
+        super().__init__(flow.target)
+        self._address = flow.target
+        self._producer_id = flow.producer_id.to_bytes(8)
+        self._number = number
+        self._before_first = before_first
+        self._counting = threading.Lock()
+        self.kept: bytes | None = None
+        """Frame of the write that was kept back."""
+        self.kept_key = -1
+        """API key of that write."""
+        self.writes = 0
+
+    def _is_forwarded(self, request: RecordedRequest) -> bool:
+        if request.header.api_key not in (0, 27) or self._producer_id not in request.frame:
+            return True
+        with self._counting:
+            number = self.writes
+            self.writes += 1
+        if number == 0 and self._before_first is not None:
+            self._before_first()
+        if number != self._number:
+            return True
+        self.kept, self.kept_key = request.frame, request.header.api_key
+        return False
+
+    def deliver(self) -> None:
+        """Send the kept write to the target and wait for its answer."""
+        assert self.kept is not None
+        host, port = self._address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=30) as late:
+            late.sendall(len(self.kept).to_bytes(4, "big") + self.kept)
+            assert late.recv(4)
+
+
+class DiedError(Exception):
+    """A copier ended without any further request."""
+
+
+def copy_until_kept(flow: EqualFlow, target: LateWrite) -> bool:
+    """Copy until a write is kept back and end the copier at once. Return whether a write was kept."""
+    copier = Copier(flow.settings(target=target.bootstrap_servers), [flow.partition])
+
+    def should_end() -> bool:
+        if target.kept is not None:
+            raise DiedError
+        return all(map(is_done, copier.progress()))
+
+    try:
+        copier.run(should_end)
+    except DiedError:
+        return True
+    finally:
+        copier.close()
+    return False

@@ -154,14 +154,20 @@ class FrameProxy:
                 request = RecordedRequest(
                     at_s=time.monotonic(), connection=client.fileno(), header=read_request_header(frame), frame=frame
                 )
-                if not _is_unanswered(request):
-                    expected.append(request.header)
                 with self._changed:
                     self._recorded.append(request)
                     self._changed.notify_all()
+                if not self._is_forwarded(request):
+                    break
+                if not _is_unanswered(request):
+                    expected.append(request.header)
                 broker.sendall(len(frame).to_bytes(4, "big") + frame)
         _shut(client)
         _shut(broker)
+
+    def _is_forwarded(self, request: RecordedRequest) -> bool:
+        """Return whether to forward a request. If not, the connection is closed."""
+        return True
 
     def _forward_responses(self, broker: socket.socket, client: socket.socket, expected: deque[RequestHeader]) -> None:
         with contextlib.suppress(OSError), broker.makefile("rb") as stream:

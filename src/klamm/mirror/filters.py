@@ -30,6 +30,8 @@ DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
+_CHANGES_RECORDS: Final = frozenset({"message.timestamp.type", "compression.type"})
+"""Configs by which a broker writes timestamps of its own, or compresses each batch again."""
 _ESCAPED_OR_CLASS: Final = re.compile(r"\\[pPx]\{\w*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _OPEN_BRACE: Final = re.compile(r"\{(?!\d+\})")
 """Brace without an end. Python matches it literally; Java, and so MirrorMaker, rejects it."""
@@ -156,6 +158,23 @@ class DefaultConfigPropertyFilter(ConfigPropertyFilter):
         """Return whether ``use.defaults.from=source`` is set."""
         _ = name
         return self._source_defaults
+
+
+class EqualOffsetsConfigFilter(ConfigPropertyFilter):
+    """Filter for flows that keep offsets. It leaves out configs by which a target would change records."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: ConfigPropertyFilter) -> None:
+        self._inner = inner
+
+    def should_replicate_config_property(self, name: str) -> bool:
+        """Return whether the config keeps records as they are, and the flow's filter accepts it."""
+        return name not in _CHANGES_RECORDS and self._inner.should_replicate_config_property(name)
+
+    def should_replicate_source_default(self, name: str) -> bool:
+        """Return what the flow's filter returns."""
+        return source_defaults_wanted(self._inner, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

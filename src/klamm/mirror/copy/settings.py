@@ -11,7 +11,7 @@ from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.replay.identity import ReplaySettings  # noqa: TC001 - a field of a dataclass that is read at runtime
+from klamm.mirror.replay.identity import ReplaySettings
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.definitions import IsolationLevel, OnSourceLoss, SyncsLocation
 
@@ -80,6 +80,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         join_up_to=number(producer, "producer", "batch.size", _JOIN_UP_TO),
         syncs=_sync_settings(flow),
         transactions=_transaction_settings(flow),
+        replay=ReplaySettings(id_prefix=flow.transactional_id_prefix) if flow.preserves_offsets else None,
         continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
     )
 

@@ -48,7 +48,7 @@ from klamm.mirror.groups.plans import (
     remote_topic_of,
     translate_group,
 )
-from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
+from klamm.mirror.groups.stores import CheckpointStore, EqualOffsets, MirroredOffsets, SyncStore
 from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.partition_progress import RecentAges
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
@@ -543,6 +543,8 @@ def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role
 
 
 def _syncs(stack: contextlib.ExitStack, flow: FlowSettings) -> SyncStore:
+    if flow.preserves_offsets:
+        return EqualOffsets(_connection(stack, flow, "target", "consumer"))
     if flow.syncs_topic is None:
         raise SettingsError(
             f"{flow.name}: emit.offset-syncs.enabled=false: group offsets cannot be translated without offset syncs"

@@ -114,6 +114,8 @@ def _translate(
     bounds = logs.target.get(remote)
     if bounds is None:
         return without(f"{remote[0]}-{partition} does not exist on cluster {flow.target.alias}, or has no leader")
+    if translation.downstream > bounds.end and flow.preserves_offsets:
+        return without(f"offset {committed.offset} is not mirrored yet: {remote[0]}-{partition} ends at {bounds.end}")
     if translation.downstream > bounds.end:
         return without(
             f"offset {committed.offset} would be {translation.downstream}, beyond the end {bounds.end} of "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.mirror.records.formats import Checkpoint, FormatError, OffsetSync
 from klamm.mirror.records.internal_topic import TopicGoneError
-from klamm.mirror.records.offset_translation import PartitionTranslation, RunSync, SyncPair
+from klamm.mirror.records.offset_translation import PartitionTranslation, RunSync, SyncPair, Translation
 from klamm.mirror.records.source_offsets import resume_offset
 from klamm.protocol.records import Record
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.mirror.records.internal_topic import ControlConnection
-    from klamm.mirror.records.offset_translation import Translation
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 
@@ -92,6 +91,24 @@ class SyncStore:
         """Return the translation of a source offset. None: the partition has no sync that is old enough."""
         translation = self._partitions.get((topic, partition))
         return None if translation is None else translation.translate(upstream)
+
+
+class EqualOffsets(SyncStore):
+    """Translation of a flow that keeps offsets: every source offset is the same on the target."""
+
+    def __init__(self, reader: ControlConnection) -> None:
+        super().__init__(reader, "")
+
+    def refresh(self, *, newest_only: bool = False) -> None:
+        """Do nothing: there are no offset syncs."""
+
+    def knows(self, topic: str, partition: int) -> bool:
+        """Return True."""
+        return True
+
+    def translate(self, topic: str, partition: int, upstream: int) -> Translation | None:
+        """Return the same offset."""
+        return Translation(upstream, 0)
 
 
 class CheckpointStore:

@@ -114,6 +114,29 @@ class OnSourceLoss(StrEnum):
     CONTINUE = "continue"
 
 
+class Offsets(StrEnum):
+    """Values of ``klamm.offsets``: the offsets that records get on the target."""
+
+    TRANSLATE = "translate"
+    """The target assigns offsets. Offset syncs translate those of groups."""
+    PRESERVE = "preserve"
+    """Each record gets its source offset."""
+
+
+class OffsetsBy(StrEnum):
+    """Values of ``klamm.offsets.by``: the way in which offsets are kept."""
+
+    AUTO = "auto"
+    REPLAY = "replay"
+    """Records are produced at their offsets, and gaps are filled."""
+
+
+def _offsets_by(key: str, value: str) -> OffsetsBy:
+    if value == "replica":
+        raise SettingsError(f"{key}=replica: not built yet; expected one of {', '.join(OffsetsBy)}")
+    return parse_choice(key, value, OffsetsBy)
+
+
 class TopicDeletions(StrEnum):
     """Values of ``klamm.sync.topic.deletions``: whether remote topics of deleted source topics are deleted."""
 
@@ -418,6 +441,10 @@ MAX_BYTES_PER_SECOND: Final[Setting[int | None]] = Setting(
     None,
     "Most bytes of records per second that the flow fetches, as they are stored on the source.",
 )
+OFFSETS: Final = Setting(
+    "klamm.offsets", _choice(Offsets), Offsets.TRANSLATE, "Whether records keep their offsets on the target."
+)
+OFFSETS_BY: Final = Setting("klamm.offsets.by", _offsets_by, OffsetsBy.AUTO, "Way in which offsets are kept.")
 EXACTLY_ONCE: Final = Setting("klamm.exactly.once", parse_bool, False, "Whether to copy exactly once.")
 SHARDS: Final = Setting(
     "klamm.exactly.once.shards",

@@ -12,12 +12,15 @@ from klamm.mirror.settings.definitions import (
     BOUNDARY_MS,
     CONNECTOR_SUPPORT,
     EXACTLY_ONCE,
+    OFFSETS,
+    OFFSETS_BY,
     SHARDS,
     WORKER_GROUP,
     WORKER_SUPPORT,
     Boundary,
     ConnectorSupport,
     IsolationLevel,
+    Offsets,
     WorkerSupport,
 )
 from klamm.properties import SettingsError, parse_int
@@ -51,34 +54,51 @@ class Delivery:
     exactly_once: ExactlyOnce | None
     """Transaction settings. None: at least once."""
     isolation_level: IsolationLevel
+    id_prefix: str
+    """Prefix of the flow's transactional ids."""
+    preserves_offsets: bool = False
+    """Whether records keep their offsets. They are then written once without transactions."""
     warnings: tuple[str, ...] = ()
 
 
 def parse_delivery(
     reader: KeyReader, source_alias: str, consumer: ClientProperties, producer: ClientProperties
 ) -> Delivery:
-    """Read MirrorMaker's keys (KIP-618) and ``klamm.exactly.once``, which replaces all of them.
+    """Read MirrorMaker's keys (KIP-618), and ``klamm.exactly.once`` and ``klamm.offsets``, which replace all of them.
 
     Raises:
-        SettingsError: A value is wrong, or exactly once is required of a flow that reads uncommitted records.
+        SettingsError: A value is wrong, or exactly once or equal offsets are required of a flow that reads uncommitted
+            records.
     """
     configured = consumer.get("isolation.level")
     isolation_key = consumer.origins.get("isolation.level", f"{source_alias}.consumer.isolation.level")
     isolation = IsolationLevel.READ_UNCOMMITTED
     if configured is not None:
         isolation = definitions.parse_choice(isolation_key, configured.strip(), IsolationLevel)
+    preserves = reader.get(OFFSETS) is Offsets.PRESERVE
+    reader.get(OFFSETS_BY)  # also without preserve, so that wrong values are always reported
     own = reader.get(EXACTLY_ONCE)
     support = reader.get(WORKER_SUPPORT)
     required = reader.get(CONNECTOR_SUPPORT) is ConnectorSupport.REQUIRED
     if own and configured is None:
         isolation = IsolationLevel.READ_COMMITTED
-    _check(own=own, required=required, support=support, isolation=isolation, isolation_key=isolation_key)
+    if not preserves:
+        _check(own=own, required=required, support=support, isolation=isolation, isolation_key=isolation_key)
     exactly_once = _exactly_once(
         reader, source_alias, producer
     )  # also if exactly once is off, so that wrong values are always reported
+    prefix = exactly_once.id_prefix
+    if preserves:
+        _check_preserve(own=own, isolation=isolation if configured is not None else None, isolation_key=isolation_key)
+        return Delivery(
+            exactly_once=None,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            id_prefix=prefix,
+            preserves_offsets=True,
+        )
     if isolation is IsolationLevel.READ_COMMITTED and (own or support is WorkerSupport.ENABLED):
         _check_times(exactly_once)
-        return Delivery(exactly_once=exactly_once, isolation_level=isolation)
+        return Delivery(exactly_once=exactly_once, isolation_level=isolation, id_prefix=prefix)
     warnings = []
     if support is WorkerSupport.ENABLED:
         warnings.append(
@@ -87,7 +107,20 @@ def parse_delivery(
         )
     elif support is WorkerSupport.PREPARING:
         warnings.append(f"{WORKER_SUPPORT.key}=preparing: delivery is at least once until it is enabled")
-    return Delivery(exactly_once=None, isolation_level=isolation, warnings=tuple(warnings))
+    return Delivery(exactly_once=None, isolation_level=isolation, id_prefix=prefix, warnings=tuple(warnings))
+
+
+def _check_preserve(*, own: bool, isolation: IsolationLevel | None, isolation_key: str) -> None:
+    demand = f"{OFFSETS.key}={Offsets.PRESERVE}"
+    if own:
+        raise SettingsError(
+            f"{EXACTLY_ONCE.key}=true with {demand}: expected {EXACTLY_ONCE.key}=false; records that keep their "
+            "offsets are written exactly once without transactions"
+        )
+    if isolation is IsolationLevel.READ_UNCOMMITTED:
+        raise SettingsError(
+            f"{isolation_key}={isolation} with {demand}: expected read_committed; offsets of aborted records are filled"
+        )
 
 
 def _check(*, own: bool, required: bool, support: WorkerSupport, isolation: IsolationLevel, isolation_key: str) -> None:

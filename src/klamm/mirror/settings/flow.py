@@ -7,7 +7,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror import filters, naming
-from klamm.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
+from klamm.mirror.filters import (
+    DefaultConfigPropertyFilter,
+    DefaultTopicFilter,
+    EqualOffsetsConfigFilter,
+    TopicSelection,
+)
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import ClientProperties, of_flow
 from klamm.mirror.settings.definitions import (
@@ -27,6 +32,7 @@ from klamm.mirror.settings.key_reader import (
     aliases_in_names,
     own_class,
 )
+from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +113,10 @@ class FlowSettings:
     """Transaction settings. None: at least once."""
     on_source_loss: OnSourceLoss
     """``klamm.on.source.loss``, a klamm extension."""
+    preserves_offsets: bool = False
+    """Whether records keep their offsets (``klamm.offsets=preserve``, a klamm extension)."""
+    transactional_id_prefix: str = ""
+    """Prefix of the flow's transactional ids."""
     max_bytes_per_second: int | None = None
     """``klamm.max.bytes.per.second``, a klamm extension. None: no limit. ``LiveKeys`` has later values."""
     auto_offset_reset: OffsetReset = OffsetReset.EARLIEST
@@ -165,14 +175,25 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     policy = _policy(reader, source_alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
     syncs_topic = _syncs_topic(reader, policy, source_alias, target_alias)
+    config_filter = _config_filter(reader)
+    if delivery.preserves_offsets:
+        syncs_topic, config_filter = None, EqualOffsetsConfigFilter(config_filter)
     source_offsets_topic, worker_offsets_topic = _source_offsets_topics(reader, source.alias)
     groups, warnings = parse_groups(
-        reader, checkpoints_topic=policy.checkpoints_topic(source_alias), has_syncs=syncs_topic is not None
+        reader,
+        checkpoints_topic=policy.checkpoints_topic(source_alias),
+        has_syncs=syncs_topic is not None or delivery.preserves_offsets,
     )
     sync_configs, sync_configs_interval = reader.repetition(definitions.SYNC_TOPIC_CONFIGS)
     sync_acls, sync_acls_interval = reader.repetition(definitions.SYNC_TOPIC_ACLS)
     refresh_topics, refresh_topics_interval = reader.repetition(definitions.REFRESH_TOPICS)
     auto_offset_reset, reset_duration = _offset_reset(consumer)
+    if delivery.preserves_offsets and auto_offset_reset is not OffsetReset.EARLIEST:
+        key = consumer.origins["auto.offset.reset"]
+        raise SettingsError(
+            f"{key}={auto_offset_reset} with {definitions.OFFSETS.key}=preserve: expected earliest; a partition that "
+            "keeps its offsets is mirrored from its log start"
+        )
     return FlowSettings(
         source=source,
         target=target,
@@ -185,7 +206,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
             target_alias=target_alias,
             heartbeats_replication_enabled=reader.get(definitions.HEARTBEATS_REPLICATION),
         ),
-        config_filter=_config_filter(reader),
+        config_filter=config_filter,
         use_incremental_alter_configs=reader.get(definitions.USE_INCREMENTAL_ALTER_CONFIGS),
         sync_topic_configs_enabled=sync_configs,
         sync_topic_configs_interval=sync_configs_interval,
@@ -208,6 +229,8 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.get(definitions.ON_SOURCE_LOSS),
+        preserves_offsets=delivery.preserves_offsets,
+        transactional_id_prefix=delivery.id_prefix,
         max_bytes_per_second=reader.get(definitions.MAX_BYTES_PER_SECOND),
         auto_offset_reset=auto_offset_reset,
         reset_duration=reset_duration,

@@ -23,6 +23,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.records.source_offsets import shard_of
+from klamm.mirror.replay.identity import ReplaySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,6 +159,8 @@ def _settings(plain: Mapping[str, Any]) -> CopySettings:
         values["syncs"] = SyncSettings(**{**syncs, "connection": _connection(syncs["connection"])})
     if values["transactions"] is not None:
         values["transactions"] = ShardSettings(**values["transactions"])
+    if values["replay"] is not None:
+        values["replay"] = ReplaySettings(**values["replay"])
     values["fetch_limits"] = FetchLimits(*values["fetch_limits"])
     return CopySettings(**values)
 

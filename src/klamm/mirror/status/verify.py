@@ -19,6 +19,8 @@ These differences are expected:
   offset 0.
 - A restarted mirror may copy heartbeats again, so surplus heartbeats are ignored.
 
+With ``klamm.offsets=preserve`` a record is equal only at the same offset.
+
 Records are compared in bounded memory. Both sides are read once, in log order. While both first records are equal, they
 are counted and dropped. When they differ, each side is searched for the first record of the other, at most
 ``MAX_LOOK_AHEAD`` records ahead:
@@ -324,9 +326,10 @@ class _Sides:
             elif not read_records:
                 yield verdict.problem("")
             else:
+                with_offsets = self.flow.preserves_offsets
                 findings = compare(
-                    _fingerprints(self.source, topic, partition, (first, end)),
-                    _fingerprints(self.target, *remote, there),
+                    _fingerprints(self.source, topic, partition, (first, end), with_offsets=with_offsets),
+                    _fingerprints(self.target, *remote, there, with_offsets=with_offsets),
                     mirrored_to=last + 1,
                 )
                 yield verdict.found(findings, first, there[0])
@@ -373,18 +376,22 @@ class _Verdict:
         return self.problem("; ".join(parts), findings)
 
 
-def _fingerprints(reader: TopicReader, topic: str, partition: int, bounds: tuple[int, int]) -> Iterator[Fingerprint]:
+def _fingerprints(
+    reader: TopicReader, topic: str, partition: int, bounds: tuple[int, int], *, with_offsets: bool
+) -> Iterator[Fingerprint]:
     wanted = OffsetRange(topic=topic, partition=partition, start=bounds[0], end=bounds[1])
     for batches in reader.read(wanted):
         for batch in batches:
             for record in decode_records(batch):
                 if wanted.start <= record.offset < wanted.end:
-                    yield Fingerprint(record.offset, _digest(record))
+                    yield Fingerprint(record.offset, _digest(record, with_offset=with_offsets))
 
 
-def _digest(record: Record) -> bytes:
-    """Return a checksum of everything that a mirror preserves: key, value, headers and timestamp."""
+def _digest(record: Record, *, with_offset: bool) -> bytes:
+    """Return a checksum of everything that a mirror preserves: key, value, headers, timestamp, perhaps the offset."""
     digest = hashlib.blake2b(record.timestamp.to_bytes(8, "big", signed=True), digest_size=_DIGEST_BYTES)
+    if with_offset:
+        digest.update(record.offset.to_bytes(8, "big"))
     for content in (record.key, record.value, *(part for header in record.headers for part in header)):
         data = content.encode() if isinstance(content, str) else content
         digest.update((_NONE if data is None else len(data)).to_bytes(4, "big"))

@@ -26,6 +26,7 @@ from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.records.worker_offsets import mirrored_topics
+from klamm.mirror.replay.obstacles import obstacles, summary
 from klamm.mirror.settings.definitions import TOPIC_DELETIONS, SyncsLocation, TopicDeletions
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
 from klamm.mirror.topics.deletions import plan_deletions
@@ -72,6 +73,8 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
         else:
             changes = sum(not line.startswith(NO_CHANGE) for line in lines)
             out.write(f"{flow.name}: {changes} change{'s' * (changes != 1)}\n")
+            if flow.preserves_offsets:
+                out.write("".join(f"  {line}\n" for line in summary(flow)))
             out.write("".join(f"  {line}\n" for line in lines))
             if any(line.startswith(NO_CHANGE) and _REJECTED in line for line in lines):
                 code = _FAILED
@@ -147,7 +150,26 @@ def plan_flow(
         "another mirror use it for another cluster?"
         for name in doubled_aliases(flow, selected)
     ]
+    lines += _offset_obstacles(flow, selected, target, there)
     return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.rejected
+
+
+def _offset_obstacles(
+    flow: FlowSettings, selected: Mapping[str, int], target: AdminClient, there: Collection[str]
+) -> list[str]:
+    """Return lines for what keeps records from getting their source offsets (``klamm.offsets=preserve``)."""
+    if not flow.preserves_offsets:
+        return []
+    remote = [name for name in map(flow.remote_topic, selected) if name in there]
+    configs = {
+        name: entries
+        for name, entries in topic_configs(target, remote).items()
+        if not isinstance(entries, KafkaApiError)
+    }
+    return [
+        f"{NO_CHANGE} {f'topic {name}' if name else flow.name}: keeping offsets {_REJECTED}{reason}"
+        for name, reason in obstacles(flow, selected, configs).items()
+    ]
 
 
 def _deletions(flow: FlowSettings, source: AdminClient, here: Collection[str], there: Collection[str]) -> list[str]:

@@ -1,0 +1,104 @@
+"""Check of the target of a flow that keeps offsets, for ``klamm mirror --plan``. Nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.internal_topic import log_bounds
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.settings import copy_settings
+from klamm.mirror.replay.target_log import foreign_offset
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.types import CoordinatorType
+from klamm.security.acls import AclOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.admin import ConfigEntry
+    from klamm.mirror.replay.identity import ReplaySettings
+    from klamm.mirror.settings.flow import FlowSettings
+
+_TIMEOUT_S: Final = 10.0
+_WANTED_CONFIGS: Final = {
+    "message.timestamp.type": ("CreateTime", "its records would get other timestamps"),
+    "compression.type": ("producer", "the target would compress each batch again"),
+}
+"""Value that a remote topic needs for a config, and what happens otherwise."""
+
+
+def summary(flow: FlowSettings) -> list[str]:
+    """Return lines that name the way in which offsets are kept, and the rights it needs on the target."""
+    alias, prefix = flow.target.alias, flow.transactional_id_prefix
+    return [
+        "offsets are kept by replay: records are produced at their source offsets, and gaps are filled with markers",
+        f"rights on cluster {alias}: ALTER on the cluster; DESCRIBE and WRITE on transactional ids {prefix}-*; on "
+        "remote topics also READ, and DELETE if the beginning of a source topic was purged",
+    ]
+
+
+def obstacles(
+    flow: FlowSettings, selected: Mapping[str, int], configs: Mapping[str, Mapping[str, ConfigEntry]]
+) -> dict[str, str]:
+    """Return why offsets cannot be kept, by remote topic. The key is empty for a reason that concerns all topics.
+
+    Args:
+        flow: Settings of the flow.
+        selected: Partition counts of the mirrored source topics.
+        configs: Configs of the remote topics that exist and can be described.
+
+    Raises:
+        ConnectionLostError: The target is unavailable.
+    """
+    settings = copy_settings(flow)
+    if (replay := settings.replay) is None:
+        return {}
+    found: dict[str, str] = {}
+    connection = ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan")
+    with contextlib.closing(Cluster(connection, BufferPool(max_free_bytes=0))) as cluster:
+        if not _may_alter_cluster(cluster, replay):
+            found[""] = "the principal lacks ALTER on the cluster, which markers in gaps need"
+        for topic in selected:
+            remote = flow.remote_topic(topic)
+            cluster.refresh([remote])
+            if (reason := _config_obstacle(configs.get(remote, {}))) or (
+                remote in cluster.topics and (reason := _foreign(cluster, replay, topic, remote))
+            ):
+                found[remote] = reason
+    return found
+
+
+def _may_alter_cluster(cluster: Cluster, replay: ReplaySettings) -> bool:
+    node = cluster.coordinator(f"{replay.id_prefix}-plan", CoordinatorType.TRANSACTION)
+    cluster.refresh([])
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = cluster.connection(node).call(request, DescribeClusterResponse, timeout_s=_TIMEOUT_S)
+    return bool(response.cluster_authorized_operations & 1 << AclOperation.ALTER)
+
+
+def _config_obstacle(entries: Mapping[str, ConfigEntry]) -> str:
+    for name, (wanted, effect) in _WANTED_CONFIGS.items():
+        entry = entries.get(name)
+        if entry is not None and entry.value != wanted:
+            return f"{name}={entry.value}: expected {wanted}; {effect}"
+    return ""
+
+
+def _foreign(cluster: Cluster, replay: ReplaySettings, topic: str, remote: str) -> str:
+    for (_, partition), offsets in log_bounds(cluster, remote).items():
+        producer_id = replay.producer_id(PartitionId(topic, partition, remote))
+        try:
+            offset = foreign_offset(cluster, (remote, partition), offsets, producer_id)
+        except ConnectionLostError as error:
+            return str(error)
+        if offset is not None:
+            return (
+                f"offset {offset} of partition {partition} was written by another producer. Delete the topic, or "
+                "choose another name for remote topics"
+            )
+    return ""

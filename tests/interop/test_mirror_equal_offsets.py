@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from io import StringIO
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
 
+from klamm.admin import AdminClient
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.plan_output import print_plan
+from klamm.properties import parse_properties
 from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.copiers import copy_all, is_done, run_until
-from tests.support.equal_offsets import EqualFlow, LateWrite, copy_until_kept
-from tests.support.mirror import delete_records
+from tests.support.equal_offsets import EqualFlow, LateWrite, contents, copy_until_kept
+from tests.support.mirror import create_topic, delete_records, properties
+from tests.support.processes import wait_until
 from tests.support.transactional_clients import Confluent
 from tests.support.wire import WireClient
 
@@ -170,7 +177,7 @@ def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
         run_until(newer, lambda: all(map(is_done, newer.progress())))
         produce(address, flow.topic, 110, 10)
         run_until(older, lambda: older.progress()[0].state is CopyState.STOPPED)
-        run_until(newer, lambda: all(map(is_done, newer.progress())))
+        run_until(newer, lambda: newer.progress()[0].next_offset == 52)
     finally:
         older.close()
         newer.close()
@@ -212,3 +219,71 @@ def test_purged_beginning_of_a_compacted_topic_is_deleted_on_the_target(address:
     flow.copy()
 
     assert list(flow.assert_equal()) == list(range(299_990, 300_000))
+
+
+def test_gaps_of_compaction_are_kept(address: str) -> None:
+    configs = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
+    flow = EqualFlow(address, address, source_configs=configs, target_configs={"cleanup.policy": "compact"})
+    with WireClient(address) as client:
+        for at, keys in enumerate([b"abcdefgh", b"bdf", b"hx", b"y", b"z"]):
+            # Records so much newer end the segment before them, which is then compacted.
+            timestamp = YEAR_2013 + at // 2 * 10_000
+            batch = [
+                Record(key=b"%c" % key, value=b"%d" % at, timestamp=timestamp, offset=number)
+                for number, key in enumerate(keys)
+            ]
+            client.produce(flow.topic, 0, encode_batch(batch, codec=Codec.LZ4))
+    wait_until(lambda: len(contents(address, flow.topic, "read_committed")) < 12, timeout_s=60, what="compaction")
+
+    flow.copy()
+
+    assert 1 not in flow.assert_equal()
+
+
+def test_remote_topic_with_log_append_time_stops_the_partition(address: str) -> None:
+    flow = EqualFlow(address, address, target_configs={"message.timestamp.type": "LogAppendTime"})
+    produce(address, flow.topic, 0, 5)
+
+    row = flow.copy()
+
+    assert row.state is CopyState.STOPPED
+    assert "message.timestamp.type=LogAppendTime" in row.reason
+    assert contents(address, flow.remote_topic, "read_committed") == {}
+
+
+def test_source_that_is_shorter_than_the_target_stops_the_partition(address: str) -> None:
+    flow = EqualFlow(address, address)
+    produce(address, flow.topic, 0, 10)
+    flow.copy()
+    with AdminClient(address) as admin:
+        admin.delete_topics([flow.topic]).all().result(30)
+    create_topic(address, flow.topic, 1, {"retention.ms": "-1"})
+    produce(address, flow.topic, 100, 20)
+
+    row = flow.copy()
+
+    assert row.state is CopyState.STOPPED
+    assert f"{flow.topic} was deleted and created again on the source" in row.reason
+
+
+def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
+    flow, stray = EqualFlow(address, address), EqualFlow(address, address)
+    producer = Producer({"bootstrap.servers": address})
+    alias = f"S{uuid4().hex[:6]}"
+    create_topic(address, f"{alias}.{flow.topic}", 1, {"compression.type": "gzip"})
+    producer.produce(f"{alias}.{stray.topic}", b"stray", partition=0)
+    assert producer.flush(30) == 0
+    file = properties(
+        address, address, "klamm.offsets = preserve\n", topics=f"{flow.topic}, {stray.topic}", alias=alias
+    )
+    out = StringIO()
+
+    code = print_plan(parse_settings(parse_properties(file)), out)
+
+    assert code == 1
+    assert "offsets are kept by replay" in out.getvalue()
+    assert f"! topic {alias}.{flow.topic}: keeping offsets would be rejected: compression.type=gzip" in out.getvalue()
+    assert (
+        f"! topic {alias}.{stray.topic}: keeping offsets would be rejected: offset 0 of partition 0 was written by "
+        "another producer" in out.getvalue()
+    )

@@ -29,7 +29,13 @@ from klamm.mirror.copy.partition import PartitionCopy
 from klamm.mirror.copy.start import Start
 from klamm.mirror.replay.identity import MAX_EPOCH, ReplaySettings
 from klamm.mirror.replay.partition import ReplayCopy
-from klamm.mirror.replay.target_log import ProducerState, differing_offset, foreign_offset, producer_state
+from klamm.mirror.replay.target_log import (
+    NextSequence,
+    differing_offset,
+    foreign_offset,
+    producer_state,
+    topics_with_log_append_time,
+)
 from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
@@ -96,6 +102,8 @@ class ReplayStart(Start):
         super().__init__(settings, source, target, store)
         self._replay = replay
         self._incarnations = incarnations
+        self._log_append_time: frozenset[str] = frozenset()
+        """Remote topics whose broker replaces timestamps."""
 
     def copies(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
         """Return the copies of all partitions that can start. Some of them may be STOPPED.
@@ -109,6 +117,9 @@ class ReplayStart(Start):
         if not ready:
             return []
         stored = self._read_source_offsets()
+        remote = sorted({partition_id.remote_topic for partition_id in ready})
+        via = (ready[0].remote_topic, ready[0].partition)
+        self._log_append_time = topics_with_log_append_time(self._target, remote, via)
         copies: list[PartitionCopy] = []
         opened: list[ReplayCopy] = []
         for partition_id in ready:
@@ -128,6 +139,11 @@ class ReplayStart(Start):
         The log end is read after the incarnation is raised, so that any writer that comes later is newer than this one.
         """
         key, remote = partition_id[:2], (partition_id.remote_topic, partition_id.partition)
+        if remote[0] in self._log_append_time:
+            raise _StoppedError(
+                f"message.timestamp.type=LogAppendTime of {remote[0]}: expected CreateTime; the target would replace "
+                "the timestamps of the records. Change the config and restart the mirror"
+            )
         incarnation = self._incarnations.of(partition_id)
         stamp = incarnation.stamp
         is_unproven = stamp is None or incarnation.is_in_doubt
@@ -136,7 +152,7 @@ class ReplayStart(Start):
         producer_id = self._replay.producer_id(partition_id)
         target = self._bounds(self._target, remote)
         source = self._bounds(self._source, key)
-        state = producer_state(self._target, remote, producer_id) or ProducerState(0, 0)
+        state = producer_state(self._target, remote, producer_id) or NextSequence(0, 0)
         if state.producer_epoch > stamp.producer_epoch and not is_unproven:
             raise _StoppedError(NEWER_MIRROR)
         while is_unproven and state.producer_epoch >= stamp.producer_epoch:

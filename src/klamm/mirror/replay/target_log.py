@@ -10,6 +10,7 @@ from klamm.kafka_client.errors import ConnectionLostError, raise_for_code
 from klamm.kafka_client.internal_topic import read_partition
 from klamm.protocol.errors import ErrorCode, PolicyViolationError, error_name
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
@@ -18,6 +19,8 @@ from klamm.protocol.messages.incremental_alter_configs import (
 from klamm.protocol.records import iter_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.protocol.types import PartitionTuple
@@ -30,9 +33,10 @@ _TAIL_OFFSETS: Final = 500
 _TOPIC: Final = 2
 _SET: Final = 0
 _CLEANUP_POLICY: Final = "cleanup.policy"
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 
-class ProducerState(NamedTuple):
+class NextSequence(NamedTuple):
     """State of a producer in the log of a partition."""
 
     producer_epoch: int
@@ -51,7 +55,7 @@ def leader_of(cluster: Cluster, partition: PartitionTuple) -> Connection:
     return cluster.connection(leader)
 
 
-def producer_state(cluster: Cluster, partition: PartitionTuple, producer_id: int) -> ProducerState | None:
+def producer_state(cluster: Cluster, partition: PartitionTuple, producer_id: int) -> NextSequence | None:
     """Return the state of a producer in a partition. None: the broker has none.
 
     Raises:
@@ -67,7 +71,7 @@ def producer_state(cluster: Cluster, partition: PartitionTuple, producer_id: int
         raise ConnectionLostError(f"DescribeProducers of {topic}-{number}: {error_name(answer.error_code)}")
     for state in answer.active_producers:
         if state.producer_id == producer_id:
-            return ProducerState(state.producer_epoch, (state.last_sequence + 1) & 0x7FFFFFFF)
+            return NextSequence(state.producer_epoch, (state.last_sequence + 1) & 0x7FFFFFFF)
     return None
 
 
@@ -133,6 +137,33 @@ def _contents(cluster: Cluster, partition: PartitionTuple, offsets: range) -> di
         for record in records
         if record.offset in offsets
     }
+
+
+def topics_with_log_append_time(cluster: Cluster, topics: Sequence[str], via: PartitionTuple) -> frozenset[str]:
+    """Return the topics whose broker replaces timestamps. Topics whose configs the principal may not see are left out.
+
+    Args:
+        cluster: Target cluster.
+        topics: Remote topics.
+        via: Partition whose leader is asked.
+
+    Raises:
+        ConnectionLostError: The leader does not respond.
+    """
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC, resource_name=topic, configuration_keys=[_TIMESTAMP_TYPE]
+        )
+        for topic in topics
+    ]
+    request = DescribeConfigsRequest(resources=resources)
+    response = leader_of(cluster, via).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
+    return frozenset(
+        result.resource_name
+        for result in response.results
+        for config in result.configs
+        if config.name == _TIMESTAMP_TYPE and config.value == "LogAppendTime"
+    )
 
 
 def delete_before(cluster: Cluster, partition: PartitionTuple, offset: int) -> None:

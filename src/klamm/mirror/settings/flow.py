@@ -174,26 +174,18 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     source_alias, target_alias = aliases_in_names(reader, source.alias, target.alias)
     policy = _policy(reader, source_alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
-    syncs_topic = _syncs_topic(reader, policy, source_alias, target_alias)
-    config_filter = _config_filter(reader)
-    if delivery.preserves_offsets:
-        syncs_topic, config_filter = None, EqualOffsetsConfigFilter(config_filter)
+    preserves = delivery.preserves_offsets
+    syncs_topic = None if preserves else _syncs_topic(reader, policy, source_alias, target_alias)
     source_offsets_topic, worker_offsets_topic = _source_offsets_topics(reader, source.alias)
     groups, warnings = parse_groups(
         reader,
         checkpoints_topic=policy.checkpoints_topic(source_alias),
-        has_syncs=syncs_topic is not None or delivery.preserves_offsets,
+        has_syncs=syncs_topic is not None or preserves,
     )
     sync_configs, sync_configs_interval = reader.repetition(definitions.SYNC_TOPIC_CONFIGS)
     sync_acls, sync_acls_interval = reader.repetition(definitions.SYNC_TOPIC_ACLS)
     refresh_topics, refresh_topics_interval = reader.repetition(definitions.REFRESH_TOPICS)
-    auto_offset_reset, reset_duration = _offset_reset(consumer)
-    if delivery.preserves_offsets and auto_offset_reset is not OffsetReset.EARLIEST:
-        key = consumer.origins["auto.offset.reset"]
-        raise SettingsError(
-            f"{key}={auto_offset_reset} with {definitions.OFFSETS.key}=preserve: expected earliest; a partition that "
-            "keeps its offsets is mirrored from its log start"
-        )
+    auto_offset_reset, reset_duration = _offset_reset(consumer, preserves_offsets=preserves)
     return FlowSettings(
         source=source,
         target=target,
@@ -206,7 +198,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
             target_alias=target_alias,
             heartbeats_replication_enabled=reader.get(definitions.HEARTBEATS_REPLICATION),
         ),
-        config_filter=config_filter,
+        config_filter=EqualOffsetsConfigFilter(_config_filter(reader)) if preserves else _config_filter(reader),
         use_incremental_alter_configs=reader.get(definitions.USE_INCREMENTAL_ALTER_CONFIGS),
         sync_topic_configs_enabled=sync_configs,
         sync_topic_configs_interval=sync_configs_interval,
@@ -229,7 +221,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         isolation_level=delivery.isolation_level,
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.get(definitions.ON_SOURCE_LOSS),
-        preserves_offsets=delivery.preserves_offsets,
+        preserves_offsets=preserves,
         transactional_id_prefix=delivery.id_prefix,
         max_bytes_per_second=reader.get(definitions.MAX_BYTES_PER_SECOND),
         auto_offset_reset=auto_offset_reset,
@@ -273,12 +265,18 @@ def _syncs_topic(reader: KeyReader, policy: ReplicationPolicy, source: str, targ
     return policy.offset_syncs_topic(target if _syncs_location(reader) is SyncsLocation.SOURCE else source)
 
 
-def _offset_reset(consumer: ClientProperties) -> tuple[OffsetReset, timedelta]:
+def _offset_reset(consumer: ClientProperties, *, preserves_offsets: bool) -> tuple[OffsetReset, timedelta]:
     key = "auto.offset.reset"
     value = consumer.get(key)
     if value is None:
         return OffsetReset.EARLIEST, timedelta()
-    return definitions.parse_offset_reset(consumer.origins[key], value.strip())
+    reset, duration = definitions.parse_offset_reset(consumer.origins[key], value.strip())
+    if preserves_offsets and reset is not OffsetReset.EARLIEST:
+        raise SettingsError(
+            f"{consumer.origins[key]}={reset} with {definitions.OFFSETS.key}=preserve: expected earliest; a partition "
+            "that keeps its offsets is mirrored from its log start"
+        )
+    return reset, duration
 
 
 def _source_offsets_interval(reader: KeyReader) -> timedelta:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from io import StringIO
 from uuid import uuid4
 
@@ -287,3 +288,34 @@ def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
         f"! topic {alias}.{stray.topic}: keeping offsets would be rejected: offset 0 of partition 0 was written by "
         "another producer" in out.getvalue()
     )
+
+
+def test_deleted_remote_topic_is_mirrored_again_from_the_log_start(address: str) -> None:
+    flow = EqualFlow(address, address)
+    produce(address, flow.topic, 0, 100)
+    flow.copy()
+    delete_records(address, flow.topic, 0, before=60)
+    with AdminClient(address) as admin:
+        admin.delete_topics([flow.remote_topic]).all().result(30)
+    create_topic(address, flow.remote_topic, 1, {"retention.ms": "-1"})
+
+    flow.copy()
+
+    assert list(flow.assert_equal()) == list(range(60, 100))
+
+
+def test_records_purged_before_they_were_mirrored_stop_the_partition(address: str) -> None:
+    flow = EqualFlow(address, address)
+    produce(address, flow.topic, 0, 10)
+    flow.copy()
+    produce(address, flow.topic, 10, 10)
+    delete_records(address, flow.topic, 0, before=15)
+
+    row = flow.copy()
+
+    assert row.state is CopyState.STOPPED
+    assert "offset 10 is no longer available" in row.reason
+    (row,) = copy_all(replace(flow.settings(), continue_after_loss=True), flow.partition)
+    assert row.next_offset == 20
+    there = contents(address, flow.remote_topic, "read_uncommitted")
+    assert sorted(there) == [*range(10), *range(15, 20)]

@@ -5,7 +5,8 @@ Target partition                                Start
 ==============================================  ======================================================================
 empty                                           Offset 0. If the source begins later, fillers up to its log start are
                                                 written first and then deleted, so that both logs start there.
-only fillers so far (no stored source offset)   The fillers are continued.
+only fillers so far (no stored source offset,   The fillers are continued.
+or the remote topic was created again)
 records of this flow, equal to the source's     Its log end.
 a record of another producer, or one that       STOPPED, with the offset.
 differs from the source's at the same offset
@@ -27,6 +28,7 @@ from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import read_partition
 from klamm.mirror.copy.partition import PartitionCopy
 from klamm.mirror.copy.start import Start
+from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replay.identity import MAX_EPOCH, ReplaySettings
 from klamm.mirror.replay.partition import ReplayCopy
 from klamm.mirror.replay.target_log import (
@@ -175,7 +177,7 @@ class ReplayStart(Start):
             max_bytes=incarnation.max_bytes,
         )
         copy.is_first_of_topic = key not in stored.topic_ids or not target.stop
-        if key not in stored.offsets and target.start < source.start and target.stop <= source.start:
+        if _needs_fillers(source, target, stored.offsets.get(key)):
             copy.begin_with_fillers(source.start, self._first_timestamp(key, source))
         return copy
 
@@ -237,3 +239,20 @@ class ReplayStart(Start):
             if records:
                 return records[0].timestamp
         return wall_clock_ms()
+
+
+def _needs_fillers(source: range, target: range, last_mirrored: int | None) -> bool:
+    """Return whether the beginning of the target is to be filled up to the log start of the source.
+
+    If records were mirrored up to the end of the target, and the source has purged the records after them since,
+    records are lost. That is decided when they are fetched.
+
+    Args:
+        source: Offsets of the source partition.
+        target: Offsets of the remote partition.
+        last_mirrored: Stored source offset. None: nothing was mirrored yet.
+    """
+    if target.start >= source.start or target.stop > source.start:
+        return False
+    # A remote topic that is shorter than what was mirrored was deleted and created again.
+    return last_mirrored is None or resume_offset(last_mirrored) > target.stop

@@ -325,9 +325,10 @@ class FlowControl:
         copied = {remote_name: count for _, remote_name, count in self._assignment}
         for name, rejected in outcomes.items():
             if rejected is None and name in copied:
+                again = "" if self._settings.preserves_offsets else " not"
                 logger.warning(
-                    "%s: topic %s was gone on cluster %s and is created again: records mirrored to it before are not "
-                    "mirrored again", self._settings.name, name, alias,
+                    "%s: topic %s was gone on cluster %s and is created again: records mirrored to it before are%s "
+                    "mirrored again", self._settings.name, name, alias, again,
                 )  # fmt: skip
             elif rejected is None:
                 logger.info("%s: created topic %s", self._settings.name, name)

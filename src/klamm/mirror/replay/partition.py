@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing, SkippedOffsets
 
 _MAX_FILLER_BATCHES: Final = 5
-_MAX_MARKERS: Final = 1_000
+_MAX_MARKERS: Final = 10_000
 """Most markers in one request."""
 
 

@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from klamm.admin import AdminClient
-from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replay.copier import new_copier
+from klamm.mirror.replay.obstacles import obstacles
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import parse_properties
@@ -170,8 +171,8 @@ def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: 
 
 def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
     flow = flow_with_holes(address)
-    older = Copier(flow.settings(), [flow.partition])
-    newer = Copier(flow.settings(), [flow.partition])
+    older = new_copier(flow.settings(), [flow.partition])
+    newer = new_copier(flow.settings(), [flow.partition])
     try:
         run_until(older, lambda: all(map(is_done, older.progress())))
         produce(address, flow.topic, 100, 10)
@@ -279,7 +280,7 @@ def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
     )
     out = StringIO()
 
-    code = print_plan(parse_settings(parse_properties(file)), out)
+    code = print_plan(parse_settings(parse_properties(file)), out, obstacles=obstacles)
 
     assert code == 1
     assert "offsets are kept by replay" in out.getvalue()

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
-from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replay.copier import new_copier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from klamm.mirror.copy.copier import Copier
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.progress.partition_progress import PartitionProgress
 
@@ -72,7 +73,7 @@ def run_until(copier: Copier, condition: Callable[[], bool], *, timeout_s: float
 
 def copy_all(settings: CopySettings, *partitions: PartitionId, timeout_s: float = 60.0) -> list[PartitionProgress]:
     """Copy partitions with one copier until each is complete or stopped, and return their progress."""
-    copier = Copier(settings, partitions)
+    copier = new_copier(settings, partitions)
     try:
         run_until(copier, lambda: all(map(is_done, copier.progress())), timeout_s=timeout_s)
         return list(copier.progress())

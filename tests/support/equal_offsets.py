@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.equal_offsets import ReplaySettings
 from klamm.mirror.copy.partition import PartitionId
-from klamm.mirror.replay.identity import ReplaySettings
+from klamm.mirror.replay.copier import new_copier
 from tests.support.copiers import copy_all, copy_settings, is_done
 from tests.support.frame_proxy import FrameProxy, RecordedRequest
 from tests.support.mirror import create_topic
@@ -167,7 +167,7 @@ class DiedError(Exception):
 
 def copy_until_kept(flow: EqualFlow, target: LateWrite) -> bool:
     """Copy until a write is kept back and end the copier at once. Return whether a write was kept."""
-    copier = Copier(flow.settings(target=target.bootstrap_servers), [flow.partition])
+    copier = new_copier(flow.settings(target=target.bootstrap_servers), [flow.partition])
 
     def should_end() -> bool:
         if target.kept is not None:

@@ -79,7 +79,9 @@ def run(
         settings.check_clients()
         settings.log_notes(logger)
         if plan:
-            return print_plan(settings, sys.stdout)
+            from klamm.mirror.replay.obstacles import obstacles  # noqa: PLC0415 - the data path is loaded on demand
+
+            return print_plan(settings, sys.stdout, obstacles=obstacles)
         live_keys = LiveKeys(properties_path, overrides)
         return _mirror(settings, live_keys, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
     except SettingsError as error:

@@ -49,8 +49,6 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
-from klamm.mirror.replay.producer import ReplayProducer
-from klamm.mirror.replay.start import Incarnations, ReplayStart
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.retries import Backoff
 
@@ -60,7 +58,6 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.settings import CopySettings
-    from klamm.mirror.replay.partition import ReplayCopy
 
 logger = logging.getLogger(__name__)
 
@@ -127,8 +124,6 @@ class Copier:
         self._lost_backoff = Backoff(_FIRST_BACKOFF_S, _LAST_BACKOFF_S)
         self._not_before = 0.0
         self._source_offsets_due = 0.0
-        self._incarnations = Incarnations()
-        """Writers of the partitions, if the flow keeps offsets."""
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
         self._start_due = 0.0
@@ -167,16 +162,6 @@ class Copier:
 
     def _new_producer(self) -> CopyProducer:
         settings = self._settings
-        if settings.replay is not None:
-            return ReplayProducer(
-                settings,
-                self._target,
-                self._copies,
-                self._active,
-                self._clock,
-                barrier_s=settings.replay.barrier_s,
-                on_failed=self._replay_failed,
-            )
         return CopyProducer(
             settings,
             self._target,
@@ -290,13 +275,6 @@ class Copier:
             if key[0] == topic and copy.state is not CopyState.STOPPED:
                 self._discard(key, copy, f"{topic} was deleted and created again on the source")
 
-    def _replay_failed(self, copy: ReplayCopy) -> None:
-        """Discard the copy of a partition that keeps its offsets. A new one begins at the log end of the target."""
-        topic, partition, _ = copy.partition_id
-        logger.info("%s: %s-%d starts again: %s", self._settings.flow, topic, partition, copy.failure)
-        self._incarnations.note(copy)
-        self._discard((topic, partition), copy, copy.failure)
-
     def _discard(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         """Stop a copy and start the partition again."""
         self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
@@ -341,17 +319,7 @@ class Copier:
             self._start_backoff.reset()
 
     def _new_start(self) -> Start:
-        settings = self._settings
-        if settings.replay is not None:
-            return ReplayStart(
-                settings,
-                self._source,
-                self._target,
-                self._store,
-                replay=settings.replay,
-                incarnations=self._incarnations,
-            )
-        return Start(settings, self._source, self._target, self._store, self._transactions)
+        return Start(self._settings, self._source, self._target, self._store, self._transactions)
 
     def _add(self, copy: PartitionCopy) -> None:
         topic, partition, _ = partition_id = copy.partition_id

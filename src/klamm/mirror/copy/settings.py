@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
+from klamm.mirror.copy.equal_offsets import ReplaySettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
-from klamm.mirror.replay.identity import ReplaySettings
 from klamm.mirror.settings.clients import number
 from klamm.mirror.settings.definitions import IsolationLevel, OnSourceLoss, SyncsLocation
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.admin import ConfigEntry
-    from klamm.mirror.replay.identity import ReplaySettings
+    from klamm.mirror.copy.equal_offsets import ReplaySettings
     from klamm.mirror.settings.flow import FlowSettings
 
 _TIMEOUT_S: Final = 10.0
@@ -30,16 +30,6 @@ _WANTED_CONFIGS: Final = {
     "compression.type": ("producer", "the target would compress each batch again"),
 }
 """Value that a remote topic needs for a config, and what happens otherwise."""
-
-
-def summary(flow: FlowSettings) -> list[str]:
-    """Return lines that name the way in which offsets are kept, and the rights it needs on the target."""
-    alias, prefix = flow.target.alias, flow.transactional_id_prefix
-    return [
-        "offsets are kept by replay: records are produced at their source offsets, and gaps are filled with markers",
-        f"rights on cluster {alias}: ALTER on the cluster; DESCRIBE and WRITE on transactional ids {prefix}-*; on "
-        "remote topics also READ, and DELETE if the beginning of a source topic was purged",
-    ]
 
 
 def obstacles(

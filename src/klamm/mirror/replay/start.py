@@ -26,10 +26,10 @@ from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import read_partition
+from klamm.mirror.copy.equal_offsets import MAX_EPOCH, ReplaySettings
 from klamm.mirror.copy.partition import PartitionCopy
 from klamm.mirror.copy.start import Start
 from klamm.mirror.records.source_offsets import resume_offset
-from klamm.mirror.replay.identity import MAX_EPOCH, ReplaySettings
 from klamm.mirror.replay.partition import ReplayCopy
 from klamm.mirror.replay.target_log import (
     NextSequence,

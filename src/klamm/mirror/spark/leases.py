@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
+from klamm.mirror.copy.equal_offsets import ReplaySettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.records.source_offsets import shard_of
-from klamm.mirror.replay.identity import ReplaySettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,8 +28,9 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
-from klamm.mirror.copy.copier import ClaimLostError, Copier
+from klamm.mirror.copy.copier import ClaimLostError
 from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
+from klamm.mirror.replay.copier import new_copier
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class LeaseSession:
     def __init__(self, shares: Sequence[FlowShare]) -> None:
         self.token = uuid.uuid4().hex
         self.shares = tuple(shares)
-        self.copiers = [Copier(share.settings, share.partitions) for share in shares]
+        self.copiers = [new_copier(share.settings, share.partitions) for share in shares]
 
     def limit(self, limits: Sequence[int | None]) -> None:
         """Set the bytes per second of each copier, in the order of ``shares``. None: no limit."""

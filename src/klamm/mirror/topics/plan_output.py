@@ -26,7 +26,6 @@ from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.records.worker_offsets import mirrored_topics
-from klamm.mirror.replay.obstacles import obstacles, summary
 from klamm.mirror.settings.definitions import TOPIC_DELETIONS, SyncsLocation, TopicDeletions
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
 from klamm.mirror.topics.deletions import plan_deletions
@@ -34,12 +33,17 @@ from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_top
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, ConfigEntry, NewTopic
     from klamm.mirror.cluster_admin import TopicConfigOperation
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
+
+    Obstacles = Callable[[FlowSettings, Mapping[str, int], Mapping[str, Mapping[str, ConfigEntry]]], Mapping[str, str]]
+    """Returns why offsets cannot be kept, by remote topic. Called with a flow, the partition counts of its source
+    topics, and the configs of remote topics.
+    """
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +54,20 @@ NO_CHANGE: Final = "!"
 _REJECTED: Final = "would be rejected: "
 
 
-def print_plan(settings: MirrorSettings, out: TextIO) -> int:
+def no_obstacles(
+    _flow: FlowSettings, _selected: Mapping[str, int], _configs: Mapping[str, Mapping[str, ConfigEntry]]
+) -> dict[str, str]:
+    """Return no obstacle."""
+    return {}
+
+
+def print_plan(settings: MirrorSettings, out: TextIO, *, obstacles: Obstacles = no_obstacles) -> int:
     """Write the planned changes of each flow (``+`` new, ``~`` changed, ``-`` removed, ``!`` left out or rejected).
+
+    Args:
+        settings: Settings of the mirror.
+        out: Output.
+        obstacles: Check of the flows that keep offsets.
 
     Returns:
         0, or 1 if a flow cannot be planned or a cluster would reject a change.
@@ -62,7 +78,7 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
         try:
             check_reachable(source, flow.source.alias)
             check_reachable(target, flow.target.alias)
-            lines = plan_flow(flow, source, target, heartbeats_on=_heartbeats_on(settings, flow))
+            lines = plan_flow(flow, source, target, heartbeats_on=_heartbeats_on(settings, flow), obstacles=obstacles)
         except (*CLUSTER_ERRORS, FlowFailedError) as error:
             out.write(f"{flow.name}: cannot be planned: {error_text(error)}\n")
             code = _FAILED
@@ -74,7 +90,7 @@ def print_plan(settings: MirrorSettings, out: TextIO) -> int:
             changes = sum(not line.startswith(NO_CHANGE) for line in lines)
             out.write(f"{flow.name}: {changes} change{'s' * (changes != 1)}\n")
             if flow.preserves_offsets:
-                out.write("".join(f"  {line}\n" for line in summary(flow)))
+                out.write("".join(f"  {line}\n" for line in _equal_offsets(flow)))
             out.write("".join(f"  {line}\n" for line in lines))
             if any(line.startswith(NO_CHANGE) and _REJECTED in line for line in lines):
                 code = _FAILED
@@ -101,6 +117,7 @@ def plan_flow(
     target: AdminClient,
     *,
     heartbeats_on: Mapping[str, int] = MappingProxyType({}),
+    obstacles: Obstacles = no_obstacles,
 ) -> list[str]:
     """Return one line for each change that a round of a flow would make, and for each that would be rejected.
 
@@ -112,6 +129,7 @@ def plan_flow(
         target: Admin client of the target cluster.
         heartbeats_on: Replication factor of the heartbeats topic, by alias of each cluster where it is created if
             it is missing.
+        obstacles: Check of flows that keep offsets.
 
     Raises:
         ConnectionError, TimeoutError: A cluster is unavailable.
@@ -150,12 +168,26 @@ def plan_flow(
         "another mirror use it for another cluster?"
         for name in doubled_aliases(flow, selected)
     ]
-    lines += _offset_obstacles(flow, selected, target, there)
+    lines += _offset_obstacles(flow, selected, target, there, obstacles)
     return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.rejected
 
 
+def _equal_offsets(flow: FlowSettings) -> list[str]:
+    """Return lines that name the way in which offsets are kept, and the rights it needs on the target."""
+    alias, prefix = flow.target.alias, flow.transactional_id_prefix
+    return [
+        "offsets are kept by replay: records are produced at their source offsets, and gaps are filled with markers",
+        f"rights on cluster {alias}: ALTER on the cluster; DESCRIBE and WRITE on transactional ids {prefix}-*; on "
+        "remote topics also READ, and DELETE if the beginning of a source topic was purged",
+    ]
+
+
 def _offset_obstacles(
-    flow: FlowSettings, selected: Mapping[str, int], target: AdminClient, there: Collection[str]
+    flow: FlowSettings,
+    selected: Mapping[str, int],
+    target: AdminClient,
+    there: Collection[str],
+    obstacles: Obstacles,
 ) -> list[str]:
     """Return lines for what keeps records from getting their source offsets (``klamm.offsets=preserve``)."""
     if not flow.preserves_offsets:

@@ -1,4 +1,4 @@
-"""Producer ids and transactional ids under which a flow writes a partition with equal offsets."""
+"""Settings of a flow that keeps offsets: the producer ids and transactional ids that write its partitions."""
 
 from __future__ import annotations
 

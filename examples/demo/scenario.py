@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from examples.demo.clusters import PARTITIONS, POLICY, SOURCE_TOPIC, TARGET_TOPIC, DemoCluster, MirrorProcess
 from examples.demo.comparison import Side, compare
 from examples.demo.display import Claim, Display
+from examples.demo.files import show_files
 from examples.demo.flights import COUNT, WITHOUT_KEY, FlightsNotFoundError, flights_file, read_flights
 from examples.demo.gateway import show_gateway
 from examples.demo.traffic import DemoTraffic
@@ -127,6 +128,7 @@ class Scenario:
             self._produce_first_half(traffic)
             self._mirror_the_rest(source, target, traffic, client)
             self._report_and_compare(source, target)
+            self._claims += show_files(target.broker.bootstrap_servers, TARGET_TOPIC, self._directory, self._display)
             self._claims += show_gateway(target.broker.bootstrap_servers, self._directory, self._display)
             self._runs_on = self._keep
         return tuple(self._claims)

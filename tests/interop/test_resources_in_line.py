@@ -8,12 +8,15 @@ import os
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from klamm import cli
 from klamm.admin import AdminClient
+from klamm.resources.schemas import resources_schema
+from klamm.strict_yaml import load_yaml_documents
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from tests.support.probe import Cluster
 
+RESOURCES_FILE = jsonschema.Draft202012Validator(resources_schema())
 EXAMPLES = 60 if os.environ.get("KLAMM_SOAK") else 6
 AUTHORIZED = {"super.users": "User:ANONYMOUS"}
 KAFKAS_AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -136,9 +140,12 @@ def resources(draw: st.DrawFn) -> dict[str, Any]:
             }
             for index in range(2)
         },
-        "brokers": {"default": {"configs": configs["b"]}},
+        "brokers": {"default": {"configs": configs["b"]}, "1": {"configs": draw(BROKER)}},
         "users": {f"{PREFIX} =,%": draw(USER)},
-        "quotas": {f"client-id=<default>,user={PREFIX}-2": {"quotas": draw(QUOTAS)}},
+        "quotas": {
+            f"client-id=<default>,user={PREFIX}-2": {"quotas": draw(QUOTAS)},
+            "ip=10.0.0.1": {"quotas": {"connectionCreationRate": draw(st.integers(1, 2**30))}},
+        },
         "acls": {"User:*": {"acls": draw(st.lists(ACL, max_size=2))}},
         "groups": {f"{PREFIX}-group": {"configs": configs["g"]}},
         "client_metrics": {f"{PREFIX}-metrics": {"configs": configs["m"]}},
@@ -181,6 +188,12 @@ def test_second_plan_is_empty(
         wait_until(is_in_line, timeout_s=20, what="the second plan to be empty")
     except TimeoutError as error:
         raise AssertionError(f"{applied} {plans}") from error
+    # when
+    exported = tmp_path / "exported.yaml"
+    assert run(in_line_cluster, "export", str(exported))[0] == 0
+    # then
+    RESOURCES_FILE.validate(*load_yaml_documents(exported.read_text()))
+    assert run(in_line_cluster, "plan", str(exported), "--check", "--prune-configs")[0] == 0
 
 
 def run(cluster: Cluster, *words: str) -> tuple[int, str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from random import Random
@@ -154,9 +155,9 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def verdict_of(rules: Path, topic: ExistingTopic) -> tuple[str, str | None]:
-    """Return verdict and message of ``klamm policy test``."""
-    (outcome,) = judge(make_policy(RulesPolicy, policy_rules_file=str(rules)), "create", [topic], principal=USER)
-    return outcome.verdict, outcome.message
+    """Return verdict and message of ``klamm policy test`` about the first violated rule, without its line."""
+    first, *_ = judge(make_policy(RulesPolicy, policy_rules_file=str(rules)), "create", [topic], principal=USER)
+    return first.verdict, first.message and re.sub(r" \(line \d+\)$", "", first.message)
 
 
 def audited(rules: Path, kind: PolicyKind, details: Details) -> tuple[str, str | None]:

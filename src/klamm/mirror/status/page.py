@@ -46,7 +46,7 @@ th, td { padding: .25rem .8rem .25rem 0; } td { min-width: 7rem; }
 td.state, td.share { min-width: 0; white-space: nowrap; }
 td.share span { display: inline-block; min-width: 3rem; }
 #away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
-@media (max-width: 42rem) { td { min-width: 0; } td.name { min-width: 5rem; } td.value { min-width: 5.2rem; }
+@media (max-width: 42rem) { td { min-width: 0; } td.name { min-width: 5rem; }
   td.share span { min-width: 0; } }
 """
 _SCRIPT: Final = """
@@ -329,7 +329,7 @@ def _value(name: str, value: str | None, *, is_default: bool) -> Cell:
     text = "-" if value is None else words or value or '""'
     remarks = [value] if words and value else []
     remarks += ["default"] if is_default and value is not None else []
-    return Cell(text, kind="value", remark=", ".join(remarks))
+    return Cell(text, remark=", ".join(remarks))
 
 
 def _duration(seconds: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient, PerKeyResult
     from klamm.resources.model import Existing, KeyChange, ResourceDiff
     from klamm.resources.throttle import MoveThrottle
-    from klamm.security.acls import Acl
 
 DEFAULT_ITERATIONS: Final = 4096
 _BATCH: Final = 500
@@ -254,7 +253,7 @@ def _alter_acls(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
         for change in diff.changes:
             acl = acl_of(diff.key.name, change.key)
             if change.mark is Mark.REMOVE:
-                deleted[_exactly(acl)] = diff.key
+                deleted[AclFilter(**asdict(acl))] = diff.key
             else:
                 created[acl] = diff.key
     if created:
@@ -262,18 +261,6 @@ def _alter_acls(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
     remaining = {acl_filter: key for acl_filter, key in deleted.items() if key not in run.errors}
     if remaining:
         run.collect(run.admin.delete_acls(remaining), remaining)
-
-
-def _exactly(acl: Acl) -> AclFilter:
-    return AclFilter(
-        resource_type=acl.resource_type,
-        resource_name=acl.resource_name,
-        pattern_type=acl.pattern_type,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission=acl.permission,
-    )
 
 
 def _alter_credentials(run: _Run, diffs: Sequence[ResourceDiff]) -> None:

@@ -3,8 +3,8 @@
 States of ``SparkRun``, all in the calling thread:
 
 =================  ==================================================================================================
-waiting for work   No flow has published partitions yet. Spark is not started, since it would only use memory: a flow
-                   may still fail in its first round. A flow that stands by counts as work.
+waiting for work   Every flow waits for a cluster, has failed, or selects no topic. Spark is not started, since it
+                   would only use memory. A flow in its first round and one that stands by count as work.
 starting           ``_Launch`` starts JVM and session in another thread, while this one reports progress and obeys
                    ``stopping``.
 following          The query runs. Ten times a second, check the JVM and the query; once a second, report progress and
@@ -94,9 +94,7 @@ class SparkRun:
             SettingsError: Spark does not start with the given settings.
             SparkFailedError: Spark's JVM or query ended too often within ten minutes.
         """
-        while not (self._loops.coordinator.has_work or self._stands_by()):
-            # Do not start Spark before there is work: it would only use memory, and a flow may fail in its first round.
-            # A process that stands by starts it early, because it has to take over within ten seconds.
+        while not (self._loops.coordinator.has_work or self._expects_work()):
             self._report()
             if self._is_over() or self._stopping.wait(_TURN_S):
                 return
@@ -104,8 +102,14 @@ class SparkRun:
             if self._serve(spark):
                 return
 
-    def _stands_by(self) -> bool:
-        return any(flow.state is FlowState.STANDBY for flow in self._loops.status.snapshot())
+    def _expects_work(self) -> bool:
+        """Return whether Spark is to start although no flow has published partitions yet.
+
+        In its first round, a flow creates topics while Spark starts. A flow that stands by has to take over within ten
+        seconds. A flow that waits for a cluster, or selects no topic, needs no Spark, which would only use memory.
+        """
+        states = {flow.state for flow in self._loops.status.snapshot()}
+        return not states.isdisjoint({FlowState.STARTING, FlowState.STANDBY})
 
     def _is_over(self) -> bool:
         """Return whether the mirror ends: stopped, all flows failed, or everything copied if that was requested."""

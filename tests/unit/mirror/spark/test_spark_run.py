@@ -70,3 +70,20 @@ def test_service_keeps_waiting_when_manual_action_is_required(tmp_path: Path) ->
     threading.Timer(0.5, stopping.set).start()
     assert run(loops, tmp_path, until_caught_up=False, stopping=stopping).gave_up == ()
     assert stopping.is_set()
+
+
+@pytest.mark.parametrize("state", [FlowState.STARTING, FlowState.STANDBY])
+def test_spark_starts_during_first_round_and_while_standing_by(
+    state: FlowState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StartedError(Exception):
+        pass
+
+    def launch(*_: object) -> None:
+        raise StartedError
+
+    monkeypatch.setattr(spark_run, "_Launch", launch)
+    loops = Loops()
+    loops.status.set_state("A->B", state)
+    with pytest.raises(StartedError):
+        run(loops, tmp_path, until_caught_up=True)

@@ -20,7 +20,7 @@ from klamm.cli.connection import client_properties, connect, guarded
 from klamm.kafka_client.errors import api_error, explain
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 from tests.support.security import Certificates
 
 if TYPE_CHECKING:
@@ -157,13 +157,26 @@ def test_silence_is_explained_while_servers_are_tried(
         options = Namespace(bootstrap_server=",".join(servers), command_config=str(hasty))
         with connect(options) as admin:
             failure = admin.describe_cluster().exception()
+            report = report_of_silence(capsys)
     # then
     assert isinstance(failure, TimeoutError)
     assert not str(failure).endswith(": ")
-    assert capsys.readouterr().err == (
+    assert report == (
         f"No answer yet, trying for 1.5 s in all (default.api.timeout.ms): {servers[0]}: connection refused;"
         f" {servers[1]}: connected, but no answer to a Kafka request (does security.protocol match the listener?)\n"
     )
+
+
+def report_of_silence(capsys: pytest.CaptureFixture[str]) -> str:
+    """Wait for the line on stderr, which a thread writes while the client is open, and return it."""
+    lines: list[str] = []
+
+    def is_written() -> bool:
+        lines.append(capsys.readouterr().err)
+        return lines[-1] != ""
+
+    wait_until(is_written, timeout_s=30, what="the line on stderr")
+    return lines[-1]
 
 
 @contextmanager
@@ -198,9 +211,10 @@ def test_silence_of_a_tls_listener_names_tls(
         connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=1500)) as admin,
     ):
         assert isinstance(admin.describe_cluster().exception(), TimeoutError)
+        report = report_of_silence(capsys)
     # then
     hint = "the server speaks TLS: set security.protocol=SSL or SASL_SSL in --command-config"
-    assert capsys.readouterr().err == f"No answer yet, trying for 1.5 s in all (--timeout): {server}: {hint}\n"
+    assert report == f"No answer yet, trying for 1.5 s in all (--timeout): {server}: {hint}\n"
 
 
 @pytest.mark.parametrize(

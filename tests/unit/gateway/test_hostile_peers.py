@@ -54,7 +54,7 @@ def intercepted(handle: Callable[[Any, Any], Awaitable[Any]], **more: Any) -> Sh
     return shared_objects(feature(filters={19: interceptor}), **more)
 
 
-def test_a_client_cannot_hide_the_outcome_of_its_request_by_a_reset() -> None:
+def test_client_cannot_hide_the_outcome_of_its_request_by_a_reset() -> None:
     """The history of changes needs the response."""
     outcomes: list[Any] = []
 
@@ -116,7 +116,7 @@ def test_memory_of_divided_requests_is_limited_and_released() -> None:
     played(test)
 
 
-def test_a_connection_with_the_same_number_of_divided_requests_in_flight_stays_open() -> None:
+def test_connection_with_the_same_number_of_divided_requests_in_flight_stays_open() -> None:
     def divide(asked: JoinGroupRequest, _context: object) -> Divide:
         return Divide(request=asked, merge=lambda _response: ANSWER, kept_bytes=600)
 
@@ -163,7 +163,7 @@ def test_requests_at_work_take_a_share_of_the_memory() -> None:
 
 
 @pytest.mark.parametrize("starts", [False, True], ids=["before it starts", "while it works"])
-def test_a_client_that_leaves_gives_its_share_back(starts: bool) -> None:
+def test_client_that_leaves_gives_its_share_back(starts: bool) -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_gives_its_share_back(starts: bool) -> None:
     played(test)
 
 
-def test_a_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None:
+def test_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None:
     async def test() -> None:
         shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
@@ -269,7 +269,7 @@ def test_unfinished_requests_of_silent_clients_leave_room_for_complete_ones(capl
     assert "closed: the rest of a request does not arrive" in caplog.text
 
 
-def test_a_request_expires_when_its_rest_does_not_arrive() -> None:
+def test_request_expires_when_its_rest_does_not_arrive() -> None:
     async def test() -> None:
         shared = intercepted(lambda *_: asyncio.sleep(0))
         with RelayRig(shared) as late, RelayRig(shared) as slow:

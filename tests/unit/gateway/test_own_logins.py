@@ -36,7 +36,7 @@ async def _renewal(rig: RelayRig, answer: SaslAuthenticateResponse) -> bytes:
 
 
 @pytest.mark.parametrize("lifetime_ms", [0, 3_600_000])
-def test_a_request_waits_until_the_gateway_has_logged_in_again(lifetime_ms: int) -> None:
+def test_request_waits_until_the_gateway_has_logged_in_again(lifetime_ms: int) -> None:
     async def test() -> None:
         with RelayRig(shared_objects()) as rig:
             # given: a request in flight, and a session that ends soon
@@ -59,7 +59,7 @@ def test_a_request_waits_until_the_gateway_has_logged_in_again(lifetime_ms: int)
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_connection_whose_login_is_rejected_is_closed() -> None:
+def test_connection_whose_login_is_rejected_is_closed() -> None:
     async def test() -> None:
         with RelayRig(shared_objects()) as rig:
             rig.relay.session = UpstreamSession(LOGIN, "broker", 0.0)

@@ -75,7 +75,7 @@ def test_page_fits_screen_and_runs_no_script(
     page.close()
 
 
-def test_the_overview_leads_from_brokers_clients_and_policies_to_the_configs_of_a_topic(
+def test_overview_leads_from_brokers_clients_and_policies_to_the_configs_of_a_topic(
     address: str, browser: Browser
 ) -> None:
     # when

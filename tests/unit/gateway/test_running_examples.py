@@ -65,7 +65,7 @@ def metrics_port(settings: GatewaySettings) -> int:
     return settings.metrics.port
 
 
-def test_the_systemd_unit_starts_a_gateway_with_the_properties_beside_it() -> None:
+def test_systemd_unit_starts_a_gateway_with_the_properties_beside_it() -> None:
     # given
     service = systemd_unit()["Service"]
     program, command, *arguments = shlex.split(service["ExecStart"])
@@ -81,13 +81,13 @@ def test_the_systemd_unit_starts_a_gateway_with_the_properties_beside_it() -> No
     assert {source, settings.configs["policy.rules.file"]} <= installed
 
 
-def test_the_rules_of_the_examples_are_understood() -> None:
+def test_rules_of_the_examples_are_understood() -> None:
     assert parse_rules(read("rules.yaml"), source="rules.yaml")
     for name in (PORTS, NAMES):
         assert parse_rules(kubernetes(name)["Secret"]["stringData"]["rules.yaml"], source=name)
 
 
-def test_the_compose_file_publishes_the_ports_and_keeps_the_directory_of_its_gateway() -> None:
+def test_compose_file_publishes_the_ports_and_keeps_the_directory_of_its_gateway() -> None:
     # given
     service, settings = compose_service(), compose_settings()
     build = service["build"]
@@ -103,7 +103,7 @@ def test_the_compose_file_publishes_the_ports_and_keeps_the_directory_of_its_gat
     assert f"127.0.0.1:{metrics_port(settings)}/" in service["healthcheck"]["test"][-1]
 
 
-def test_the_kubernetes_service_has_the_port_of_each_broker() -> None:
+def test_kubernetes_service_has_the_port_of_each_broker() -> None:
     # given
     documents, settings = kubernetes(), read_settings(kubernetes_properties())
     service = documents["Service"]
@@ -119,7 +119,7 @@ def test_the_kubernetes_service_has_the_port_of_each_broker() -> None:
     assert str(settings.advertised) == f"{name}.{namespace}.svc:{base}"
 
 
-def test_the_names_of_all_brokers_lead_to_the_one_port_with_the_certificate_for_them() -> None:
+def test_names_of_all_brokers_lead_to_the_one_port_with_the_certificate_for_them() -> None:
     # given
     documents, settings = kubernetes(NAMES), read_settings(kubernetes_properties(NAMES))
     service, certificate = documents["Service"], documents["Certificate"]["spec"]
@@ -143,7 +143,7 @@ def test_the_names_of_all_brokers_lead_to_the_one_port_with_the_certificate_for_
 
 
 @pytest.mark.parametrize("name", [PORTS, NAMES])
-def test_the_kubernetes_deployment_probes_stops_and_keeps_its_gateways(name: str) -> None:
+def test_kubernetes_deployment_probes_stops_and_keeps_its_gateways(name: str) -> None:
     # given
     documents, settings = kubernetes(name), read_settings(kubernetes_properties(name))
     deployment = documents["Deployment"]["spec"]
@@ -184,7 +184,7 @@ def on_this_machine(properties: Mapping[str, str], rules: Path) -> dict[str, obj
 
 
 @pytest.mark.process
-def test_a_gateway_with_the_settings_of_the_example_answers_its_probes_and_applies_its_rules(
+def test_gateway_with_the_settings_of_the_example_answers_its_probes_and_applies_its_rules(
     klamm_session_broker: klamm.Broker, make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:
     # given
@@ -207,7 +207,7 @@ def test_a_gateway_with_the_settings_of_the_example_answers_its_probes_and_appli
 
 
 @pytest.mark.parametrize("page", ["gateway.md", "containers.md"])
-def test_the_commands_of_the_pages_are_those_of_the_gateway(page: str) -> None:
+def test_commands_of_the_pages_are_those_of_the_gateway(page: str) -> None:
     text = (EXAMPLES.parents[1] / "docs" / page).read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^(?:podman run .* )?klamm gateway (--.*)$", text, re.MULTILINE)
     assert [parse_arguments(shlex.split(command)).metrics is not None for command in commands] == [True]

@@ -154,7 +154,7 @@ def test_policy_sees_configs_removed_by_replacement() -> None:
 
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_an_overridden_change_is_checked_again_and_the_entry_says_so(is_legacy: bool, validate_only: bool) -> None:
+def test_overridden_change_is_checked_again_and_the_entry_says_so(is_legacy: bool, validate_only: bool) -> None:
     # given
     override = Override(reason="a: set right", configs={"flush.ms": "2", "retention.ms": None})
     policies, context = FakePolicies(overrides={"a": override}), FakeContext(alters(()), with_own(retention_ms="9"))
@@ -176,7 +176,7 @@ def test_an_overridden_change_is_checked_again_and_the_entry_says_so(is_legacy: 
     assert [(config.name, config.value) for config in changed] == expected
 
 
-def test_a_policy_that_overrides_itself_denies_the_change() -> None:
+def test_policy_that_overrides_itself_denies_the_change() -> None:
     policies = FakePolicies(overrides={"a": Override(reason="again", configs={"flush.ms": "2"})}, repeats=True)
     request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", ConfigOperation.SET, "5"))])
     context = FakeContext(alters(()), with_own())
@@ -204,7 +204,7 @@ def test_resource_of_a_type_that_no_policy_sees_is_denied() -> None:
 
 
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_a_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
+def test_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
     context = FakeContext(alters(()), FakeAdmin({}, {}))
     request: Any = (
         AlterConfigsRequest(resources=[replacement("a", flush_ms="5")])
@@ -282,7 +282,7 @@ def test_policy_sees_configs_of_brokers(is_legacy: bool) -> None:
     assert details.removed == (frozenset({"log.retention.ms"}) if is_legacy else frozenset())
 
 
-def test_a_change_that_no_policy_can_read_is_denied() -> None:
+def test_change_that_no_policy_can_read_is_denied() -> None:
     twice = [("flush.ms", ConfigOperation.SET, value) for value in ("5", "6")]
     context, policies = FakeContext(alters(()), with_own()), FakePolicies()
     response = ask(IncrementalAlterConfigsRequest(resources=[incremental("a", *twice)]), policies, context)
@@ -290,7 +290,7 @@ def test_a_change_that_no_policy_can_read_is_denied() -> None:
     assert policies.asked == []
 
 
-def test_a_change_without_a_response_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_without_a_response_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(FakeContext):
         async def forward(self, request: Any) -> Any:
             if not request.validate_only:

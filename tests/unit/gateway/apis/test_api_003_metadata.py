@@ -132,7 +132,7 @@ def test_only_allowed_topics_are_created(
     assert all(details.num_partitions == 4 for details in policies.asked)
 
 
-def test_an_overridden_topic_is_created_as_the_policy_says() -> None:
+def test_overridden_topic_is_created_as_the_policy_says() -> None:
     upstream = Upstream()
     policies = FakePolicies(overrides={"a": Override(reason="a: more", num_partitions=6)})
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
@@ -155,7 +155,7 @@ def test_topic_whose_creation_fails_is_not_created_with_defaults(error_code: Err
     assert upstream.created == []
 
 
-def test_a_denial_is_remembered_for_a_moment() -> None:
+def test_denial_is_remembered_for_a_moment() -> None:
     upstream, policies = Upstream(), FakePolicies({"a"})
     interceptor = RequestedTopics(policies.as_policies())
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_policy_is_not_asked_if_upstream_does_not_create_topics() -> None:
     assert admin.calls == 2
 
 
-def test_a_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:
+def test_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:
     upstream, policies = Upstream(rejected={"a"}), FakePolicies()
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
     response = asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("a"), context))

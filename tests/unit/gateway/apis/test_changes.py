@@ -127,7 +127,7 @@ def test_each_config_of_a_request_has_its_old_and_new_value() -> None:
     ]
 
 
-def test_a_replacement_removes_the_configs_that_it_does_not_name() -> None:
+def test_replacement_removes_the_configs_that_it_does_not_name() -> None:
     admin = FakeAdmin({}, {(TOPIC, "a"): {"flush.ms": "5", "retention.ms": "9"}})
     request = AlterConfigsRequest(
         resources=[
@@ -202,7 +202,7 @@ IN_DOUBT = [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCo
         *((code, [False]) for code in IN_DOUBT),
     ],
 )
-def test_a_change_whose_outcome_is_in_doubt_is_recorded_as_not_confirmed(
+def test_change_whose_outcome_is_in_doubt_is_recorded_as_not_confirmed(
     error_code: ErrorCode | None, confirmed: list[bool]
 ) -> None:
     """A broker that forwards a request to the controller returns REQUEST_TIMED_OUT while the change may yet be made."""
@@ -257,7 +257,7 @@ def requests_with(error_code: int) -> Iterator[tuple[Message, Message]]:
     )
 
 
-def test_a_state_that_is_not_read_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_that_is_not_read_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(before, "READ_S", 0.01)
     silent = SimpleNamespace(describe_configs=lambda resources, **_: DescribeConfigsResult(resources))
     request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", SET, "6"))])
@@ -276,7 +276,7 @@ def test_many_resources_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch)
     assert len(admin.calls) == 10
 
 
-def test_a_new_topic_has_its_partitions_and_configs() -> None:
+def test_new_topic_has_its_partitions_and_configs() -> None:
     def topic(name: str, count: int, assigned: int = 0) -> CreateTopicsRequest.CreatableTopic:
         return CreateTopicsRequest.CreatableTopic(
             name=name,
@@ -315,7 +315,7 @@ def test_a_new_topic_has_its_partitions_and_configs() -> None:
 
 
 @pytest.mark.parametrize("is_by_id", [False, True])
-def test_a_deleted_topic_loses_its_partitions_and_configs(is_by_id: bool) -> None:
+def test_deleted_topic_loses_its_partitions_and_configs(is_by_id: bool) -> None:
     admin = FakeAdmin({"t": [[1], [1]], "kept": [[1]]}, {(TOPIC, "t"): {"flush.ms": "5"}, (TOPIC, "kept"): {}})
     states = [
         DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=id_of("t"))
@@ -337,7 +337,7 @@ def test_a_deleted_topic_loses_its_partitions_and_configs(is_by_id: bool) -> Non
     ]
 
 
-def test_a_topic_that_grows_has_both_numbers_of_partitions() -> None:
+def test_topic_that_grows_has_both_numbers_of_partitions() -> None:
     topics = [
         CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=5, assignments=None) for name in ("t", "refused")
     ]

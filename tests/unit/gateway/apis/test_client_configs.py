@@ -115,14 +115,14 @@ def test_operator_without_cluster_right_is_rejected(operations: tuple[AclOperati
 
 @pytest.mark.parametrize("operations", [(ALTER_CONFIGS,), (ALTER_CONFIGS, AclOperation.DESCRIBE)])
 @pytest.mark.parametrize("policy", [False, True])
-def test_the_author_of_a_change_is_the_client(operations: tuple[AclOperation, ...], policy: bool) -> None:
+def test_author_of_a_change_is_the_client(operations: tuple[AclOperation, ...], policy: bool) -> None:
     scene = Scene(*operations, policy=policy)
     assert [entry.error_code for entry in scene.alter().entries] == [ErrorCode.NONE]
     ((_, validate_only, author),) = scene.altered
     assert (validate_only, author.principal) == (False, "User:anna")
 
 
-def test_an_application_gets_its_configs_without_any_right_and_registers() -> None:
+def test_application_gets_its_configs_without_any_right_and_registers() -> None:
     scene = Scene()
     response = scene.describe(resolve_entity=True, components=[], supported_configs=["acks"])
     (entry,) = response.entries or []

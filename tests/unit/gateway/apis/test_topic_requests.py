@@ -109,7 +109,7 @@ def test_every_new_topic_has_one_entry_in_order(
     assert response.throttle_time_ms == 4
 
 
-def test_a_policy_sees_the_numbers_and_defaults_of_the_upstream() -> None:
+def test_policy_sees_the_numbers_and_defaults_of_the_upstream() -> None:
     policies = FakePolicies()
     config = CreateTopicsRequest.CreatableTopicConfig(name="flush.ms", value="1")
     request = CreateTopicsRequest(topics=[new_topic("a", configs=[config])])
@@ -120,7 +120,7 @@ def test_a_policy_sees_the_numbers_and_defaults_of_the_upstream() -> None:
     )
 
 
-def test_a_policy_sees_the_assignments_of_a_request() -> None:
+def test_policy_sees_the_assignments_of_a_request() -> None:
     policies = FakePolicies()
     assignments = [
         CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=[2, 1]) for index in (1, 0)
@@ -177,7 +177,7 @@ def test_overridden_topic_is_validated_again_and_has_note() -> None:
     assert [(config.name, config.value) for config in changed.configs] == [("b.c", "1"), ("flush.ms", "2")]
 
 
-def test_a_policy_that_overrides_itself_denies_the_topic() -> None:
+def test_policy_that_overrides_itself_denies_the_topic() -> None:
     policies = FakePolicies(overrides={"a": Override(reason="again", num_partitions=6)}, repeats=True)
     context = FakeContext(creates(()))
     request = CreateTopicsRequest(topics=[new_topic("a")])
@@ -298,7 +298,7 @@ def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]
     assert sent == kept
 
 
-def test_a_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
+def test_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
     context = FakeContext(deletes(()), FakeAdmin({}), api_version=6)
     request = DeleteTopicsRequest(topics=[deletion("a", by_id=False), deletion("b", by_id=True)])
     response = asyncio.run(DeletedTopics(FakePolicies().as_policies(), ResourceTurns()).handle(request, context))
@@ -325,7 +325,7 @@ def test_client_without_delete_right_gets_authorization_error(operations: int, c
     assert [entry.error_code for entry in response.responses] == [error]
 
 
-def test_an_old_deletion_names_its_topics() -> None:
+def test_old_deletion_names_its_topics() -> None:
     context = FakeContext(deletes(NAMES), FakeAdmin({name: [[1, 2]] for name in NAMES}), api_version=5)
     policies = FakePolicies({"b"})
     request = DeleteTopicsRequest(topic_names=["b", "a"])
@@ -522,7 +522,7 @@ def test_change_whose_state_cannot_be_read_is_denied(judge: Any, request_: Any, 
     assert sent == []
 
 
-def test_an_authorization_error_of_the_upstream_hides_the_policys() -> None:
+def test_authorization_error_of_the_upstream_hides_the_policys() -> None:
     def denies(request: Message) -> Message:
         assert isinstance(request, AlterPartitionReassignmentsRequest)
         return AlterPartitionReassignmentsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -124,7 +124,7 @@ def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
     asyncio.run(run())
 
 
-def test_a_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         with RelayRig(shared_objects(watched(FixedWatch(), FILTERS[2]))) as rig:
             await rig.client.send(request_frame(PRODUCED, 9, 7, "?" * 20_000).replace(b"?", b"\xff"))
@@ -136,7 +136,7 @@ def test_a_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest
 
 @pytest.mark.parametrize("filters", [{}, passing(JoinGroupRequest, JoinGroupResponse)], ids=["relayed", "decoded"])
 @pytest.mark.parametrize("version", [0, 5, 9])
-def test_the_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, Filter]) -> None:
+def test_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, Filter]) -> None:
     async def run() -> None:
         with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
             join = JoinGroupRequest(
@@ -148,7 +148,7 @@ def test_the_session_timeout_of_a_join_is_replaced(version: int, filters: dict[i
     asyncio.run(run())
 
 
-def test_a_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
+def test_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
     async def run() -> None:
         with RelayRig(shared_objects(watched(FixedWatch()))) as rig:
             join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
@@ -164,7 +164,7 @@ def test_a_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
 @pytest.mark.parametrize(
     "filters", [{}, passing(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)], ids=["relayed", "decoded"]
 )
-def test_the_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, Filter]) -> None:
+def test_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, Filter]) -> None:
     """K649-98."""
 
     async def run() -> None:

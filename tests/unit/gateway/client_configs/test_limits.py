@@ -34,7 +34,7 @@ MIN_INTERVAL, MAX_INTERVAL = "group.consumer.min.heartbeat.interval.ms", "group.
         ({MIN: 2_000, MAX: 5_000}, [{MIN: 100, MAX: 900}], (100, 900)),
     ],
 )
-def test_the_limits_of_all_brokers_hold(
+def test_limits_of_all_brokers_hold(
     own: Mapping[str, int], brokers: list[dict[str, int]], session: tuple[int, int]
 ) -> None:
     found = narrowed(own, brokers)

@@ -86,7 +86,7 @@ def configs_in(log: FencedLog) -> dict[str, dict[str, str]]:
     return {entity.user or "": own for entity, own in found.items()}
 
 
-def test_a_change_is_visible_when_it_is_answered() -> None:
+def test_change_is_visible_when_it_is_answered() -> None:
     async def run() -> None:
         log = FencedLog()
         async with gateways(log, 1) as (one,):
@@ -135,7 +135,7 @@ def test_concurrent_gateways_lose_no_change() -> None:
 
 
 @pytest.mark.parametrize("failure", ["lost before", "lost after"])
-def test_a_change_whose_response_was_lost_is_made_once(failure: str) -> None:
+def test_change_whose_response_was_lost_is_made_once(failure: str) -> None:
     async def run() -> None:
         log = FencedLog()
         async with gateways(log, 2) as (one, two):
@@ -150,7 +150,7 @@ def test_a_change_whose_response_was_lost_is_made_once(failure: str) -> None:
     asyncio.run(run())
 
 
-def test_a_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.1)
 
     async def run() -> None:
@@ -187,7 +187,7 @@ def history_in(log: FencedLog) -> list[tuple[str, str, str | None, str | None]]:
 
 
 @pytest.mark.parametrize("failure", ["", "lost before", "lost after", "gone"])
-def test_the_history_has_each_change_once(failure: str) -> None:
+def test_history_has_each_change_once(failure: str) -> None:
     """K649-99: The old value is the one that the change replaced, also when two requests are written together."""
 
     async def run() -> None:

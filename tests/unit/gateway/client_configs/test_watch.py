@@ -47,7 +47,7 @@ class Scene:
         self.client.on_request(api_key, "app", is_heartbeat=api_key == ApiKey.HEARTBEAT)
 
 
-def test_a_client_is_on_the_list_with_its_login_and_software() -> None:
+def test_client_is_on_the_list_with_its_login_and_software() -> None:
     scene = Scene(acks="all")
     scene.request(ApiKey.PRODUCE)
     assert scene.client.acks(1, "app") == -1
@@ -70,7 +70,7 @@ def test_values_are_replaced_within_their_limits() -> None:
     assert scene.enforcement.counts == {"session.timeout.ms": 1, "heartbeat.interval.ms": 1}
 
 
-def test_the_time_between_heartbeats_of_the_classic_protocol_is_reported() -> None:
+def test_time_between_heartbeats_of_the_classic_protocol_is_reported() -> None:
     scene = Scene()
     scene.request(ApiKey.HEARTBEAT)
     scene.now_ms += 3_000
@@ -79,7 +79,7 @@ def test_the_time_between_heartbeats_of_the_classic_protocol_is_reported() -> No
     assert seen.reported == {"heartbeat.interval.ms": 3_000}
 
 
-def test_a_session_timeout_of_the_consumer_protocol_cannot_be_enforced() -> None:
+def test_session_timeout_of_the_consumer_protocol_cannot_be_enforced() -> None:
     enforced = Scene(session_timeout_ms="9000").enforcement.of_application(APP)
     assert enforceable(enforced, frozenset({GroupProtocol.CONSUMER})) == {"acks", "heartbeat.interval.ms"}
     assert enforceable(enforced, frozenset({GroupProtocol.CLASSIC})) == {"acks", "session.timeout.ms"}

@@ -98,7 +98,7 @@ def test_new_leaders_in_produce_responses_are_at_the_gateway(version: int, rack:
     assert body == encode(produced("gateway", 10_000, rack), version)
 
 
-def test_a_produce_response_without_new_leaders_is_not_decoded() -> None:
+def test_produce_response_without_new_leaders_is_not_decoded() -> None:
     message = produced("x", 1)
     message.node_endpoints = []
     body = memoryview(bytes(encode(message, 11)))
@@ -106,7 +106,7 @@ def test_a_produce_response_without_new_leaders_is_not_decoded() -> None:
     assert piece is body
 
 
-def test_a_cut_response_is_a_protocol_error() -> None:
+def test_cut_response_is_a_protocol_error() -> None:
     body = bytes(encode(metadata("broker.internal", 9000), 12))
     for end in range(20):
         with pytest.raises(ProtocolError):

@@ -42,7 +42,7 @@ def joined(pieces: list[Piece]) -> bytes:
     frames=st.lists(st.tuples(st.sampled_from([1, 2, KEPT]), st.integers(1, 300)), max_size=12),
     cuts=st.lists(st.integers(1, 200), min_size=1, max_size=50),
 )
-def test_the_output_does_not_depend_on_how_the_stream_is_split(frames: list[tuple[int, int]], cuts: list[int]) -> None:
+def test_output_does_not_depend_on_how_the_stream_is_split(frames: list[tuple[int, int]], cuts: list[int]) -> None:
     stream = b"".join(frame(*each) for each in frames)
     expected = b"".join(frame(*each)[::-1] if each[0] == KEPT else frame(*each) for each in frames)
     cutter = FrameCutter(judge, HeldBudget())
@@ -77,7 +77,7 @@ def test_frames_before_rejected_frame_are_forwarded() -> None:
     assert joined(out) == frame(1, 10)
 
 
-def test_a_stopped_stream_keeps_its_bytes_until_it_resumes() -> None:
+def test_stopped_stream_keeps_its_bytes_until_it_resumes() -> None:
     stopped = True
 
     def stopping(chunk: memoryview, position: int, available: int) -> Cut:

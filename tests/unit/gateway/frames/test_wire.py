@@ -48,7 +48,7 @@ def test_client_id_of_negative_length_other_than_null_is_rejected() -> None:
 
 @pytest.mark.parametrize("version", range(10))
 @pytest.mark.parametrize("group_id", ["", "g", "x" * 300])
-def test_the_session_timeout_of_a_join_is_found_in_every_version(version: int, group_id: str) -> None:
+def test_session_timeout_of_a_join_is_found_in_every_version(version: int, group_id: str) -> None:
     request = JoinGroupRequest(
         group_id=group_id, session_timeout_ms=12_345, rebalance_timeout_ms=7, member_id="", protocol_type="consumer"
     )
@@ -59,7 +59,7 @@ def test_the_session_timeout_of_a_join_is_found_in_every_version(version: int, g
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("member_id", [None, "", "m", "x" * 300])
-def test_the_interval_of_a_heartbeat_response_is_found(version: int, member_id: str | None) -> None:
+def test_interval_of_a_heartbeat_response_is_found(version: int, member_id: str | None) -> None:
     response = ConsumerGroupHeartbeatResponse(
         throttle_time_ms=9, member_id=member_id, member_epoch=3, heartbeat_interval_ms=5_000
     )
@@ -71,7 +71,7 @@ def test_the_interval_of_a_heartbeat_response_is_found(version: int, member_id: 
         INT32.unpack_from(frame[:position], heartbeat_interval_at(frame[:position]) or 0)
 
 
-def test_an_error_of_a_heartbeat_has_no_interval() -> None:
+def test_error_of_a_heartbeat_has_no_interval() -> None:
     response = ConsumerGroupHeartbeatResponse(error_code=25, error_message="unknown member")
     assert heartbeat_interval_at(memoryview(response_frame(response, 1, 1))) is None
 

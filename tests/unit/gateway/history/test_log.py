@@ -33,7 +33,7 @@ def entry(record: Record) -> RecordedChange:
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_an_entry_is_read_as_it_was_written(is_confirmed: bool) -> None:
+def test_entry_is_read_as_it_was_written(is_confirmed: bool) -> None:
     assert entry(record(Change("TOPIC:a", "flush.ms", None, "5", is_confirmed))) == RecordedChange(
         at_ms=5,
         resource="TOPIC:a",
@@ -58,7 +58,7 @@ def test_huge_values_and_names_of_clients_are_not_kept() -> None:
     assert len(found.client_id) < 1_010
 
 
-def test_a_record_that_cannot_be_read_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+def test_record_that_cannot_be_read_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     assert list(change_entries([Record(key=b"TOPIC:a", value=b"[]", offset=7)])) == []
     assert f"Record 7 of {TOPIC} was skipped" in caplog.text
 

@@ -77,7 +77,7 @@ def admin(*names: str) -> FakeAdmin:
     return FakeAdmin({}, {(ResourceType.TOPIC, name): {} for name in names})
 
 
-def test_the_record_has_author_host_and_time_and_the_request_stays_the_same_object() -> None:
+def test_record_has_author_host_and_time_and_the_request_stays_the_same_object() -> None:
     # given: an object that is sent as received
     writer, asked = FakeWriter(), request("a")
     context = FakeContext(accept, admin("a"), client_host="10.0.0.7")
@@ -105,7 +105,7 @@ async def _handle(writer: FakeWriter, asked: Message, context: FakeContext, used
     return await result.handle(asked, recorder.context_of(context))
 
 
-def test_a_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:
+def test_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:
     writer, context = FakeWriter(), FakeContext(accept, admin("a"))
     asyncio.run(_handle(writer, request("a", validate_only=True), context))
     assert (writer.records, context.admin.calls) == ([], [])
@@ -130,7 +130,7 @@ def test_history_records_allowed_changes_with_overrides() -> None:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: bool) -> None:
+def test_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: bool) -> None:
     """The upstream closes the connection, or the client closes its own to hide what it did."""
     writer = FakeWriter()
 

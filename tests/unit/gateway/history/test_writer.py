@@ -86,7 +86,7 @@ def counts(writer: HistoryWriter) -> dict[str, float]:
     }
 
 
-def test_a_client_waits_until_its_records_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_waits_until_its_records_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_S", 60)
     topic = FakeTopic()
     topic.may_answer.clear()
@@ -104,7 +104,7 @@ def test_a_client_waits_until_its_records_are_written(monkeypatch: pytest.Monkey
     assert counts(run(topic, test)) == {"recorded": 2, "lost": 0, "waiting": 0}
 
 
-def test_a_client_does_not_wait_for_long_and_the_next_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_does_not_wait_for_long_and_the_next_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_S", 0.01)
     topic = FakeTopic()
     topic.may_answer.clear()
@@ -125,7 +125,7 @@ def test_a_client_does_not_wait_for_long_and_the_next_not_at_all(monkeypatch: py
     run(topic, test)
 
 
-def test_a_topic_that_was_deleted_is_created_again() -> None:
+def test_topic_that_was_deleted_is_created_again() -> None:
     topic = FakeTopic(None, InternalTopicGoneError("gone"), None)
 
     async def test(writer: HistoryWriter) -> None:

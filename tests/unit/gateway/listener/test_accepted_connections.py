@@ -75,7 +75,7 @@ def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.Monke
     asyncio.run(test())
 
 
-def test_a_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         arrivals = AcceptedConnections(shared_objects(), cast("Any", None), cast("Any", SlowEntrance()))
         near, far = socket.socketpair()

@@ -38,7 +38,7 @@ HOSTS = ["127.0.0.1", "::"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_an_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, tmp_path: Path) -> None:
+def test_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, tmp_path: Path) -> None:
     accepted = Accepted()
 
     async def test() -> None:
@@ -70,7 +70,7 @@ def test_clients_get_the_name_of_the_machine_if_the_gateway_listens_on_all_addre
     assert topology.base.host == own_host_name()
 
 
-def test_the_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
+def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("klamm.gateway.listener.ports._RETRY_S", 0.01)

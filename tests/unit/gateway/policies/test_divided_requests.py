@@ -14,7 +14,7 @@ def test_entries_follow_the_order_of_the_request() -> None:
     assert in_order(["c", "a", "b"], ["a1", "b1", "c1"], lambda entry: entry[0]) == ["c1", "a1", "b1"]
 
 
-def test_a_repeated_key_gets_as_many_entries_as_there_are() -> None:
+def test_repeated_key_gets_as_many_entries_as_there_are() -> None:
     assert in_order(["a", "b", "a"], ["a1", "b1"], lambda entry: entry[0]) == ["a1", "b1"]
     assert in_order(["a", "b", "a"], ["a1", "a2", "b1"], lambda entry: entry[0]) == ["a1", "b1", "a2"]
 

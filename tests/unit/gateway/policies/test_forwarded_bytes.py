@@ -207,7 +207,7 @@ def random_request(request: type[Message], version: int, generator: random.Rando
 
 
 @pytest.mark.parametrize(("request_class", "version"), CASES, ids=lambda each: getattr(each, "__name__", str(each)))
-def test_an_allowed_request_is_forwarded_as_it_was_received(request_class: type[Message], version: int) -> None:
+def test_allowed_request_is_forwarded_as_it_was_received(request_class: type[Message], version: int) -> None:
     async def test() -> None:
         generator = random.Random(version)
         for _ in range(MESSAGES_OF_EACH_VERSION):
@@ -223,7 +223,7 @@ def test_an_allowed_request_is_forwarded_as_it_was_received(request_class: type[
     [(request, version) for request, version in CASES if request.API_KEY in PARTS],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )
-def test_the_rest_of_a_request_is_forwarded_field_by_field(request_class: type[Message], version: int) -> None:
+def test_rest_of_a_request_is_forwarded_field_by_field(request_class: type[Message], version: int) -> None:
     key = ApiKey(request_class.API_KEY)
     parts, part_name, entries, entry_name = PARTS[key]
     if key == ApiKey.DELETE_TOPICS and version < 6:
@@ -271,7 +271,7 @@ def test_only_the_creation_of_topics_is_taken_from_a_request_for_metadata() -> N
     asyncio.run(test())
 
 
-def test_the_generator_makes_unknown_tags_and_denied_names() -> None:
+def test_generator_makes_unknown_tags_and_denied_names() -> None:
     generator = random.Random(3)
     frames = [frame_of(random_struct(CreateTopicsRequest, 7, generator), CreateTopicsRequest, 7) for _ in range(20)]
     assert all(frame.count(b"\x01\x4d") > 2 for frame in frames)

@@ -130,7 +130,7 @@ def test_hanging_policy_delays_its_own_requests_only(played: Callable[..., None]
     played(test)
 
 
-def test_a_request_gets_an_error_when_the_policy_computes_forever(played: Callable[..., None]) -> None:
+def test_request_gets_an_error_when_the_policy_computes_forever(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
@@ -186,7 +186,7 @@ def test_records_of_waiting_request_are_not_overwritten_by_other_clients(
 
 
 @pytest.mark.parametrize("acks", [1, 0])
-def test_a_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Callable[..., None], acks: int) -> None:
+def test_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Callable[..., None], acks: int) -> None:
     allowed = [f"t{number}" for number in range(TOPICS)]
     denied = [f"denied{number}" for number in range(TOPICS)]
     topics = [topic for pair in zip(allowed, denied, strict=True) for topic in pair]
@@ -249,7 +249,7 @@ def test_client_that_disconnects_during_decision_does_not_affect_others(played: 
     played(test)
 
 
-def test_a_change_that_the_upstream_has_not_answered_does_not_delay_flows(played: Callable[..., None]) -> None:
+def test_change_that_the_upstream_has_not_answered_does_not_delay_flows(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         policies = interception.policies
         assert policies is not None
@@ -262,7 +262,7 @@ def test_a_change_that_the_upstream_has_not_answered_does_not_delay_flows(played
     played(test)
 
 
-def test_an_endless_number_of_questions_is_not_remembered(played: Callable[..., None]) -> None:
+def test_endless_number_of_questions_is_not_remembered(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             for _number in range(2):

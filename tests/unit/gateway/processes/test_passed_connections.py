@@ -104,7 +104,7 @@ def test_channel_to_process_that_does_not_read_becomes_full() -> None:
         assert control.receive(end) == ({"page": "x" * 10_000}, None)
 
 
-def test_a_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
+def test_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
     parent, end = control.channel()
     passed, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
     worker = Worker(0, [], lambda *_: None)
@@ -130,7 +130,7 @@ def readable(end: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def test_a_text_to_a_parent_that_has_ended_is_dropped() -> None:
+def test_text_to_a_parent_that_has_ended_is_dropped() -> None:
     parent, end = control.channel()
     passed = PassedConnections(end)
 
@@ -144,7 +144,7 @@ def test_a_text_to_a_parent_that_has_ended_is_dropped() -> None:
         asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_the_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> None:
+def test_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> None:
     worker = Worker(0, [], lambda *_: None)
     worker.take_part("page", "half", is_first=True, is_last=False)
     worker.take_part("page", "whole", is_first=True, is_last=True)

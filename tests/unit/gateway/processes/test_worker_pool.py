@@ -104,7 +104,7 @@ def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.Monkey
     assert pool.pages == [expected.text()]
 
 
-def test_the_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async def start(*_command: object, pass_fds: list[int]) -> Any:
         return EndedProcess(pass_fds[0], {"failed": "no such policy"})
 

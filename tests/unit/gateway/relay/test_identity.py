@@ -48,7 +48,7 @@ def test_principal_is_the_user_of_the_accepted_token(
 
 
 @pytest.mark.parametrize("key", ["AUTH", "Auth", "extra"])
-def test_an_extension_of_oauthbearer_names_no_user(key: str) -> None:
+def test_extension_of_oauthbearer_names_no_user(key: str) -> None:
     """The upstream checks the token of the key ``auth`` only, and takes all other keys as extensions."""
     checked, other = (f"=Bearer {jwt({'sub': user})}\x01".encode() for user in ("client", "admin"))
     for pairs in ((b"auth" + checked, key.encode() + other), (key.encode() + other, b"auth" + checked)):
@@ -58,7 +58,7 @@ def test_an_extension_of_oauthbearer_names_no_user(key: str) -> None:
         assert reader.principal == "User:client"
 
 
-def test_the_principal_stays_until_a_login_again_succeeds() -> None:
+def test_principal_stays_until_a_login_again_succeeds() -> None:
     reader = SaslReader()
     for user, error_code, expected in (("a", 0, "User:a"), ("b", 58, "User:a"), ("c", 0, "User:c")):
         reader.start("PLAIN")
@@ -78,7 +78,7 @@ def test_the_principal_stays_until_a_login_again_succeeds() -> None:
         ("", b"\0alice\0secret", "names no user"),
     ],
 )
-def test_a_token_without_a_user_is_never_accepted_and_not_quoted(mechanism: str, token: bytes, message: str) -> None:
+def test_token_without_a_user_is_never_accepted_and_not_quoted(mechanism: str, token: bytes, message: str) -> None:
     reader = SaslReader()
     reader.start(mechanism)
     reader.on_answer(token, 58, b"")  # the upstream rejects it

@@ -55,7 +55,7 @@ def played(test: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("per_second", [BUSY_PER_S / 2, BUSY_PER_S * 2], ids=["below", "above"])
-def test_the_event_loop_pauses_only_above_a_rate_of_reads(per_second: float) -> None:
+def test_event_loop_pauses_only_above_a_rate_of_reads(per_second: float) -> None:
     async def test() -> None:
         load = Load()
         load.per_second = per_second

@@ -173,7 +173,7 @@ def test_api_is_decided_on_at_every_request() -> None:
     ],
     ids=["no response", "malformed", "two kinds of requests", "no error in this version"],
 )
-def test_a_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
+def test_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
     async def test() -> None:
         shared = judging([])
         sized = (len(frame) - 4).to_bytes(4) + frame[4:]
@@ -191,7 +191,7 @@ def test_metadata_and_logins_are_admitted() -> None:
     assert admitted == {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
-def test_a_remembered_refusal_does_not_keep_the_request() -> None:
+def test_remembered_refusal_does_not_keep_the_request() -> None:
     error = PolicyViolationError("no such name")
 
     class Refusing:

@@ -55,7 +55,7 @@ def test_any_number_of_requests_that_the_gateway_answers_itself_are_answered_in_
     played(test)
 
 
-def test_a_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> None:
+def test_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as rig, RelayRig(shared) as other:
@@ -71,7 +71,7 @@ def test_a_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> N
     played(test)
 
 
-def test_a_client_that_is_gone_does_not_wait_for_a_silent_broker() -> None:
+def test_client_that_is_gone_does_not_wait_for_a_silent_broker() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as gone, RelayRig(shared) as waiting:
@@ -91,7 +91,7 @@ def test_a_client_that_is_gone_does_not_wait_for_a_silent_broker() -> None:
 
 
 @pytest.mark.parametrize("side", ["client", "upstream"])
-def test_a_side_that_takes_no_bytes_is_given_up(side: str) -> None:
+def test_side_that_takes_no_bytes_is_given_up(side: str) -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as stuck, RelayRig(shared) as other:
@@ -114,7 +114,7 @@ def test_a_side_that_takes_no_bytes_is_given_up(side: str) -> None:
     played(test)
 
 
-def test_a_client_whose_requests_wait_is_kept_while_responses_arrive_even_if_correlation_ids_repeat() -> None:
+def test_client_whose_requests_wait_is_kept_while_responses_arrive_even_if_correlation_ids_repeat() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as rig:
@@ -259,7 +259,7 @@ def test_exception_in_filter_closes_connection_without_forwarding(caplog: pytest
     assert "the relay failed" in caplog.text
 
 
-def test_a_policy_sees_principal_client_id_and_listener() -> None:
+def test_policy_sees_principal_client_id_and_listener() -> None:
     seen: list[Author] = []
 
     def judge(_request: object, context: FilterContext) -> None:
@@ -276,7 +276,7 @@ def test_a_policy_sees_principal_client_id_and_listener() -> None:
     assert seen == [Author(principal="User:ANONYMOUS", client_id="app", listener="PUBLIC")]
 
 
-def test_a_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
+def test_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
     judged: list[object] = []
 
     async def judge(asked: Any, context: FilterContext) -> Message:
@@ -337,7 +337,7 @@ def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejecte
     assert [author.principal for author in authors] == ["User:a", "User:admin" if is_accepted else "User:a"]
 
 
-def test_a_client_logs_in_again_while_other_requests_are_in_flight() -> None:
+def test_client_logs_in_again_while_other_requests_are_in_flight() -> None:
     async def test() -> None:
         with RelayRig(shared_objects(needs_login=True)) as rig:
             for user in (b"a", b"c"):
@@ -359,7 +359,7 @@ def test_a_client_logs_in_again_while_other_requests_are_in_flight() -> None:
 
 
 @pytest.mark.parametrize("end", ["half-closed", "malformed request"])
-def test_the_last_response_arrives_whole_at_a_client_that_sends_no_more(end: str) -> None:
+def test_last_response_arrives_whole_at_a_client_that_sends_no_more(end: str) -> None:
     async def test() -> None:
         with RelayRig(shared_objects()) as rig:
             # given
@@ -412,7 +412,7 @@ def test_hanging_filter_delays_its_own_connection_only() -> None:
         pytest.param(b"", id="the end"),
     ],
 )
-def test_a_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) -> None:
+def test_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as rig, RelayRig(shared) as other:
@@ -444,7 +444,7 @@ def test_broker_reset_during_filter_is_not_logged_as_defect(caplog: pytest.LogCa
 
 
 @pytest.mark.process
-def test_a_forked_process_has_a_read_buffer_of_its_own() -> None:
+def test_forked_process_has_a_read_buffer_of_its_own() -> None:
     """Two gateways of one process would otherwise read into each other's frames."""
     relay._BUFFER[:6] = b"parent"
     child = os.fork()

@@ -64,7 +64,7 @@ READ_ALL = feature(
 
 
 @pytest.mark.parametrize("interception", [Feature(), READ_ALL], ids=["relayed", "decoded"])
-def test_a_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Feature) -> None:
+def test_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Feature) -> None:
     generator = random.Random(17)
     whole = [request_frame(sample(cls, version), version) for cls, version in valid_requests()]
     shared = shared_objects(interception)

@@ -108,7 +108,7 @@ def test_client_ids_are_bounded(tmp_path: Path) -> None:
     assert (len(check.members), check.members["(other)"]) == (101, 50)
 
 
-def test_a_failed_check_is_logged_once_and_shows_no_members(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_check_is_logged_once_and_shows_no_members(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     admin = FakeAdmin({"a": {"past": "/10.0.0.9"}})
     check = check_of(admin, tmp_path)
 

@@ -115,7 +115,7 @@ def test_memory_is_bounded() -> None:
     assert admin.described[1:] == [("topic-0",)]
 
 
-def test_a_topic_whose_configs_are_denied_has_the_reason() -> None:
+def test_topic_whose_configs_are_denied_has_the_reason() -> None:
     async def ask(topics: UpstreamTopics, _clock: list[float]) -> None:
         denied, fine = await topics.documents(["denied", "fine"])
         assert (denied["partitions"], denied["configs"]) == (1, None)
@@ -125,7 +125,7 @@ def test_a_topic_whose_configs_are_denied_has_the_reason() -> None:
     asked(FakeAdmin(["denied", "fine"]), ask)
 
 
-def test_an_upstream_that_does_not_answer_is_asked_again_later_and_its_topics_stay() -> None:
+def test_upstream_that_does_not_answer_is_asked_again_later_and_its_topics_stay() -> None:
     admin = FakeAdmin(["a"])
 
     async def ask(topics: UpstreamTopics, clock: list[float]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_port_of_a_broker_is_the_base_port_plus_its_node_id(tmp_path: Path) -> None:
+def test_port_of_a_broker_is_the_base_port_plus_its_node_id(tmp_path: Path) -> None:
     topology = Topology(tmp_path)
     topology.base = Address(host="gateway", port=9000)
     assert topology.advertised(3, "broker", 1) == ("gateway", 9003)
@@ -24,7 +24,7 @@ def test_the_port_of_a_broker_is_the_base_port_plus_its_node_id(tmp_path: Path) 
         topology.advertised(100_000, "broker", 1)
 
 
-def test_a_restarted_gateway_knows_the_brokers(tmp_path: Path) -> None:
+def test_restarted_gateway_knows_the_brokers(tmp_path: Path) -> None:
     before = Topology(tmp_path / "new")
     before.set_cluster_id("cluster")
     before.learn(1, "a", 9092)
@@ -35,7 +35,7 @@ def test_a_restarted_gateway_knows_the_brokers(tmp_path: Path) -> None:
     assert after.cluster_id == "cluster"
 
 
-def test_a_new_broker_is_reported_once_and_a_moved_one_is_not(tmp_path: Path) -> None:
+def test_new_broker_is_reported_once_and_a_moved_one_is_not(tmp_path: Path) -> None:
     topology, new = Topology(tmp_path), list[int]()
     topology.subscribe(new.append)
     for host in ("a", "a", "b"):
@@ -43,7 +43,7 @@ def test_a_new_broker_is_reported_once_and_a_moved_one_is_not(tmp_path: Path) ->
     assert (new, topology.nodes[1].host) == ([1], "b")
 
 
-def test_the_brokers_of_another_cluster_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_of_another_cluster_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topology = Topology(tmp_path)
     topology.set_cluster_id("one")
     topology.learn(1, "a", 9092)
@@ -70,7 +70,7 @@ def test_damaged_file_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     topology.save()
 
 
-def test_a_gateway_serves_without_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_gateway_serves_without_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     topology = Topology(tmp_path / "file")
     topology.learn(1, "a", 9092)

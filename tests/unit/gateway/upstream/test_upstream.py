@@ -29,7 +29,7 @@ class Opened:
         self.closed.set()
 
 
-def test_a_broker_that_does_not_respond_delays_its_own_connections_only(
+def test_broker_that_does_not_respond_delays_its_own_connections_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, late, prompt = threading.Event(), Opened(), Opened()

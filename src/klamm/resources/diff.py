@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from klamm.configs.definitions import MIN_INSYNC_REPLICAS
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, topic_synonyms
 from klamm.policy.answers import PARTITIONS
 from klamm.resources.equality import is_same
 from klamm.resources.model import (
@@ -29,7 +29,7 @@ from klamm.resources.model import (
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.policy.answers import PolicyOverride
 
@@ -86,10 +86,45 @@ def plan_resources(
             diffs.append(_new_topic(resource, other))
         else:
             diffs.append(_changed(resource, now, ownership))
+    diffs = list(_with_own_values(diffs, existing))
     undeclared = (key for key in sorted(existing) if key not in keys and ownership.covers(key))
     pruned = (Declared(kind=key.kind, name=key.name, is_absent=True, place="--prune") for key in undeclared)
     deletions = (_deletion(resource, existing[resource.key]) for resource in pruned)
     return (*diffs, *(diff for diff in deletions if not diff.is_in_line))
+
+
+def _with_own_values(diffs: Sequence[ResourceDiff], existing: Mapping[ResourceKey, Existing]) -> Iterator[ResourceDiff]:
+    """Yield diffs that also set declared values which are inherited from a broker config that the plan changes."""
+    changing = {change.key for diff in diffs if diff.key.kind is Kind.BROKER for change in diff.changes}
+    for diff in diffs:
+        if not changing or not diff.exists or diff.problems or diff.is_deletion:
+            yield diff
+            continue
+        values, declared, kind = existing[diff.key].values, diff.declared, diff.key.kind
+        inherited = [
+            KeyChange(
+                mark=Mark.ADD,
+                key=key,
+                old=values[key].value,
+                old_origin=values[key].origin,
+                new=declared.values[key],
+                new_origin=FILE,
+            )
+            for key in declared.values
+            if key in values
+            and not values[key].is_own
+            and not declared.ignores(key)
+            and diff.change_of(key) is None
+            and not changing.isdisjoint(_sources(kind, key))
+        ]
+        yield replace(diff, changes=(*diff.changes, *inherited))
+
+
+def _sources(kind: Kind, key: str) -> Collection[str]:
+    """Return the broker configs from which a key inherits its value."""
+    if kind is Kind.BROKER:
+        return (key,)
+    return [synonym.name for synonym in topic_synonyms().get(key, ())] if kind is Kind.TOPIC else ()
 
 
 def after_override(diff: ResourceDiff, override: PolicyOverride, now: Existing | None) -> ResourceDiff:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import replace
 from io import StringIO
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -20,10 +22,14 @@ from klamm.properties import parse_properties
 from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.copiers import copy_all, is_done, run_until
 from tests.support.equal_offsets import EqualFlow, LateWrite, contents, copy_until_kept
+from tests.support.frame_proxy import FrameProxy
 from tests.support.mirror import create_topic, delete_records, properties
 from tests.support.processes import wait_until
 from tests.support.transactional_clients import Confluent
 from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from klamm.protocol.frames import RequestHeader
 
 YEAR_2013 = 1_356_998_400_000
 
@@ -167,6 +173,28 @@ def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: 
             flow.assert_equal()
     stopped = [number for number, state in outcomes.items() if state is CopyState.STOPPED]
     assert len(stopped) <= 2, outcomes
+
+
+@pytest.mark.parametrize("seed", range(20 if os.environ.get("KLAMM_SOAK") else 1))
+def test_lost_responses_never_move_a_record(address: str, seed: int) -> None:
+    flow, drawn = EqualFlow(address, address), random.Random(seed)
+    lost = []
+
+    def lose(header: RequestHeader, answer: memoryview) -> bytes | None:
+        if drawn.random() < 0.35:
+            lost.append(header.api_key)
+            return None
+        return bytes(answer)
+
+    for turn in range(6):
+        produce(address, flow.topic, turn * 10, 10)
+        produce_transaction(address, flow.topic, 1 + turn % 3, commit=turn % 2 == 0)
+    with FrameProxy(address, replacements=dict.fromkeys((0, MARKERS), lose)) as target:
+        (row,) = copy_all(flow.settings(target=target.bootstrap_servers), flow.partition)
+
+    assert row.state is not CopyState.STOPPED, row.reason
+    assert lost
+    assert len(flow.assert_equal()) == 60 + 1 + 3 + 2
 
 
 def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:

@@ -115,15 +115,10 @@ bench: setup
 bench-quick: setup
 	$(WITH_BENCH_TOOLS) python -m benchmarks --quick
 
+# All files whose tests do more when KLAMM_SOAK is set.
+soak: SOAKED = $(shell grep -il soak tests/interop/test_*.py tests/spark/test_*.py)
 soak: setup
-	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash \
-		tests/interop/test_lost_nodes.py tests/interop/test_client_families.py tests/interop/test_image_steps.py \
-		tests/interop/test_mirror_late_requests.py tests/interop/test_mirror_exactly_once_many.py \
-		tests/spark/test_mirror_rig.py tests/spark/test_mirror_chaos.py tests/spark/test_dataframes_like_spark.py \
-		tests/interop/test_consumer_groups.py tests/interop/test_gateway_upgrade.py \
-		tests/interop/test_gateway_client_configs.py \
-		tests/interop/test_config_order.py tests/interop/test_resources_in_line.py tests/interop/test_assignors_like_kafka.py tests/interop/test_impact_bounds.py \
-		tests/interop/test_impact_outages.py tests/interop/test_impact_outages_soak.py
+	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash $(SOAKED)
 	for release in $(OLDER_RELEASES); do \
 		$(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) --kafka-release $$release $(WITH_OLDER_KAFKA) || exit; done
 	$(WITH_GO) python -m scripts.client_suites

@@ -33,7 +33,7 @@ _PRODUCE_VERSION: Final = 9
 _VERSION: Final = 12
 """Of Fetch, the last that names topics."""
 _PREFIXED: Final = 4
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 def run(plan: Plan) -> Iterator[Measurement]:
@@ -110,7 +110,7 @@ def _fetch() -> Message:
         replica_id=-1,
         max_wait_ms=0,
         min_bytes=0,
-        max_bytes=_MOST_BYTES,
+        max_bytes=_MAX_BYTES,
         session_id=0,
         session_epoch=-1,
         topics=[FetchRequest.FetchTopic(topic=name, partitions=[wanted]) for name in _TOPICS],

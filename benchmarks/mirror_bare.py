@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LIMITS: Final = FetchLimits(8 * _MIB, 2 * _MIB, min_bytes=1, max_wait_ms=100)
-_MOST_PENDING: Final = 16 * _MIB
-_MOST_REQUESTS: Final = 8
+_MAX_PENDING: Final = 16 * _MIB
+_MAX_REQUESTS: Final = 8
 _TIMEOUT_MS: Final = 30_000
 _BASE_OFFSET_BYTES: Final = 8
 
@@ -53,9 +53,9 @@ class BareLoop:
     def run(self) -> None:
         """Copy for ever."""
         while True:
-            if not self._is_fetching and self._pending_bytes < _MOST_PENDING:
+            if not self._is_fetching and self._pending_bytes < _MAX_PENDING:
                 self._fetch()
-            while self._requests < _MOST_REQUESTS and any(self._pending):
+            while self._requests < _MAX_REQUESTS and any(self._pending):
                 self._produce()
             poll = select.poll()
             connections = {each.fileno(): each for each in (self._source, self._target)}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "kips.md"
 TESTS: Final = ROOT / "tests"
-MOST_TESTS: Final = 3
+MAX_TESTS: Final = 3
 """How many tests a row names at most; those that need neither Java nor Maven come first."""
 
 _FAMILY: Final = re.compile(r"\bK(?P<kip>\d{3})-(?P<first>\d{2})(?P<more>(?:\s*(?:\.\.|,\s*-|/-?)\s*\d{2})*)")
@@ -128,7 +128,7 @@ def _row(requirement: str, text: str, below: Sequence[str]) -> Row:
 def renewed(row: Row, tests: Sequence[str]) -> Row:
     """Return the row as the citations want it."""
     if tests and (row.is_done or not row.reason.startswith("partly")):
-        return replace(row, is_done=True, tests=tuple(tests[:MOST_TESTS]), reason="")
+        return replace(row, is_done=True, tests=tuple(tests[:MAX_TESTS]), reason="")
     if row.is_done:
         return replace(row, is_done=False, tests=(), reason="its test is gone")
     return row

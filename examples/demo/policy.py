@@ -9,7 +9,7 @@ from klamm.policy import CreateTopicPolicy, PolicyViolationError
 if TYPE_CHECKING:
     from klamm.policy import TopicDetails
 
-MOST_PARTITIONS: Final = 12
+MAX_PARTITIONS: Final = 12
 
 
 class FewPartitions(CreateTopicPolicy):
@@ -22,7 +22,7 @@ class FewPartitions(CreateTopicPolicy):
             PolicyViolationError: The topic has too many partitions.
         """
         count = topic_details.num_partitions or len(topic_details.replicas_assignments or ())
-        if count > MOST_PARTITIONS:
+        if count > MAX_PARTITIONS:
             raise PolicyViolationError(
-                f"topic {topic_details.topic} asks for {count} partitions; at most {MOST_PARTITIONS} are allowed here"
+                f"topic {topic_details.topic} asks for {count} partitions; at most {MAX_PARTITIONS} are allowed here"
             )

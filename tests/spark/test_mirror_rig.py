@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
 KILLS: Final = int(os.environ.get("KLAMM_SOAK_KILLS", "50"))
 OUTAGE_S: Final = float(os.environ.get("KLAMM_SOAK_OUTAGE_S", "300")) if IS_SOAK else 3.0
-MOST_S: Final = float(os.environ.get("KLAMM_SOAK_RIG_S", "inf"))
+MAX_S: Final = float(os.environ.get("KLAMM_SOAK_RIG_S", "inf"))
 SEED: Final = int(os.environ.get("KLAMM_SOAK_SEED", "894"))
 PER_SECOND: Final = 400
 PARTITIONS: Final = 2
@@ -365,7 +365,7 @@ spark.master = local[2,4]
         yield (COMPACTED,)
         drawn = [*ONCE, *(self._random.choice(KILLED) for _ in range(KILLS)), *(OTHERS * 2)]
         self._random.shuffle(drawn)
-        until = time.monotonic() + MOST_S
+        until = time.monotonic() + MAX_S
         yield from ((how,) for how in itertools.takewhile(lambda _: time.monotonic() < until, drawn))
 
 

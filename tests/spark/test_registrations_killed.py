@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STREAMS = ("state", "windows")
 _TIMEOUT_S = 300.0
 """A bound, not a pace: beside other work on two cores Spark may need a minute and a half to start."""
-_MOST_CLIENTS = 60
+_MAX_CLIENTS = 60
 _WINDOW = "1000 days"
 _FOLLOW = f"""
 import sys
@@ -130,7 +130,7 @@ def test_kill_9_counts_every_registration_once(spark: SparkSession, tmp_path: Pa
             wait(lambda: '"clients": 5,' in output.read_text(), "a report that knows the first five")
             # when
             clients, killed = 5, False
-            while not killed and clients < _MOST_CLIENTS:
+            while not killed and clients < _MAX_CLIENTS:
                 wait(lambda: not in_a_round(), "both streams to be done")
                 before = {stream: newest(checkpoint, stream, "offsets") for stream in _STREAMS}
                 registering = threading.Thread(target=register, args=(servers, range(clients, clients + 2)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _POOLS: Final[list[FilePool]] = []
 """Pools that were created since the files were closed last. The collector must not take them before that."""
 _CLIENT_THREADS: Final = ("kafka-io-",)
-_MOST_NEW_DESCRIPTORS: Final = 64
+_MAX_NEW_DESCRIPTORS: Final = 64
 """A fixture of the whole run, such as a Spark session, opens up to 40."""
 _END_S: Final = 5.0
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def nothing_left() -> Iterator[None]:
     assert not running, f"Clients were not closed: {running}"
     close_log_files()
     opened = _open_descriptors() - descriptors
-    assert opened <= _MOST_NEW_DESCRIPTORS, f"{opened} descriptors were not closed"
+    assert opened <= _MAX_NEW_DESCRIPTORS, f"{opened} descriptors were not closed"
     left = [command for pid, command in _processes().items() if pid not in processes]
     assert not left, f"Processes still run: {left}"
     new_files = set(os.listdir(_ROOT)) - files

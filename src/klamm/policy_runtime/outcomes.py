@@ -19,9 +19,9 @@ DECISION_LASTS_S: Final = 30.0
 """Seconds after which the policy is asked again."""
 FAILURE_LASTS_S: Final = 5.0
 """The same for a call that failed or took too long."""
-MOST_OUTCOMES: Final = 10_000
+MAX_OUTCOMES: Final = 10_000
 """Number of remembered outcomes. Beyond it, the oldest one is forgotten."""
-_MOST_TEXT: Final = 1_000
+_MAX_TEXT: Final = 1_000
 """Total length of the texts in a question beyond which its outcome is not remembered."""
 
 
@@ -54,14 +54,14 @@ class KnownOutcomes:
     def put(self, details: Details, outcome: PolicyOutcome) -> None:
         """Remember the outcome of a call. Questions with very long texts would fill the memory and are left out."""
         values = (getattr(details, field.name) for field in fields(details))
-        if sum(len(value) for value in values if isinstance(value, str)) > _MOST_TEXT:
+        if sum(len(value) for value in values if isinstance(value, str)) > _MAX_TEXT:
             return
         error = outcome.error
         has_failed = error is not None and (
             not isinstance(error, KafkaApiError) or isinstance(error, PolicyTimeoutError)
         )
         self._known.pop(details, None)
-        if len(self._known) >= MOST_OUTCOMES:
+        if len(self._known) >= MAX_OUTCOMES:
             del self._known[next(iter(self._known))]
         lasts_s = FAILURE_LASTS_S if has_failed else DECISION_LASTS_S
         self._known[details] = _Remembered(self._now() + lasts_s, outcome)

@@ -48,7 +48,7 @@ _COLLECTING: Final = 0.9
 """Share of the time limit of a policy after which no further facts are collected, so that those missing are named."""
 MAX_LATEST: Final = 50
 """Number of decisions that are kept for display."""
-_MOST_RULES: Final = 1000
+_MAX_RULES: Final = 1000
 """Number of counters by rule."""
 _RULE: Final = re.compile(r"Rule '([^']*)'")
 """Beginning of the message of a policy that decides by rules."""
@@ -377,7 +377,7 @@ class Policies:
         decided = Decided(kind.stem, mode.value, action)
         self.decisions[decided] += 1
         rule = _RULE.match(text or "")
-        if rule is not None and (len(self.rules) < _MOST_RULES or (decided, rule[1]) in self.rules):
+        if rule is not None and (len(self.rules) < _MAX_RULES or (decided, rule[1]) in self.rules):
             self.rules[decided, rule[1]] += 1
         if action == "allow" and kind.must_compute:
             return  # requests that flow in numbers would push out all other decisions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.policy import GroupDetails, PolicyTimeoutError, PolicyViolationError
-from klamm.policy_runtime.outcomes import DECISION_LASTS_S, FAILURE_LASTS_S, MOST_OUTCOMES, KnownOutcomes
+from klamm.policy_runtime.outcomes import DECISION_LASTS_S, FAILURE_LASTS_S, MAX_OUTCOMES, KnownOutcomes
 from klamm.policy_runtime.worker import PolicyOutcome
 
 ALLOWED = PolicyOutcome(None, None)
@@ -34,10 +34,10 @@ def test_decision_and_failure_expire_after_their_lifetimes() -> None:
 
 def test_oldest_outcomes_are_evicted() -> None:
     known = KnownOutcomes(Clock())
-    for number in range(MOST_OUTCOMES + 3):
+    for number in range(MAX_OUTCOMES + 3):
         known.put(GroupDetails(group_id=str(number)), ALLOWED)
-    held = [number for number in range(MOST_OUTCOMES + 3) if known.get(GroupDetails(group_id=str(number))) is not None]
-    assert held == list(range(3, MOST_OUTCOMES + 3))
+    held = [number for number in range(MAX_OUTCOMES + 3) if known.get(GroupDetails(group_id=str(number))) is not None]
+    assert held == list(range(3, MAX_OUTCOMES + 3))
 
 
 def test_decisions_on_long_names_are_not_cached() -> None:

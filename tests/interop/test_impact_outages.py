@@ -94,7 +94,7 @@ def test_added_partitions_move_keys(scene: Scene) -> None:
 
     finding = finding_of(scene.predict(PartitionsAdded(topic=topic, total_count=6)), "keys_move")
     scene.admin.create_partitions({topic: NewPartitions(6)}).result()
-    after = scene.produce(topic, 200)
+    after = scene.produce(topic, 200, retries=20)  # the leaders of the new partitions may not be ready
 
     moved = 100 * sum(old != new for old, new in zip(before, after, strict=True)) / 200
     assert finding.figures["moved_keys_percent"] == pytest.approx(moved, rel=0.05)

@@ -108,12 +108,13 @@ class MoveThrottle:
                 for name, entry in entries.items()
                 if entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG and entry.value is not None
             }
-            for resource, entries in self._admin.describe_configs(brokers).result().items()
+            for resource, entries in self._admin.describe_configs(brokers, is_current=True).result().items()
         }
 
     def _lists(self, topics: Collection[str]) -> dict[str, dict[str, set[str]]]:
         """Return the throttled replicas of topics by list. Topics that are deleted meanwhile have none."""
-        described = self._admin.describe_configs(dict.fromkeys(map(_topic, topics), THROTTLED_REPLICAS)).values()
+        names = dict.fromkeys(map(_topic, topics), THROTTLED_REPLICAS)
+        described = self._admin.describe_configs(names, is_current=True).values()
         present: dict[str, dict[str, set[str]]] = {
             topic: {name: set() for name in THROTTLED_REPLICAS} for topic in topics
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from klamm.cli.mirror.run import MirrorDisplay, _tables
+from klamm.cli.mirror.display import MirrorDisplay, _tables
 from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, MirrorStatus
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from kafka import KafkaProducer
 
 from klamm import cli
@@ -25,9 +26,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import pytest
-
     from tests.support.kafka import KafkaCluster
+
+
+LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
+
+
+@pytest.fixture(autouse=True)
+def _no_throttled_replicas(real_kafka_3: KafkaCluster) -> None:
+    """Remove the throttled replicas of topics that other tests have left: a rate stays on a broker that has any."""
+    with AdminClient(real_kafka_3.bootstrap_servers) as admin:
+        topics = [ConfigResource(ResourceType.TOPIC, name) for name in admin.list_topics().result()]
+        described = admin.describe_configs(dict.fromkeys(topics, (LEADERS, FOLLOWERS)), is_current=True).result()
+        left = {
+            topic: {name: None for name, entry in entries.items() if entry.value}
+            for topic, entries in described.items()
+            if any(entry.value for entry in entries.values())
+        }
+        if left:
+            set_configs(admin, left)
 
 
 def test_replication_factor_changes_by_a_throttled_reassignment(
@@ -62,8 +80,6 @@ def test_replication_factor_changes_by_a_throttled_reassignment(
 
 RATE = 400_000
 """Bytes per second. A new replica gets 1 MiB at once, and waits some seconds for the other two."""
-LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 THEIR_RATE = "77777777"
 
 
@@ -164,7 +180,7 @@ def set_configs(admin: AdminClient, configs: Mapping[ConfigResource, Mapping[str
     def are_described() -> bool:
         described = admin.describe_configs(list(configs), is_current=True).result()
         return all(
-            (entry.value if (entry := described[resource].get(name)) else None) == value
+            ((entry.value if (entry := described[resource].get(name)) else None) or None) == (value or None)
             for resource, values in configs.items()
             for name, value in values.items()
         )

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SOAK: Final = "KLAMM_SOAK" in os.environ
+"""Whether to try all ways to lose a process, on Apache Kafka too: a minute more for each target."""
 MAX_TAKEOVER_S: Final = 20.0
 """Twice the time on a machine without other work."""
 EXACT, LEAST = "standby-exact", "standby-least"
@@ -193,7 +195,7 @@ def health(mirror: MirrorProcess) -> str:
         return str(error.read().decode())
 
 
-@pytest.fixture(params=["klamm", "kafka"] if os.environ.get("KLAMM_SOAK") else ["klamm"])
+@pytest.fixture(params=["klamm", "kafka"] if SOAK else ["klamm"])
 def target(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroker]:
     with KafkaCluster() if request.param == "kafka" else KlammBroker() as cluster:
         yield cluster
@@ -242,6 +244,8 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     second.process.send_signal(signal.SIGCONT)
     wait_until(lambda: health(second).count("STANDBY") == 2, timeout_s=60, what="the resumed process to stand by")
     rig.wait_for_steady_copying()
+    if not SOAK:
+        return
 
     # when: all processes of the active mirror are suspended, then resumed
     processes = family(third)

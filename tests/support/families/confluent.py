@@ -52,7 +52,13 @@ class _Producer(RunningProducer):
 class _Consumer(RunningConsumer):
     def _work(self) -> None:
         consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap_servers, "group.id": self.group, "auto.offset.reset": "earliest"}
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": self.group,
+                "auto.offset.reset": "earliest",
+                # A coordinator that is down is looked for after a tenth of it: by default once in a minute.
+                "coordinator.query.interval.ms": 10_000,
+            }
         )
         consumer.subscribe([self.topic])
         try:

@@ -33,7 +33,7 @@ from klamm.gateway.policies.facts import (
     own_configs,
     own_source,
 )
-from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
@@ -92,18 +92,17 @@ def resource_key(resource: Resource | Entry) -> tuple[int, str]:
     return resource.resource_type, resource.resource_name
 
 
-class AlteredConfigs:
+class AlteredConfigs(ChangeServer):
     """Server of both APIs that alter configs.
 
     Args:
-        policies: Policies in use.
-        turns: Turns of the resources that are changed.
+        policies: As in ``ChangeServer``.
+        turns: As in ``ChangeServer``.
         api: One of the two APIs.
     """
 
     def __init__(self, policies: Policies, turns: ResourceTurns, api: AlterConfigsApi) -> None:
-        self._policies = policies
-        self._turns = turns
+        super().__init__(policies, turns)
         self._api = api
 
     def overridden_resource(self, resource: Resource, override: Override) -> Resource:

@@ -21,7 +21,7 @@ from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, to
 from klamm.gateway.policies.decisions import denial, forward_in_turn
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
-from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
-    from klamm.policy_runtime import Policies
 
 Entry = DeleteTopicsResponse.DeletableTopicResult
 _STATES_SINCE: Final = 6
@@ -108,17 +106,8 @@ def denied_entry(requested: RequestedDeletion, topic: TopicFacts | None, error: 
     )
 
 
-class DeletedTopics:
-    """Server of DeleteTopics.
-
-    Args:
-        policies: Policies in use.
-        turns: Turns of the resources that are changed.
-    """
-
-    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
-        self._policies = policies
-        self._turns = turns
+class DeletedTopics(ChangeServer):
+    """Server of DeleteTopics."""
 
     async def handle(self, request: DeleteTopicsRequest, context: FilterContext) -> DeleteTopicsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""

@@ -15,7 +15,7 @@ from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, to
 from klamm.gateway.policies.decisions import Allowed, denial, divide
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
@@ -29,10 +29,8 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.details import CreatePartitionsDetails
-    from klamm.policy_runtime import Policies
     from klamm.policy_runtime.details import Requester
 
 Topic = CreatePartitionsRequest.CreatePartitionsTopic
@@ -72,17 +70,8 @@ def undecidable(topic: Topic, current: TopicFacts) -> ApiError | None:
     return ApiError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text)
 
 
-class AddedPartitions:
-    """Server of CreatePartitions.
-
-    Args:
-        policies: Policies in use.
-        turns: Turns of the resources that are changed.
-    """
-
-    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
-        self._policies = policies
-        self._turns = turns
+class AddedPartitions(ChangeServer):
+    """Server of CreatePartitions."""
 
     async def handle(self, request: CreatePartitionsRequest, context: FilterContext) -> CreatePartitionsResponse:
         """Return one entry per topic. A denied topic does not affect the others."""

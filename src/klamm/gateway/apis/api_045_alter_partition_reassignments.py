@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.policies.decisions import denial, forward_in_turn
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.policy.kinds import CREATE_PARTITIONS
@@ -33,9 +33,7 @@ from klamm.server.attempt import ApiError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.gateway.policies.turns import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
-    from klamm.policy_runtime import Policies
 
 Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
 Entry = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
@@ -89,17 +87,8 @@ def merge_partitions(
     return replaced(response, responses=in_order(indexes, merged, lambda entry: entry.name))
 
 
-class AlteredReassignments:
-    """Server of AlterPartitionReassignments.
-
-    Args:
-        policies: Policies in use.
-        turns: Turns of the resources that are changed.
-    """
-
-    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
-        self._policies = policies
-        self._turns = turns
+class AlteredReassignments(ChangeServer):
+    """Server of AlterPartitionReassignments."""
 
     async def handle(
         self, request: AlterPartitionReassignmentsRequest, context: FilterContext

@@ -37,6 +37,19 @@ class PolicyApi:
     """Last version that the policies can decide on; None if they can decide on all."""
 
 
+class ChangeServer:
+    """Server of an API that changes resources, if the policies allow it.
+
+    Args:
+        policies: Policies in use.
+        turns: Turns of the resources that are changed.
+    """
+
+    def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
+        self._policies = policies
+        self._turns = turns
+
+
 def group_policy(
     request: type[Message],
     response: type[Message],

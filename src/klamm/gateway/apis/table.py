@@ -149,7 +149,7 @@ APIS: Final[tuple[RelayedApi, ...]] = (
 )
 """All APIs that a gateway can serve."""
 POLICIES: Final[tuple[PolicyApi, ...]] = tuple(module.POLICY for module in _MODULES if hasattr(module, "POLICY"))
-"""How policies decide on the APIs that they concern."""
+"""APIs that policies decide on."""
 UNFILTERED: Final[Mapping[int, tuple[PolicyKind, ...]]] = MappingProxyType(
     {
         76: (FLOW,),  # ShareGroupHeartbeat
@@ -158,7 +158,7 @@ UNFILTERED: Final[Mapping[int, tuple[PolicyKind, ...]]] = MappingProxyType(
 )
 """APIs that policies of these kinds would have to decide on, and for which there is no filter."""
 RECORDED: Final[tuple[RecordedApi, ...]] = tuple(module.RECORDED for module in _MODULES if hasattr(module, "RECORDED"))
-"""How the history records the APIs that change something."""
+"""APIs that change something, which the history records."""
 CLIENT_CONFIG_FILTERS: Final[ClientConfigFilters] = {
     module.API.key: module.client_config_filter for module in _MODULES if hasattr(module, "client_config_filter")
 }

@@ -146,7 +146,7 @@ class TransactionManager:
         Args:
             timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
             current: Producer id and epoch of this client, which are raised only if they are still the latest ones
-                (KIP-360). None: they are raised whoever holds them.
+                (KIP-360). None: they are raised, whichever producer has them.
 
         Raises:
             TransactionLostError: A newer producer has fenced ``current``.

@@ -107,7 +107,7 @@ def test_change_is_answered_once_durable() -> None:
     asyncio.run(scenario())
 
 
-def test_change_of_closed_connection_is_awaited_by_others() -> None:
+def test_later_changes_wait_for_write_of_closed_connection() -> None:
     async def scenario() -> None:
         store = MemoryConfigStore()
         service = make_service(store)

@@ -202,7 +202,7 @@ IN_DOUBT = [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCo
         *((code, [False]) for code in IN_DOUBT),
     ],
 )
-def test_change_whose_outcome_is_in_doubt_is_recorded_as_not_confirmed(
+def test_change_with_unknown_outcome_is_recorded_as_not_confirmed(
     error_code: ErrorCode | None, confirmed: list[bool]
 ) -> None:
     """A broker that forwards a request to the controller returns REQUEST_TIMED_OUT while the change may yet be made."""

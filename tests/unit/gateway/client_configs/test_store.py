@@ -135,7 +135,7 @@ def test_concurrent_gateways_lose_no_change() -> None:
 
 
 @pytest.mark.parametrize("failure", ["lost before", "lost after"])
-def test_change_whose_response_was_lost_is_made_once(failure: str) -> None:
+def test_change_with_lost_response_is_written_once(failure: str) -> None:
     async def run() -> None:
         log = FencedLog()
         async with gateways(log, 2) as (one, two):

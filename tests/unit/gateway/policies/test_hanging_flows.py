@@ -232,7 +232,7 @@ def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., Non
     played(test)
 
 
-def test_client_that_disconnects_during_decision_does_not_affect_others(played: Callable[..., None]) -> None:
+def test_disconnect_during_policy_decision_leaves_other_clients_served(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as gone, RelayRig(shared) as other:

@@ -71,7 +71,7 @@ def test_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> Non
     played(test)
 
 
-def test_client_that_is_gone_does_not_wait_for_a_silent_broker() -> None:
+def test_relay_of_disconnected_client_closes_although_broker_is_silent() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as gone, RelayRig(shared) as waiting:
@@ -114,7 +114,7 @@ def test_side_that_takes_no_bytes_is_given_up(side: str) -> None:
     played(test)
 
 
-def test_client_whose_requests_wait_is_kept_while_responses_arrive_even_if_correlation_ids_repeat() -> None:
+def test_connection_with_repeated_correlation_ids_stays_open_while_responses_arrive() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as rig:

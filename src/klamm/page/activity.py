@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.page.plot import count_text, plots_of
 from klamm.page.samples import SAMPLE_EVERY_S, Sample, Samples
@@ -112,7 +112,7 @@ class ActivitySampler:
         )
 
 
-def merged_activity(processes: Iterable[Iterable[Sequence[object]]]) -> list[Sample]:
+def merged_activity(processes: Iterable[Iterable[Sequence[Any]]]) -> list[Sample]:
     """Return the samples of several processes together: sums of requests and denials, the longest waiting time.
 
     Args:
@@ -121,8 +121,7 @@ def merged_activity(processes: Iterable[Iterable[Sequence[object]]]) -> list[Sam
     by_time: dict[int, list[Sample]] = {}
     for samples in processes:
         for at_s, values in samples:
-            sample = Sample(float(str(at_s)), tuple(values))  # type: ignore[arg-type]
-            by_time.setdefault(round(sample.at_s / SAMPLE_EVERY_S), []).append(sample)
+            by_time.setdefault(round(at_s / SAMPLE_EVERY_S), []).append(Sample(at_s, tuple(values)))
     return [_together(by_time[slot]) for slot in sorted(by_time)]
 
 

@@ -125,11 +125,11 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
     ownership, rules = ownership_of(options), rules_of(options)
     named: list[tuple[str | None, Plan]] = []
     impacts: dict[str | None, Impact] = {}
+    from klamm.resources.engine import check_offline, make_plan  # noqa: PLC0415  # see connected
+
     with ExitStack() as connections:
         admins = []
         for files in clusters_of(options):  # all clusters are planned before any of them is changed
-            from klamm.resources.engine import check_offline, make_plan  # noqa: PLC0415  # see connected
-
             if options.offline:
                 named.append((files.cluster, check_offline(files.resources, rules)))
                 continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Measurement, Plan, cpu_seconds, wait_for
 from tests.support.base_install import BaseInstall
-from tests.support.probe import brokers_known_by
+from tests.support.probe import broker_count_of
 from tests.support.processes import free_port, stop_process
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _first_answer(installed: BaseInstall, data_dir: Path) -> tuple[float, float]
     )
     try:
         wait_for(
-            lambda: brokers_known_by("127.0.0.1", port) > 0,
+            lambda: broker_count_of("127.0.0.1", port) > 0,
             timeout_s=_TIMEOUT_S,
             what="the broker's first answer",
             interval_s=0.002,

@@ -35,14 +35,18 @@ def run(plan: Plan) -> Iterator[Measurement]:
             with klamm_broker() as broker:
                 return _load(broker, connections, duration_s)
 
-        def with_kafka(connections: int = connections, **properties: str) -> Mapping[str, float]:
-            with apache_kafka(**properties) as cluster:
+        def with_kafka(
+            connections: int = connections, properties: Mapping[str, str] | None = None
+        ) -> Mapping[str, float]:
+            with apache_kafka(properties) as cluster:
                 return _load(cluster, connections, duration_s)
 
         sides = {
             "klamm": with_klamm,
             "Apache Kafka": with_kafka,
-            "Apache Kafka, append.linger.ms=0": lambda: with_kafka(controller_quorum_append_linger_ms="0"),
+            "Apache Kafka, append.linger.ms=0": lambda: with_kafka(
+                properties={"controller.quorum.append.linger.ms": "0"}
+            ),
         }
         yield from alternate(
             sides,

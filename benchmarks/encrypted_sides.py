@@ -54,7 +54,7 @@ def _klamm(keys: Mapping[str, str], authority: Path, measured: Measured) -> Mapp
 def _kafka(keys: Mapping[str, str], authority: Path, measured: Measured) -> Mapping[str, float]:
     # The cluster's second listener has the name of the one for logins; here it speaks TLS.
     protocols = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"}
-    with apache_kafka(with_logins=True, **keys, **protocols) as cluster:
+    with apache_kafka({**keys, **protocols}, with_logins=True) as cluster:
         return measured(cluster, _client(cluster.login_ports[1], authority))
 
 

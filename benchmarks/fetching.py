@@ -237,8 +237,8 @@ def _receive(connection: socket.socket, buffer: memoryview) -> int:
     head = b""
     while len(head) < _SIZE.size:
         head += connection.recv(_SIZE.size - len(head))
-    (size,) = _SIZE.unpack(head)
-    left: int = size
+    size: int = _SIZE.unpack(head)[0]
+    left = size
     while left:
         count = connection.recv_into(buffer, min(left, len(buffer)))
         if not count:

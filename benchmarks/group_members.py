@@ -52,7 +52,7 @@ def run(plan: Plan) -> Iterator[Measurement]:
                 return _load(broker, steady_s)
 
         def with_kafka(properties: Mapping[str, str] = properties) -> Mapping[str, float]:
-            with apache_kafka(**{name.replace(".", "_"): value for name, value in properties.items()}) as cluster:
+            with apache_kafka(properties) as cluster:
                 return _load(cluster, steady_s)
 
         sides = {"klamm": with_klamm, "Apache Kafka": with_kafka}

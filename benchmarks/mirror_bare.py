@@ -92,7 +92,7 @@ class BareLoop:
         records = [PartitionRecords(topic, number, view) for number, view, _ in taken]
         version = self._target.version_of(ProduceRequest, at_most=13)
 
-        def produced(response: ProduceResponse, _: FrameBuffer) -> None:
+        def produced(response: ProduceResponse, _buffer: FrameBuffer) -> None:
             self._requests -= 1
             codes = {each.error_code for topic in response.responses for each in topic.partition_responses}
             if codes != {ErrorCode.NONE}:

@@ -51,7 +51,7 @@ def run(plan: Plan) -> Iterator[Measurement]:
 
 def _mirror(source: KafkaCluster, side: MirrorSide, records: int) -> Mapping[str, float]:
     port = free_port()
-    with apache_kafka(advertised_listeners=f"PLAINTEXT://127.0.0.1:{port}") as target:
+    with apache_kafka({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as target:
         began = time.monotonic()
         with _line(port, target.nodes[1].port), side.running(source, _FarEnd(f"127.0.0.1:{port}")) as mirror:
             found = watch(mirror, (mirror.pid,), target, records, began)

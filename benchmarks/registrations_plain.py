@@ -39,16 +39,19 @@ def report(servers: str) -> dict[str, Any]:
     records = 0
     while any(left.values()):
         for message in consumer.consume(10_000, timeout=1.0):
-            partition, offset = message.partition(), message.offset()
+            partition, offset, key_text, text = message.partition(), message.offset(), message.key(), message.value()
+            assert partition is not None
+            assert offset is not None
+            assert key_text is not None
             if offset + 1 >= left[partition]:
                 left[partition] = 0
             records += 1
-            key = json.loads(message.key())
+            key = json.loads(key_text)
             client = (key["user"], key["client-id"])
-            if message.value() is None:
+            if text is None:
                 standing.pop(client, None)
                 continue
-            value = json.loads(message.value())
+            value = json.loads(text)
             at_ms = message.timestamp()[1]
             information = value["client_information"]
             _, configs = standing[client].get(information, (0, set()))

@@ -32,15 +32,14 @@ _SHIPPED_JVM: Final = (
 )
 
 
-def apache_kafka(*, with_logins: bool = False, **properties: str) -> KafkaCluster:
+def apache_kafka(properties: Mapping[str, str] | None = None, *, with_logins: bool = False) -> KafkaCluster:
     """Return one node of Apache Kafka with the JVM options and heap it ships with.
 
     Args:
+        properties: Broker settings.
         with_logins: whether it has a second listener.
-        **properties: Broker settings, dots written as underscores.
     """
-    named = {name.replace("_", "."): value for name, value in properties.items()}
-    return KafkaCluster(1, named, with_logins=with_logins, heap="1G", jvm_options=_SHIPPED_JVM)
+    return KafkaCluster(1, properties or {}, with_logins=with_logins, heap="1G", jvm_options=_SHIPPED_JVM)
 
 
 def klamm_broker() -> KlammBroker:

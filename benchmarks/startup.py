@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds, pss_mebibytes, wait_for
 from benchmarks.sides import apache_kafka, klamm_broker
 from tests.support.kafka import KafkaCluster
-from tests.support.probe import brokers_known_by
+from tests.support.probe import broker_count_of
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _measure(broker: KlammBroker | KafkaCluster) -> Mapping[str, float]:
         began = time.monotonic()
         launch()
         wait_for(
-            lambda: brokers_known_by(host, int(port)) > 0,
+            lambda: broker_count_of(host, int(port)) > 0,
             timeout_s=_TIMEOUT_S,
             what=f"an answer from {broker.bootstrap_servers}",
             interval_s=0.002,

@@ -19,7 +19,7 @@ MYPY_FLAGS: Final = ("--config-file=", "--ignore-missing-imports")
 """Without the settings in pyproject.toml, because a build lacks the packages that these need."""
 
 
-class CompiledModules(BuildHookInterface):
+class CompiledModules(BuildHookInterface[Any]):
     """Hook of the wheel target. Its ``include`` option lists the modules as paths from the root of the project."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

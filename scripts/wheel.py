@@ -72,7 +72,7 @@ def _build(kinds: Sequence[str], into: Path) -> list[Path]:
 
 def _commit_time() -> str:
     """Return the time of the commit in seconds since 1970, or 1980-01-02, which zip can hold, without a repository."""
-    command = ["git", "-C", ROOT, "log", "-1", "--format=%ct"]
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -157,7 +157,14 @@ def write_sbom(package: Path, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="klamm-sbom-") as folder:
         python = _install(package, Path(folder))
-        command = ["cyclonedx_py", "environment", "--output-reproducible", "--output-file", file.resolve(), python]
+        command = [
+            "cyclonedx_py",
+            "environment",
+            "--output-reproducible",
+            "--output-file",
+            str(file.resolve()),
+            str(python),
+        ]
         _run([*_MODULE, *command])
 
 

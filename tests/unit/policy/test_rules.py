@@ -772,7 +772,7 @@ def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -
     [
         ("DELETE_RECORDS", "User:app", True),
         ("CREATE_ACLS", "User:app", True),
-        ("64", "User:app", True),
+        ("76", "User:app", True),
         ("PRODUCE", "User:app", False),
         ("DELETE_RECORDS", "User:admin", False),
     ],
@@ -782,7 +782,7 @@ def test_forbidden_apis_are_denied(api: str, principal: str, is_denied: bool) ->
     text = """
     rules:
       - name: no tools
-        forbidden_apis: [DeleteRecords, CREATE_ACLS, 64]
+        forbidden_apis: [DeleteRecords, CREATE_ACLS, 76]
         except_principals: ["User:admin"]
         remedy: ask the platform team
     """

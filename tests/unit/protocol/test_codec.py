@@ -51,11 +51,19 @@ def _messages() -> list[type[Message]]:
 
 
 MESSAGES = _messages()
+APIS = [cls for cls in MESSAGES if not cls.__name__.endswith("Record")]
+"""Requests and responses. The records of the metadata log are in neither of the other codecs."""
 UNKNOWN_TO_KAFKA_PYTHON = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.PUSH_TELEMETRY,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.FETCH_SNAPSHOT,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.UNREGISTER_BROKER,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
 }
 """Messages that kafka-python does not have; kio has them."""
 class_name = attrgetter("__name__")
@@ -130,7 +138,7 @@ def test_random_bytes_decode_or_raise_protocol_error(cls: type[Message], noise: 
         decode(cls, version, noise)
 
 
-@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", APIS, ids=lambda cls: cls.__name__)
 @settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
 def test_messages_round_trip_through_kio(cls: type[Message], data: st.DataObject) -> None:
@@ -150,7 +158,7 @@ def test_messages_round_trip_through_kio(cls: type[Message], data: st.DataObject
     assert decode(cls, version, out.getvalue()) == message
 
 
-@pytest.mark.parametrize("cls", [cls for cls in MESSAGES if cls.API_KEY not in UNKNOWN_TO_KAFKA_PYTHON], ids=class_name)
+@pytest.mark.parametrize("cls", [cls for cls in APIS if cls.API_KEY not in UNKNOWN_TO_KAFKA_PYTHON], ids=class_name)
 @settings(max_examples=FEW, deadline=None)
 @given(data=st.data())
 def test_kafka_python_writes_the_same_bytes(cls: type[Message], data: st.DataObject) -> None:

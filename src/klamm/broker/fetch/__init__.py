@@ -1,1 +1,1 @@
-"""Fetch responses as byte ranges of the logs, and incremental fetch sessions (KIP-227)."""
+"""Incremental fetch sessions (KIP-227)."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import ZERO_UUID
+from klamm.server.fetch_response import TOPIC_IDS_SINCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,6 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 """Idle time in milliseconds after which a session may be evicted for a new one."""
-TOPIC_IDS_SINCE: Final = 13
 _MAX_EPOCH: Final = 2**31 - 1
 
 PartitionKey: TypeAlias = "tuple[UUID | str, int]"

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetch.response import FetchedBody
 from klamm.broker.fetch.sessions import named_partitions
 from klamm.broker.requests.fetch_lookup import FetchLookup
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.server.fetch_response import FetchedBody
 from klamm.server.route import Route
 from klamm.storage.log import LogRange
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from klamm.broker.context import RequestContext
-    from klamm.broker.fetch.response import PartitionRead
     from klamm.broker.fetch.sessions import FetchPartition, FetchPlan
     from klamm.broker.requests.fetch_lookup import FoundPartition
+    from klamm.server.fetch_response import PartitionRead
 
 API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
 _READ_AT_ONCE: Final = 512 * 1024

@@ -23,11 +23,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetch.response import PartitionRead
 from klamm.broker.requests.partitions import find_topic, leader_log
 from klamm.protocol.errors import ErrorCode, KafkaApiError, OffsetOutOfRangeError
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.security.acls import AclOperation
+from klamm.server.fetch_response import PartitionRead
 from klamm.storage.log import aborted_in, find_committed
 
 if TYPE_CHECKING:

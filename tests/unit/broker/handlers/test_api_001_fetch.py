@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.fetch.response import FetchedBody, PartitionRead
 from klamm.broker.fetch.sessions import EVICTION_MS
 from klamm.broker.handlers.api_001_fetch import ROUTE, handle
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.server.fetch_response import FetchedBody, PartitionRead
 from klamm.storage.log import LogRange
 from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined
 from tests.support.logs import batch, records_in

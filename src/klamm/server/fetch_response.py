@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.broker.fetch.sessions import TOPIC_IDS_SINCE
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import write_uvarint
@@ -21,15 +20,29 @@ if TYPE_CHECKING:
 
     from klamm.protocol.messages.fetch import FetchResponse
     from klamm.server.route import Piece
-    from klamm.storage.log import AbortedTxn, LogRange
 
 FLEXIBLE_SINCE: Final = 12
+TOPIC_IDS_SINCE: Final = 13
 _LOG_START_OFFSET_SINCE: Final = 5
 _SESSIONS_SINCE: Final = 7
 _READ_REPLICA_SINCE: Final = 11
 _NODE_ENDPOINTS_SINCE: Final = 16
 _INT32: Final = struct.Struct(">i")
 _NO_TAGS: Final = b"\x00"
+
+
+class AbortedRange(Protocol):
+    """Aborted transaction of a response."""
+
+    @property
+    def producer_id(self) -> int:
+        """Return the producer id."""
+        ...
+
+    @property
+    def first_offset(self) -> int:
+        """Return the offset of its first record."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,12 +56,14 @@ class PartitionRead:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: bytes | LogRange = b""
+    records: Piece = b""
     """Never null, which librdkafka cannot parse. A range is read from disk when the connection can send it."""
-    aborted: Sequence[AbortedTxn] = ()
+    aborted: Sequence[AbortedRange] = ()
     """Aborted transactions that a ``read_committed`` consumer has to filter out."""
     current_leader: tuple[int, int] | None = None
     """Leader id and leader epoch, if another broker id leads the partition (KIP-951)."""
+    preferred_read_replica: int = -1
+    """Broker id from which a consumer has to fetch instead (KIP-392); -1 for none."""
     diverging_epoch: tuple[int, int] | None = None
     """Largest common epoch and its end offset, if the client's log has diverged from this one (KIP-595)."""
 
@@ -149,7 +164,7 @@ def _write_partition(out: bytearray, item: PartitionRead, version: int) -> None:
         if flexible:
             out += _NO_TAGS
     if version >= _READ_REPLICA_SINCE:
-        out += _INT32.pack(-1)
+        out += _INT32.pack(item.preferred_read_replica)
     _write_count(out, len(item.records), flexible)
 
 

@@ -1,0 +1,432 @@
+"""Leader of one mirrored partition: answers its followers with the batches of the source. No I/O.
+
+klamm stores nothing. A follower is served from one of two windows of the source's log in memory:
+
+============  ========================================================================================================
+Window        Contents
+============  ========================================================================================================
+tail          The batches that the most advanced replica needs next. It starts where that replica ends.
+catch-up      The batches for a follower whose offset is before the tail: it was down, or is new. They are read from the
+              source a second time, and end where the tail begins.
+============  ========================================================================================================
+
+A follower believes its leader: it truncates its log if the leader's log is shorter or differs. So this leader never
+says so. Where the source does not have what a replica has, it halts: it serves nobody until an operator has decided.
+
+==================================================  ==================================================================
+Fetch of a follower                                 Answer
+==================================================  ==================================================================
+halted, or klamm does not lead the partition        NOT_LEADER_OR_FOLLOWER. The follower keeps its log and retries.
+other leader epoch than klamm's                     FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
+offset after the end of the source                  NOT_LEADER_OR_FOLLOWER, and the partition halts.
+leader epoch of its last batch differs from that    the same
+of the source at this offset
+offset before the log start of the source           OFFSET_OUT_OF_RANGE: the follower starts at the log start. If this
+                                                    would lose mirrored records, the partition halts.
+in a window                                         batches, up to the first one whose epoch exceeds klamm's
+before the tail, or nothing read there yet          none yet: the source is read from that offset on
+==================================================  ==================================================================
+
+The high watermark is the lowest offset of all live replicas. It is unknown until all of them have fetched, or for 10 s.
+Until then nobody gets batches, because a follower that receives an unknown high watermark gives up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.replica.window import UNKNOWN_EPOCH, EpochFloor, Window
+from klamm.protocol.errors import ErrorCode
+from klamm.server.fetch_response import PartitionRead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from klamm.mirror.replica.window import Chunk
+    from klamm.protocol.messages.fetch import FetchRequest
+
+UNKNOWN: Final = -1
+FIRST_FETCH_S: Final = 10.0
+"""Seconds after the start of a leadership for which the first fetch of each live replica is awaited."""
+LAGGING_S: Final = 10.0
+"""Seconds without a fetch after which the batches that a follower needs are no longer kept for it."""
+
+
+@dataclass(slots=True)
+class Presence:
+    """Time of the latest fetch of a follower. The partitions of a fetch session share one, so a fetch costs O(1)."""
+
+    at: float
+    """Monotonic time in seconds."""
+
+
+@dataclass(slots=True)
+class ReplicaProgress:
+    """Progress of one replica, as its fetches show it."""
+
+    fetch_offset: int
+    leader_epoch: int
+    """Leader epoch of its last batch. -1: it has none."""
+    presence: Presence
+
+    def is_silent(self, now: float, limit_s: float = LAGGING_S) -> bool:
+        """Return whether no fetch came for some seconds."""
+        return now - self.presence.at > limit_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership:
+    """State of the partition in the metadata of the target."""
+
+    leader_epoch: int
+    partition_epoch: int
+    replicas: frozenset[int]
+    """Node ids of all replicas without klamm."""
+    live: frozenset[int]
+    """Node ids of the replicas that are not fenced."""
+
+
+class LeaderPartition:
+    """Leader of one partition. Used on the event loop only, except where a method says otherwise.
+
+    Args:
+        topic: Remote topic.
+        topic_id: Id of the remote topic.
+        partition: Partition number.
+        may_lose: Whether to go on when records were purged on the source before they were mirrored.
+        on_news: Called when waiting followers may get a new answer.
+        floor: Lowest leader epoch of the batches from an offset on, because another broker led up to it.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        *,
+        may_lose: bool = False,
+        on_news: Callable[[LeaderPartition], None] = lambda _: None,
+        floor: EpochFloor | None = None,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.floor = floor
+        self._may_lose = may_lose
+        self._on_news = on_news
+        self.leadership: Leadership | None = None
+        """None: klamm does not lead the partition."""
+        self._led_since = 0.0
+        self.followers: dict[int, ReplicaProgress] = {}
+        self.log_start = self.log_end = UNKNOWN
+        """Log start offset and end offset (high watermark) of the source."""
+        self.high_watermark = UNKNOWN
+        self.halted = ""
+        """Why the partition serves nobody. Empty: it does."""
+        self.tail: Window | None = None
+        self.catch_up: Window | None = None
+        self.wanted_epoch = UNKNOWN
+        """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
+        self.is_sealed = False
+        """Whether batches of the source are no longer accepted."""
+
+    @property
+    def name(self) -> str:
+        """Topic and partition."""
+        return f"{self.topic}-{self.partition}"
+
+    # --- metadata of the target ---------------------------------------------------------------------------------------
+
+    def lead(self, leadership: Leadership, now: float) -> None:
+        """Lead the partition with the replicas and the leader epoch of the target's metadata."""
+        before, self.leadership = self.leadership, leadership
+        if before == leadership:
+            return
+        if before is None or before.leader_epoch != leadership.leader_epoch:
+            self._led_since = now
+        if self.wanted_epoch <= leadership.leader_epoch:
+            self.wanted_epoch = UNKNOWN
+        for node_id in self.followers.keys() - leadership.replicas:
+            del self.followers[node_id]
+        self._advance(now)
+        self._on_news(self)
+
+    def resign(self) -> None:
+        """Stop leading the partition: another broker leads it, or it has no leader."""
+        self.leadership = None
+        self._on_news(self)
+
+    def halt(self, reason: str) -> None:
+        """Serve nobody from now on. The first reason counts.
+
+        Args:
+            reason: What the source lacks, and what an operator can do about it.
+        """
+        if not self.halted:
+            self.halted = reason
+            self._on_news(self)
+
+    # --- the source ---------------------------------------------------------------------------------------------------
+
+    def begin(self, log_start: int, log_end: int) -> None:
+        """Note the bounds of the source, at the start and after records were purged there."""
+        self.log_start = max(self.log_start, log_start)
+        self.log_end = max(self.log_end, log_end)
+        if self.tail is not None and self.tail.end < log_start:
+            self.tail = self.catch_up = None  # the followers start again at the log start
+        self._on_news(self)
+
+    def open_tail(self, now: float) -> Window | None:
+        """Return the tail, opened where the most advanced live replica ends. None: that is not known yet."""
+        if self.tail is None and not self.halted and self.log_end != UNKNOWN and self._all_have_fetched(now):
+            follower = max(self.followers.values(), key=lambda each: each.fetch_offset)
+            if follower.fetch_offset >= self.log_start:
+                self.tail = Window(follower.fetch_offset, self._source_epoch(follower))
+        return self.tail
+
+    def open_catch_up(self, now: float) -> Window | None:
+        """Return the catch-up window, opened for the live follower that is furthest behind. None: none is needed."""
+        if self.catch_up is None and self.tail is not None and not self.halted:
+            tail = self.tail
+            lagging = [
+                each
+                for each in self.followers.values()
+                if self.log_start <= each.fetch_offset < tail.start and not each.is_silent(now)
+            ]
+            if lagging:
+                follower = min(lagging, key=lambda each: each.fetch_offset)
+                self.catch_up = Window(follower.fetch_offset, self._source_epoch(follower))
+        return self.catch_up
+
+    def _source_epoch(self, follower: ReplicaProgress) -> int:
+        """Return the epoch that the source must have before the offset of a follower. -1: it cannot be compared."""
+        is_own = self.floor is not None and follower.fetch_offset >= self.floor.offset
+        return UNKNOWN_EPOCH if is_own else follower.leader_epoch
+
+    def extend(self, window: Window, chunk: Chunk | None, log_end: int, now: float) -> None:
+        """Append batches to a window.
+
+        Args:
+            window: The tail or the catch-up window. Batches for another one are dropped.
+            chunk: Batches from the end of the window on. None: the source has no more.
+            log_end: High watermark of the source.
+            now: Monotonic time in seconds.
+        """
+        self.log_end = max(self.log_end, log_end)
+        if chunk is not None and window in (self.tail, self.catch_up) and not (self.is_sealed or self.halted):
+            window.append(chunk)
+            self._trim(now)
+            self._on_news(self)
+
+    def seal(self) -> None:
+        """Accept no more batches of the source."""
+        self.is_sealed = True
+
+    def unseal(self) -> None:
+        """Accept batches of the source again. They are read again from where the followers end."""
+        self.is_sealed = False
+        self.tail = self.catch_up = None
+
+    def append(self, chunk: Chunk, now: float) -> None:
+        """Append batches of klamm's own behind the end of the source, as the end of open transactions.
+
+        Args:
+            chunk: Batches from the log end on, with klamm's leader epoch.
+            now: Monotonic time in seconds.
+
+        Raises:
+            RuntimeError: The partition is not sealed, or not read up to the end of the source.
+        """
+        if not self.is_sealed or self.tail is None or self.tail.end != self.log_end:
+            raise RuntimeError(f"{self.name} is not sealed at the end of the source")
+        self.tail.append(chunk)
+        self.log_end = chunk.next_offset
+        self._trim(now)
+        self._on_news(self)
+
+    # --- followers ----------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, node_id: int, wanted: FetchRequest.FetchPartition, max_bytes: int, presence: Presence
+    ) -> PartitionRead | None:
+        """Return the answer to a follower. None: there is none yet, and ``on_news`` reports when there may be.
+
+        Args:
+            node_id: Node id of the follower.
+            wanted: Offset and epochs of the follower.
+            max_bytes: Limit of the records' size. At least one batch is returned.
+            presence: Time of the fetch.
+        """
+        leadership = self.leadership
+        error = self._check_epoch(wanted.current_leader_epoch)
+        if error or leadership is None or node_id not in leadership.replicas:
+            return self.failed(error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.log_end == UNKNOWN:
+            return None
+        before = self.followers.get(node_id)
+        self.followers[node_id] = ReplicaProgress(wanted.fetch_offset, wanted.last_fetched_epoch, presence)
+        if before is None or before.fetch_offset != wanted.fetch_offset or self.high_watermark == UNKNOWN:
+            self._advance(presence.at)
+        checked = self._check_offset(node_id, wanted, presence.at)
+        if checked:
+            return self.failed(checked)
+        if checked is None or self.high_watermark == UNKNOWN:
+            return None
+        return self._answer(wanted.fetch_offset, min(max_bytes, wanted.partition_max_bytes), leadership)
+
+    def failed(self, error_code: ErrorCode) -> PartitionRead:
+        """Return an answer with an error code."""
+        return PartitionRead(topic=self.topic, topic_id=self.topic_id, partition=self.partition, error_code=error_code)
+
+    def _check_epoch(self, current_leader_epoch: int) -> ErrorCode:
+        if self.halted or self.leadership is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if 0 <= current_leader_epoch < self.leadership.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.UNKNOWN_LEADER_EPOCH if current_leader_epoch > self.leadership.leader_epoch else ErrorCode.NONE
+
+    def _check_offset(self, node_id: int, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
+        """Compare the log of a follower with the source. None: not decided before the other replicas have fetched."""
+        offset = wanted.fetch_offset
+        if offset > self.log_end:
+            self.halt(
+                f"replica {node_id} of {self.name} ends at offset {offset}, but the source ends at offset "
+                f"{self.log_end}: it is another source, or it lost records. Nothing is changed on the target. Point "
+                "the flow to the right source, or delete the remote topic to mirror it again"
+            )
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if offset < self.log_start:
+            return self._check_purged(wanted, now)
+        epoch = self._epoch_before(offset)
+        if (
+            wanted.last_fetched_epoch >= 0
+            and epoch is not None
+            and epoch not in (UNKNOWN_EPOCH, wanted.last_fetched_epoch)
+        ):
+            self.halt(
+                f"replica {node_id} of {self.name} has a batch of leader epoch {wanted.last_fetched_epoch} before "
+                f"offset {offset}, the source one of epoch {epoch}: the records differ. Nothing is changed on the "
+                "target. Delete the remote topic to mirror it again"
+            )
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def _check_purged(self, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
+        is_empty = wanted.log_start_offset == wanted.fetch_offset
+        if not is_empty and not self._may_lose:
+            if not self._all_have_fetched(now):
+                return None
+            end = max(each.fetch_offset for each in self.followers.values())
+            if end < self.log_start:
+                self.halt(
+                    f"offsets {end} to {self.log_start - 1} of {self.name} were purged on the source before they were "
+                    f"mirrored. klamm.on.source.loss=continue resumes at {self.log_start} and removes earlier records"
+                )
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def _epoch_before(self, offset: int) -> int | None:
+        if self.floor is not None and offset == self.floor.offset:
+            return None  # the follower's last epoch is that of a leader that wrote nothing
+        for window in (self.tail, self.catch_up):
+            if window is not None and offset in window:
+                return window.epoch_before(offset)
+        return None
+
+    def _answer(self, offset: int, max_bytes: int, leadership: Leadership) -> PartitionRead:
+        answer = self.failed(ErrorCode.NONE)
+        window = next((each for each in (self.tail, self.catch_up) if each is not None and offset in each), None)
+        if window is not None:
+            answer.records = window.read(offset, max_bytes, leadership.leader_epoch)
+            next_epoch = window.next_epoch(offset)
+            if not answer.records and next_epoch is not None:
+                self.wanted_epoch = max(self.wanted_epoch, next_epoch)
+        answer.high_watermark = answer.last_stable_offset = self.high_watermark
+        # A follower rejects a log start after its high watermark or its log end. Retention works on it alone.
+        answer.log_start_offset = max(0, min(self.log_start, offset, self.high_watermark))
+        return answer
+
+    def tick(self, now: float) -> None:
+        """Drop what only silent replicas need, and await them no longer. Call it every second or so."""
+        self._advance(now)
+
+    def _all_have_fetched(self, now: float) -> bool:
+        if self.leadership is None or not self.followers:
+            return False
+        return self.leadership.live <= self.followers.keys() or now - self._led_since >= FIRST_FETCH_S
+
+    def _advance(self, now: float) -> None:
+        """Raise the high watermark to what all live replicas have, and drop batches that no follower needs."""
+        if self.leadership is None or self.log_end == UNKNOWN or not self._all_have_fetched(now):
+            return
+        offsets = [each.fetch_offset for node, each in self.followers.items() if node in self.leadership.live]
+        reached = min(offsets, default=UNKNOWN)
+        if reached > self.high_watermark:
+            self.high_watermark = reached
+            self._on_news(self)
+        self._trim(now)
+
+    def _trim(self, now: float) -> None:
+        """Drop the batches that every follower has which is served from the window.
+
+        A follower that has not fetched for ``LAGGING_S`` is served from the catch-up window when it returns. The
+        catch-up window ends when no follower uses it.
+        """
+        if self.tail is None:
+            return
+        offsets = self._served_from(self.tail.start, now)
+        if offsets:
+            self.tail.drop_before(min(offsets))
+        if self.catch_up is not None:
+            start = self.tail.start
+            offsets = [offset for offset in self._served_from(self.catch_up.start, now) if offset < start]
+            if offsets:
+                self.catch_up.drop_before(min(offsets))
+            else:
+                self.catch_up = None
+
+    def _served_from(self, offset: int, now: float) -> list[int]:
+        live = self.leadership.live if self.leadership is not None else frozenset[int]()
+        return [
+            each.fetch_offset
+            for node, each in self.followers.items()
+            if node in live and each.fetch_offset >= offset and not each.is_silent(now)
+        ]
+
+    # --- offsets and promotion ----------------------------------------------------------------------------------------
+
+    def end_offset(self, current_leader_epoch: int) -> tuple[ErrorCode, int]:
+        """Return the log end for ListOffsets and OffsetForLeaderEpoch: that of the source, so nobody truncates."""
+        return self._bound(current_leader_epoch, self.log_end)
+
+    def start_offset(self, current_leader_epoch: int) -> tuple[ErrorCode, int]:
+        """Return the log start for ListOffsets: that of the source."""
+        return self._bound(current_leader_epoch, self.log_start)
+
+    def _bound(self, current_leader_epoch: int, offset: int) -> tuple[ErrorCode, int]:
+        error = self._check_epoch(current_leader_epoch)
+        if not error and offset == UNKNOWN:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return error, UNKNOWN if error else offset
+
+    def in_sync(self) -> frozenset[int]:
+        """Return the live replicas that have everything up to the log end, so that they may enter the ISR."""
+        if self.leadership is None or self.halted or self.log_end == UNKNOWN:
+            return frozenset()
+        return frozenset(
+            node
+            for node in self.leadership.live
+            if (follower := self.followers.get(node)) is not None and follower.fetch_offset >= self.log_end
+        )
+
+    def silent(self, now: float, limit_s: float) -> frozenset[int]:
+        """Return the live replicas that have not fetched for some time: they may have given the partition up."""
+        if self.leadership is None or self.halted or now - self._led_since < limit_s:
+            return frozenset()
+        return frozenset(
+            node
+            for node in self.leadership.live
+            if (follower := self.followers.get(node)) is None or follower.is_silent(now, limit_s)
+        )

@@ -1,0 +1,494 @@
+"""Leader of a mirrored partition, asked by replicas that obey it as Kafka's do. I1 to I11 are the rules it keeps."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LAGGING_S, LeaderPartition, Leadership, Presence
+from klamm.mirror.replica.window import Chunk, EpochFloor, read_chunk
+from klamm.protocol.errors import ErrorCode
+from tests.support.replicas import KafkaFollower, SourceLog, copy_once, stored_batch
+
+NOW = 100.0
+TOPIC_ID = UUID(int=7)
+NODES = frozenset({1, 2, 3})
+
+
+def leadership(epoch: int = 0, live: frozenset[int] = NODES) -> Leadership:
+    return Leadership(leader_epoch=epoch, partition_epoch=0, replicas=NODES, live=live)
+
+
+def leader_of(
+    source: SourceLog, *, epoch: int = 0, may_lose: bool = False, floor: EpochFloor | None = None
+) -> LeaderPartition:
+    leader = LeaderPartition("t", TOPIC_ID, 0, may_lose=may_lose, floor=floor)
+    leader.lead(leadership(epoch), NOW)
+    leader.begin(source.log_start, source.end)
+    return leader
+
+
+def source_of(batches: int = 4) -> SourceLog:
+    source = SourceLog()
+    for _ in range(batches):
+        source.produce(3)
+    return source
+
+
+def replicate(source: SourceLog, leader: LeaderPartition, *followers: KafkaFollower, rounds: int = 8) -> None:
+    for _ in range(rounds):
+        for follower in followers:
+            follower.fetch(leader, NOW)
+        copy_once(source, leader, NOW)
+
+
+def replicas(source: SourceLog) -> tuple[KafkaFollower, KafkaFollower, KafkaFollower]:
+    """Return three replicas that have all of a source."""
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+    replicate(source, leader_of(source), *followers)
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+    return followers
+
+
+def test_replicas_have_the_bytes_of_the_source() -> None:
+    source = source_of()
+    source.produce(2, hole=5)
+    source.leader_epoch = 2
+    source.produce(1)
+    leader = leader_of(source, epoch=2)
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+
+    replicate(source, leader, *followers)
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+    assert (leader.high_watermark, leader.in_sync()) == (source.end, NODES)
+    assert {follower.high_watermark for follower in followers} == {source.end}
+
+
+def test_replica_starts_in_the_middle_of_a_batch_at_the_log_start() -> None:
+    source = source_of()
+    source.purge(7)
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+
+    replicate(source, leader_of(source), *followers)
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+# --- I1: a leader never says that its log is shorter or other -------------------------------------------------------
+
+
+def test_i1_empty_source_halts_and_no_replica_is_truncated() -> None:
+    followers = replicas(source_of())
+    empty = SourceLog()
+    leader = leader_of(empty, epoch=2)
+
+    replicate(empty, leader, *followers)
+
+    assert "ends at offset 12, but the source ends at offset 0" in leader.halted
+    assert [(follower.end, follower.removed) for follower in followers] == [(12, [])] * 3
+    assert leader.end_offset(2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert leader.start_offset(2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_i1_halt_outlasts_a_source_that_grows_beyond_the_replicas() -> None:
+    followers = replicas(source_of())
+    other = source_of(2)
+    leader = leader_of(other, epoch=2)
+    replicate(other, leader, *followers, rounds=1)
+    for _ in range(5):
+        other.produce(3)
+
+    replicate(other, leader, *followers)
+
+    assert [(follower.end, follower.removed) for follower in followers] == [(12, [])] * 3
+
+
+def test_i1_source_with_another_epoch_before_the_offset_halts() -> None:
+    source = source_of()
+    followers = replicas(source)
+    followers[0].batches[-1] = stored_batch(9, 3, 1)
+    leader = leader_of(source, epoch=2)
+
+    leader.fetch(2, followers[1].request(2), 100, Presence(NOW))
+    leader.fetch(3, followers[2].request(2), 100, Presence(NOW))
+    leader.lead(leadership(2, live=frozenset({2, 3})), NOW)
+    copy_once(source, leader, NOW)
+
+    assert followers[0].fetch(leader, NOW) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "leader epoch 1 before offset 12, the source one of epoch 0" in leader.halted
+
+
+def test_i1_purged_records_that_no_replica_has_halt() -> None:
+    source = source_of()
+    followers = replicas(source)
+    for _ in range(4):
+        source.produce(3)
+    source.purge(18)
+    leader = leader_of(source, epoch=2)
+
+    replicate(source, leader, *followers)
+
+    assert leader.halted.startswith("offsets 12 to 17 of t-0 were purged")
+    assert [(follower.end, follower.removed) for follower in followers] == [(12, [])] * 3
+
+
+def test_replicas_resume_at_the_log_start_if_losses_are_accepted() -> None:
+    source = source_of()
+    followers = replicas(source)
+    for _ in range(4):
+        source.produce(3)
+    source.purge(18)
+
+    replicate(source, leader_of(source, epoch=2, may_lose=True), *followers)
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+def test_returning_replica_starts_at_the_log_start_if_another_one_has_the_purged_records() -> None:
+    source = source_of()
+    ahead, behind, _ = replicas(source)
+    behind.batches, behind.end = behind.batches[:1], 3
+    source.produce(3)
+    source.purge(6)
+    leader = leader_of(source, epoch=2)
+    leader.lead(leadership(2, live=frozenset({1, 2})), NOW)
+
+    replicate(source, leader, ahead, behind)
+
+    assert (leader.halted, behind.batches) == ("", source.batches)
+    assert (ahead.end, ahead.removed) == (15, [])
+
+
+# --- I3 and I4: leader epochs --------------------------------------------------------------------------------------
+
+
+def test_i3_batch_with_a_higher_epoch_is_held_until_klamm_has_this_epoch() -> None:
+    source = source_of(1)
+    source.leader_epoch = 5
+    source.produce(2)
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+    leader = leader_of(source, epoch=1)
+    replicate(source, leader, *followers)
+    assert ([follower.end for follower in followers], leader.wanted_epoch) == ([3] * 3, 5)
+
+    leader.lead(leadership(5), NOW)
+    assert leader.wanted_epoch == -1
+    replicate(source, leader, *followers)
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+def test_i4_batches_after_a_foreign_leader_get_its_epoch_at_least() -> None:
+    source = source_of(2)
+    followers = replicas(source)
+    source.produce(3)
+    leader = leader_of(source, epoch=8, floor=EpochFloor(6, 8))
+
+    replicate(source, leader, *followers)
+
+    assert [batch.leader_epoch for batch in followers[0].batches] == [0, 0, 8]
+    assert followers[0].batches[2].data[:12] == source.batches[2].data[:12]
+    assert followers[0].batches[2].data[16:] == source.batches[2].data[16:]
+
+
+def test_i4_follower_with_the_epoch_of_a_leader_that_wrote_nothing_is_served() -> None:
+    source = source_of(2)
+    followers = replicas(source)
+    source.produce(3)
+    leader = leader_of(source, epoch=8, floor=EpochFloor(6, 8))
+    wanted = followers[0].request(8)
+    wanted.last_fetched_epoch = 7  # Kafka notes the epoch with which a broker begins to lead
+    replicate(source, leader, *followers[1:], rounds=1)
+    leader.fetch(1, wanted, 1000, Presence(NOW))
+    copy_once(source, leader, NOW)
+
+    answer = leader.fetch(1, wanted, 1000, Presence(NOW))
+
+    assert answer is not None
+    assert (answer.error_code, leader.halted, len(answer.records) > 0) == (ErrorCode.NONE, "", True)
+
+
+# --- I5 and I11: bounds in the answers ------------------------------------------------------------------------------
+
+
+def test_i5_nothing_is_answered_before_the_high_watermark_is_known() -> None:
+    source = source_of()
+    leader = leader_of(source)
+    first, second, third = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+
+    assert [first.fetch(leader, NOW), second.fetch(leader, NOW)] == [None, None]
+    assert leader.open_tail(NOW) is None
+    assert third.fetch(leader, NOW) is ErrorCode.NONE
+    assert leader.high_watermark == 0
+
+
+def test_i5_absent_replica_delays_the_others_for_ten_seconds() -> None:
+    source = source_of()
+    leader = leader_of(source)
+    follower = KafkaFollower(1)
+    assert follower.fetch(leader, NOW) is None
+
+    assert follower.fetch(leader, NOW + FIRST_FETCH_S) is ErrorCode.NONE
+
+    copy_once(source, leader, NOW + FIRST_FETCH_S)
+    follower.fetch(leader, NOW + FIRST_FETCH_S)
+    assert follower.batches == source.batches
+
+
+def test_i5_log_start_of_an_answer_is_at_most_the_fetch_offset() -> None:
+    source = source_of()
+    followers = replicas(source)
+    source.purge(9)
+    leader = leader_of(source, epoch=2, may_lose=True)
+    followers[0].batches, followers[0].end = followers[0].batches[:1], 3
+
+    replicate(source, leader, *followers)
+
+    assert not any(follower.is_failed for follower in followers)
+    assert followers[1].log_start <= followers[1].high_watermark
+
+
+def test_i5_replica_that_stopped_fetching_is_reported() -> None:
+    source = source_of()
+    leader = leader_of(source)
+    replicate(source, leader, KafkaFollower(1), KafkaFollower(2))
+
+    assert leader.silent(NOW + 20, 30) == frozenset()
+    KafkaFollower(1).fetch(leader, NOW + 31)
+    assert leader.silent(NOW + 31, 30) == {2, 3}
+
+
+def test_i11_high_watermark_is_that_of_the_slowest_live_replica() -> None:
+    source = source_of()
+    leader = leader_of(source)
+    first, second, third = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    replicate(source, leader, first, second, third, rounds=1)
+    first.fetch(leader, NOW)
+    first.fetch(leader, NOW)
+    second.fetch(leader, NOW)
+    second.fetch(leader, NOW)
+    assert (leader.high_watermark, leader.in_sync()) == (0, frozenset({1, 2}))
+
+    leader.lead(leadership(live=frozenset({1, 2})), NOW)
+
+    assert leader.high_watermark == 12
+
+
+def test_other_leader_epochs_get_kafkas_error_codes() -> None:
+    leader = leader_of(source_of(), epoch=4)
+    follower = KafkaFollower(1)
+    codes = [leader.fetch(1, follower.request(epoch), 100, Presence(NOW)) for epoch in (3, 5)]
+
+    assert [answer and answer.error_code for answer in codes] == [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ]
+    assert leader.end_offset(3) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
+    leader.resign()
+    assert follower.fetch(leader, NOW) is None
+    assert leader.end_offset(4) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_batches_that_all_replicas_have_are_dropped() -> None:
+    source = source_of()
+    leader = leader_of(source)
+    replicate(source, leader, KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+
+    assert leader.tail is not None
+    assert leader.tail.start == leader.tail.end == 12
+    assert leader.tail.dropped_bytes == sum(len(batch.data) for batch in source.batches)
+
+
+def test_lagging_replica_is_served_from_a_second_window_and_does_not_delay_the_others() -> None:
+    source = source_of()
+    ahead, behind, other = replicas(source)
+    behind.batches, behind.end = [], 0
+    leader = leader_of(source, epoch=2)
+    replicate(source, leader, ahead, behind, other, rounds=1)
+    source.produce(3)
+
+    ahead.fetch(leader, NOW)
+    copy_once(source, leader, NOW, max_bytes=1)
+    ahead.fetch(leader, NOW)
+    assert ahead.end == 15
+    assert leader.catch_up is not None
+    assert behind.end == 0
+
+    replicate(source, leader, ahead, behind, other, rounds=12)
+
+    assert behind.batches == source.batches
+    assert leader.high_watermark == 15
+    assert leader.open_catch_up(NOW) is None
+
+
+def test_silent_replica_keeps_no_batches_in_memory() -> None:
+    source = source_of()
+    first, second, third = replicas(source)
+    leader = leader_of(source, epoch=2)
+    replicate(source, leader, first, second, third, rounds=2)
+    source.produce(3)
+    later = NOW + LAGGING_S + 1
+
+    for now in (NOW, later, later):
+        copy_once(source, leader, now)
+        first.fetch(leader, now)
+        second.fetch(leader, now)
+        first.fetch(leader, now)
+        second.fetch(leader, now)
+    leader.tick(later)
+
+    assert leader.tail is not None
+    assert leader.tail.start == 15
+    third.fetch(leader, later)
+    copy_once(source, leader, later)
+    third.fetch(leader, later)
+    assert third.batches == source.batches
+
+
+def test_sealed_partition_accepts_only_klamms_own_batches() -> None:
+    source = source_of()
+    followers = replicas(source)
+    leader = leader_of(source, epoch=2)
+    replicate(source, leader, *followers, rounds=2)
+    leader.seal()
+    source.produce(1)
+    copy_once(source, leader, NOW)
+    with pytest.raises(RuntimeError, match="not sealed at the end"):
+        leader.append(*_own(13))
+    leader.unseal()
+    replicate(source, leader, *followers)
+    leader.seal()
+
+    leader.append(*_own(13))
+    replicate(source, leader, *followers)
+
+    assert [follower.end for follower in followers] == [14] * 3
+    assert leader.in_sync() == NODES
+
+
+def _own(offset: int) -> tuple[Chunk, float]:
+    chunk, _ = read_chunk(memoryview(stored_batch(offset, 1, 2).data), offset)
+    assert chunk is not None
+    return chunk, NOW
+
+
+def test_damaged_batch_is_not_served() -> None:
+    source = source_of(2)
+    data = bytearray(source.read(0))
+    data[-1] ^= 1
+
+    chunk, defect = read_chunk(memoryview(data), 0)
+
+    assert chunk is not None
+    assert (chunk.next_offset, "wrong checksum" in defect) == (3, True)
+
+
+# --- any order of events -------------------------------------------------------------------------------------------
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("fetch"), st.integers(1, 3), st.integers(1, 400)),
+        st.tuples(st.just("copy"), st.integers(1, 400), st.just(0)),
+        st.tuples(st.just("produce"), st.integers(1, 4), st.integers(0, 3)),
+        st.tuples(st.just("elect"), st.integers(1, 2), st.just(0)),
+        st.tuples(st.just("raise"), st.just(0), st.just(0)),
+        st.tuples(st.just("restart"), st.just(0), st.just(0)),
+        st.tuples(st.just("live"), st.sets(st.integers(1, 3), min_size=1).map(frozenset), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(1, 20), st.just(0)),
+        st.tuples(st.just("purge"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("lose source"), st.integers(0, 3), st.just(0)),
+    ),
+    max_size=120,
+)
+
+
+class Scene:
+    """A source, a leader that may restart and three replicas."""
+
+    def __init__(self) -> None:
+        self.source = SourceLog()
+        self.written: list[bytes] = []
+        self.followers = {node: KafkaFollower(node) for node in NODES}
+        self.now, self.epoch, self.live = NOW, 0, NODES
+        self.is_lost = False
+        self.start()
+
+    def start(self) -> None:
+        self.leader = LeaderPartition("t", TOPIC_ID, 0)
+        self.leader.lead(leadership(self.epoch, self.live), self.now)
+
+    def step(self, name: str, first: int, second: int) -> None:  # noqa: C901 - a table of events
+        if name == "fetch" and first in self.live:
+            self.followers[first].fetch(self.leader, self.now, second)
+        elif name == "copy":
+            copy_once(self.source, self.leader, self.now, first)
+        elif name == "produce":
+            self.source.produce(first, second)
+            self.written.append(self.source.batches[-1].data)
+        elif name == "elect":
+            self.source.leader_epoch += first
+        elif name == "raise":
+            self.epoch += 2
+            self.leader.lead(leadership(self.epoch, self.live), self.now)
+        elif name == "restart":
+            self.start()
+        elif name == "live":
+            self.live = first  # type: ignore[assignment] # a set for this step
+            self.leader.lead(leadership(self.epoch, self.live), self.now)
+        elif name == "wait":
+            self.now += first
+        elif name == "purge":
+            self.source.purge(min(first, *(follower.end for follower in self.followers.values())))
+        elif name == "lose source":
+            self.source = SourceLog([], 0, 0, self.source.leader_epoch)
+            for _ in range(first):
+                self.source.produce(2)
+            self.is_lost = True
+            self.start()
+
+
+@given(steps=STEPS)
+@settings(deadline=None)
+def test_replicas_hold_the_source_and_lose_nothing_in_any_order_of_events(steps: list[tuple[str, int, int]]) -> None:
+    scene = Scene()
+    for step in steps:
+        if step[0] == "lose source" and scene.is_lost:
+            continue
+        ends = {node: follower.end for node, follower in scene.followers.items()}
+        leader, high_watermark = scene.leader, scene.leader.high_watermark
+        scene.step(*step)
+        if scene.leader is leader and leader.high_watermark > high_watermark:
+            assert leader.high_watermark <= min(
+                scene.followers[node].end for node in scene.live & leader.followers.keys()
+            )
+        for node, follower in scene.followers.items():
+            assert follower.end >= ends[node]
+            assert (follower.removed, follower.is_failed) == ([], False)
+            assert follower.high_watermark <= follower.end
+        if not scene.is_lost:
+            own = {batch.base_offset: batch.data for batch in scene.source.batches}
+            for follower in scene.followers.values():
+                assert all(own.get(batch.base_offset, batch.data) == batch.data for batch in follower.batches)
+                assert [batch.data for batch in follower.batches] == [
+                    data for data in scene.written if data in {batch.data for batch in follower.batches}
+                ]
+    if scene.is_lost or scene.leader.halted:
+        return
+    scene.epoch = max(scene.epoch, scene.source.leader_epoch)
+    scene.leader.lead(leadership(scene.epoch, scene.live), scene.now)
+    for _ in range(60):
+        scene.now += 1
+        for node in sorted(scene.live):
+            scene.followers[node].fetch(scene.leader, scene.now)
+        copy_once(scene.source, scene.leader, scene.now)
+        scene.leader.tick(scene.now)
+    assert {scene.followers[node].end for node in scene.live} == {scene.source.end}
+    assert scene.leader.high_watermark == scene.source.end

@@ -395,6 +395,11 @@ class LeaderPartition:
             if node in live and each.fetch_offset >= offset and not each.is_silent(now)
         ]
 
+    def leave(self, node_id: int) -> None:
+        """Note that a follower no longer fetches the partition in its fetch session, whose time goes on."""
+        if (progress := self.followers.get(node_id)) is not None:
+            progress.presence = Presence(progress.presence.at)
+
     # --- offsets and promotion ----------------------------------------------------------------------------------------
 
     def end_offset(self, current_leader_epoch: int) -> tuple[ErrorCode, int]:

@@ -1,0 +1,299 @@
+"""Requests that a broker without storage answers: those of the replicas of its partitions, and those of clients.
+
+=======================  =============================================================================================
+Request                  Answer
+=======================  =============================================================================================
+Fetch of a replica       batches of the source, see ``leader_partition``
+Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; else NOT_LEADER_OR_FOLLOWER
+ListOffsets              log start and end of the source for replicas; high watermark and log start for consumers
+OffsetForLeaderEpoch     the log end for each epoch: no log diverges, so nobody truncates
+Produce                  POLICY_VIOLATION, or NOT_LEADER_OR_FOLLOWER for producers that are to wait for the promotion
+WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
+DescribeLogDirs          no log directory
+ApiVersions              these APIs
+=======================  =============================================================================================
+
+klamm answers as leader only while its lease of the controller lasts. After that, another broker may lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
+from klamm.protocol.api import Api, ApiKey
+from klamm.protocol.error_response import error_response
+from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from klamm.protocol.messages.produce import ProduceRequest
+from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from klamm.server.context import HandlerContext
+from klamm.server.fetch_response import TOPIC_IDS_SINCE, FetchedBody, PartitionRead
+from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
+from klamm.server.route import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from klamm.mirror.replica.leader_partition import LeaderPartition
+    from klamm.protocol.schema import Message
+
+_REPLICA_STATE_SINCE: Final = 15
+_PREFERRED_REPLICA_SINCE: Final = 11
+_NO_REPLICA: Final = -1
+_LATEST: Final = -1
+_EARLIEST: Final = frozenset({-2, -4})
+"""Timestamps of ListOffsets for the log start. Nothing is tiered here, so the local one is the same."""
+_READ_ONLY: Final = "klamm mirrors this partition from another cluster, so it is read-only until it is promoted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaServices:
+    """What the handlers of one broker share."""
+
+    sessions: FollowerSessions
+    find: Callable[[UUID, int], LeaderPartition | None]
+    """Partition by topic id."""
+    find_by_name: Callable[[str, int], LeaderPartition | None]
+    is_leased: Callable[[], bool]
+    """Whether the controller still counts this broker as alive."""
+    rack_of: Callable[[int], str | None]
+    """Rack of a broker of the target."""
+    may_wait: bool = False
+    """Whether producers wait for the promotion instead of failing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaContext(HandlerContext):
+    """Context of one request."""
+
+    services: ReplicaServices
+
+
+def check_lease(services: ReplicaServices) -> None:
+    """Check that the lease lasts.
+
+    Raises:
+        ProtocolError: It is over. The connection is closed without an answer.
+    """
+    if not services.is_leased():
+        raise ProtocolError("the controller has not confirmed a heartbeat within the session timeout")
+
+
+# --- Fetch ------------------------------------------------------------------------------------------------------------
+
+
+async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
+    """Answer a replica with batches, a consumer with the replica to fetch from."""
+    is_new = context.api_version >= _REPLICA_STATE_SINCE
+    node_id = request.replica_state.replica_id if is_new else request.replica_id
+    if node_id < 0:
+        return _send_to_replica(request, context)
+    if context.api_version < TOPIC_IDS_SINCE:
+        raise ProtocolError(f"Fetch v{context.api_version} of broker {node_id}: expected version 13 or newer")
+    services = context.services
+    check_lease(services)
+    now = time.monotonic()
+    if request.session_epoch <= 0:
+        session = services.sessions.open(request, node_id, now)
+        return FetchedBody(session_id=session.session_id, partitions=session.first_answers(request.max_bytes))
+    resumed = services.sessions.resume(request, node_id, now)
+    if not isinstance(resumed, FollowerSession):
+        return FetchedBody(error_code=resumed)
+    answers = resumed.answers(request.max_bytes)
+    deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
+    while not answers:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await resumed.news.wait()
+        except TimeoutError:
+            break
+        check_lease(services)
+        answers = resumed.answers(request.max_bytes)
+    return FetchedBody(session_id=resumed.session_id, partitions=answers)
+
+
+def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
+    services, version = context.services, context.api_version
+    answers = []
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            is_named = version < TOPIC_IDS_SINCE
+            find: Any = services.find_by_name if is_named else services.find
+            leader: LeaderPartition | None = find(topic.topic if is_named else topic.topic_id, wanted.partition)
+            answer = PartitionRead(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partition=wanted.partition,
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            )
+            node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
+            if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
+                answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
+                answer.high_watermark = answer.last_stable_offset = leader.high_watermark
+                answer.log_start_offset = max(0, leader.log_start)
+            answers.append(answer)
+    return FetchedBody(partitions=answers)
+
+
+def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServices) -> int | None:
+    """Return the most advanced live replica, if possible in a rack. None: there is none."""
+    leadership = leader.leadership
+    if leadership is None or leader.high_watermark < 0 or not services.is_leased():
+        return None
+    ready = [node_id for node_id in leadership.live if node_id in leader.followers]
+    near = [node_id for node_id in ready if rack and services.rack_of(node_id) == rack]
+    return max(near or ready, key=lambda node_id: leader.followers[node_id].fetch_offset, default=None)
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+async def list_offsets(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
+    """Return log start and end. Other timestamps have no answer, because there are no records here."""
+    services = context.services
+    check_lease(services)
+
+    def answer(
+        topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition
+    ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+        leader = services.find_by_name(topic, wanted.partition_index)
+        error_code, offset, epoch = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1
+        if leader is not None and leader.leadership is not None:
+            if wanted.timestamp == _LATEST:
+                error_code, offset = leader.end_offset(wanted.current_leader_epoch)
+                if request.replica_id < 0 and not error_code:
+                    offset = leader.high_watermark
+            elif wanted.timestamp in _EARLIEST:
+                error_code, offset = leader.start_offset(wanted.current_leader_epoch)
+            epoch = -1 if error_code else leader.leadership.leader_epoch
+        return ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index,
+            error_code=error_code,
+            timestamp=-1,
+            offset=offset,
+            leader_epoch=epoch,
+        )
+
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name, partitions=[answer(topic.name, wanted) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def offset_for_leader_epoch(
+    request: OffsetForLeaderEpochRequest, context: ReplicaContext
+) -> OffsetForLeaderEpochResponse:
+    """Return the log end for each epoch, so that no log diverges."""
+    check_lease(context.services)
+
+    def answer(
+        topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
+    ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
+        leader = context.services.find_by_name(topic, wanted.partition)
+        error_code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        if leader is not None:
+            epoch = max(wanted.current_leader_epoch, wanted.leader_epoch)
+            error_code, offset = leader.end_offset(wanted.current_leader_epoch)
+            if not error_code and leader.leadership is not None and epoch > leader.leadership.leader_epoch:
+                error_code, offset = ErrorCode.UNKNOWN_LEADER_EPOCH, -1
+        return OffsetForLeaderEpochResponse.EpochEndOffset(
+            error_code=error_code,
+            partition=wanted.partition,
+            leader_epoch=-1 if error_code else wanted.leader_epoch,
+            end_offset=offset,
+        )
+
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[answer(topic.topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+# --- writes and the rest ----------------------------------------------------------------------------------------------
+
+
+async def produce(request: ProduceRequest, context: ReplicaContext) -> Message | None:
+    """Reject all records."""
+    if request.acks == 0:
+        raise ProtocolError("a producer with acks=0 writes to a mirrored partition")  # as Kafka: it has no other answer
+    if context.services.may_wait:
+        return error_response(request, context.api_version, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    return error_response(request, context.api_version, ErrorCode.POLICY_VIOLATION, _READ_ONLY)
+
+
+async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaContext) -> WriteTxnMarkersResponse:
+    """Report success without writing: a coordinator of the target would repeat the request forever."""
+    response = WriteTxnMarkersResponse
+    return response(
+        markers=[
+            response.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    response.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            response.WritableTxnMarkerPartitionResult(partition_index=index)
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+async def describe_log_dirs(request: DescribeLogDirsRequest, context: ReplicaContext) -> DescribeLogDirsResponse:
+    """Return no log directory: nothing is stored here."""
+    return DescribeLogDirsResponse()
+
+
+async def api_versions(request: ApiVersionsRequest, context: ReplicaContext) -> ApiVersionsResponse:
+    """Return the APIs of this listener."""
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
+            )
+            for route in ROUTES.values()
+        ]
+    )
+
+
+def _route(key: ApiKey, request: type[Message], handle: Any, min_version: int, max_version: int) -> Route:
+    return Route(api=Api(key=key, min_version=min_version, max_version=max_version), request=request, handle=handle)
+
+
+ROUTES: Final[Mapping[int, Route]] = {
+    route.api.key: route
+    for route in (
+        _route(ApiKey.PRODUCE, ProduceRequest, produce, 3, 13),
+        _route(ApiKey.FETCH, FetchRequest, fetch, 4, 18),
+        _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 10),
+        api_017_sasl_handshake.ROUTE,
+        _route(ApiKey.API_VERSIONS, ApiVersionsRequest, api_versions, 0, 4),
+        _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
+        _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
+        _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 4),
+        api_036_sasl_authenticate.ROUTE,
+    )
+}
+"""Handlers by API key."""

@@ -40,10 +40,10 @@ def resolve(properties: Mapping[str, str]) -> dict[str, str]:
             name, path, wanted = reference.groups()
             if name not in providers:
                 return reference[0]
-            found = providers[name](key, path or "", wanted)
-            if found is None:
+            value = providers[name](key, path or "", wanted)
+            if value is None:
                 raise SettingsError(f"{key}: {reference[0]} does not exist")
-            return found
+            return value
 
         return _REFERENCE.sub(replace, value)
 

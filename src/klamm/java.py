@@ -70,8 +70,8 @@ def _major_version(home: Path) -> int | None:
     """Return 17 for 17.0.15, or None if this is not a Java. Reads the ``release`` file before it starts a JVM."""
     release = home / "release"
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else _ask(home / "bin" / "java")
-    found = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)
-    return int(found.group(1)) if found else None
+    match = re.search(r'(?:JAVA_VERSION=|version )"(\d+)', text)
+    return int(match.group(1)) if match else None
 
 
 def _ask(program: Path) -> str:

@@ -54,12 +54,12 @@ def full_matcher(pattern: str) -> Callable[[str], bool]:
     options.log_errors = False
     try:
         # A set only answers yes or no. A single pattern would also locate its groups, at ten times the cost.
-        found = re2.Set.FullMatchSet(options)
-        found.Add(pattern)
-        found.Compile()
+        patterns = re2.Set.FullMatchSet(options)
+        patterns.Add(pattern)
+        patterns.Compile()
     except re2.error as error:
         raise PatternError(pattern, str(error)) from error
-    return lambda text: bool(found.Match(text))
+    return lambda text: bool(patterns.Match(text))
 
 
 _LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"

@@ -80,17 +80,17 @@ def _decode(content: bytes) -> str:
         return content.decode("latin-1")
 
 
-def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return ``; did you mean NAME?`` for the most similar known name, an empty string if none is similar.
 
     Args:
         name: Unknown name.
-        known: Names to choose from.
+        names: Names to choose from.
         cutoff: Least similarity, from 0 to 1 (``difflib.get_close_matches``).
     """
     from difflib import get_close_matches  # noqa: PLC0415  # needed only after a mistake
 
-    by_folded = {each.casefold(): each for each in known}
+    by_folded = {each.casefold(): each for each in names}
     close = get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
     return f"; did you mean {by_folded[close[0]]}?" if close else ""
 
@@ -196,8 +196,8 @@ def split_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
     As in Kafka's clients, a server may be written as ``PLAINTEXT://host:port``, and the part before the host is
     ignored.
     """
-    given = parse_list(servers) if isinstance(servers, str) else filter(None, map(str.strip, servers))
-    return tuple(_SCHEME.sub("", server) for server in given)
+    addresses = parse_list(servers) if isinstance(servers, str) else filter(None, map(str.strip, servers))
+    return tuple(_SCHEME.sub("", server) for server in addresses)
 
 
 def split_address(text: str) -> tuple[str, int] | None:

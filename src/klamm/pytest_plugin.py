@@ -179,7 +179,7 @@ def make_klamm_gateway() -> Iterator[Callable[..., Gateway]]:
     from klamm.embedded.gateway import Gateway  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
 
     with ExitStack() as stack:
-        yield lambda *given, **options: stack.enter_context(Gateway(*given, **options))
+        yield lambda *arguments, **options: stack.enter_context(Gateway(*arguments, **options))
 
 
 @pytest.fixture

@@ -174,9 +174,9 @@ def assert_committed_offset(
         AssertionError: The group has another offset, or none. The message shows the offsets of the group.
     """
     deadline = time.monotonic() + within_s
-    while (found := broker.committed_offsets(group_id)).get((topic, partition)) != offset:
+    while (committed := broker.committed_offsets(group_id)).get((topic, partition)) != offset:
         if time.monotonic() > deadline:
-            offsets = ", ".join(f"{name}-{index}: {at}" for (name, index), at in sorted(found.items()))
+            offsets = ", ".join(f"{name}-{index}: {at}" for (name, index), at in sorted(committed.items()))
             raise AssertionError(
                 f"Group {group_id} has not committed offset {offset} of {_place(topic, partition)}."
                 f" Its committed offsets: {offsets or 'none'}"
@@ -210,14 +210,14 @@ def assert_requested(
     """
     deadline = time.monotonic() + within_s
     while True:
-        found = broker.requests(api, topic=topic, partition=partition, client_id=client_id)
-        if len(found) == times or (times is None and found):
-            return found
-        if time.monotonic() > deadline or (times is not None and len(found) > times):
+        requests = broker.requests(api, topic=topic, partition=partition, client_id=client_id)
+        if len(requests) == times or (times is None and requests):
+            return requests
+        if time.monotonic() > deadline or (times is not None and len(requests) > times):
             wanted = "at least one" if times is None else str(times)
             seen = ", ".join(f"{one.api} v{one.version}" for one in broker.requests()[-_SHOWN:]) or "none"
             raise AssertionError(
-                f"The broker has received {counted(len(found), f'such {api} request')}, expected {wanted}."
+                f"The broker has received {counted(len(requests), f'such {api} request')}, expected {wanted}."
                 f" Its last ones: {seen}"
             )
         time.sleep(_PAUSE_S)
@@ -257,10 +257,10 @@ def _has_headers(record: StoredRecord, headers: Mapping[str, Expected]) -> bool:
     )
 
 
-def _matches(found: bytes | None, expected: object) -> bool:
+def _matches(actual: bytes | None, expected: object) -> bool:
     if callable(expected):
-        return bool(expected(found))
-    return found == (expected.encode() if isinstance(expected, str) else expected)
+        return bool(expected(actual))
+    return actual == (expected.encode() if isinstance(expected, str) else expected)
 
 
 def _place(topic: str, partition: int | None) -> str:

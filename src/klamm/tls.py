@@ -134,16 +134,16 @@ def load_own(context: ssl.SSLContext, setting: Setting) -> bytes | None:
 def _load_store(context: ssl.SSLContext, setting: Setting, location: str, kind: str) -> bytes:
     if setting("ssl.keystore.password") is None:
         raise SettingsError(f"ssl.keystore.location={location}: a {kind} store needs ssl.keystore.password")
-    found = _open(setting, "ssl.keystore", location, wants_key=True)
-    if found.key is None or not found.chain:
+    store = _open(setting, "ssl.keystore", location, wants_key=True)
+    if store.key is None or not store.chain:
         raise SettingsError(
             f"ssl.keystore.location={location}: the store holds no private key"
             " (keytool -list shows a PrivateKeyEntry where there is one)"
         )
-    text = pem("PRIVATE KEY", found.key) + "".join(pem("CERTIFICATE", each) for each in found.chain)
+    text = pem("PRIVATE KEY", store.key) + "".join(pem("CERTIFICATE", each) for each in store.chain)
     with _as_file(text) as path:
         _load_chain(context, path, setting, where=f"ssl.keystore.location={location}")
-    return found.chain[0]
+    return store.chain[0]
 
 
 def load_trusted(context: ssl.SSLContext, setting: Setting) -> bool:
@@ -294,8 +294,8 @@ def _in_lines(text: str) -> str:
 
 
 def _first_certificate(text: str) -> bytes:
-    found = _CERTIFICATE.search(_in_lines(text))
-    return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
+    match = _CERTIFICATE.search(_in_lines(text))
+    return ssl.PEM_cert_to_DER_cert(match[0]) if match else b""
 
 
 def _why(error: Exception) -> str:

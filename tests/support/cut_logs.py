@@ -378,7 +378,7 @@ def as_found(cut: Cut, directory: Path, producer_id: int) -> Ledger:
     async def look() -> None:
         manager = open_manager(directory, topics)
         await manager.start()
-        for key in manager.known():
+        for key in manager.partitions():
             log = manager.get(*key)
             assert log is not None
             items = list(read_batches(log))

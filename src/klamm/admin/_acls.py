@@ -71,9 +71,9 @@ async def create(
 ) -> None:
     """Create ACLs. An ACL that already exists counts as created."""
 
-    async def ask(node_id: int | None, asked: list[Acl], attempt: Deadline) -> Mapping[Acl, KafkaApiError | None]:
+    async def ask(node_id: int | None, acls: list[Acl], attempt: Deadline) -> Mapping[Acl, KafkaApiError | None]:
         response = await pool.send(
-            CreateAclsRequest(creations=[_creation(acl) for acl in asked]),
+            CreateAclsRequest(creations=[_creation(acl) for acl in acls]),
             CreateAclsResponse,
             deadline=attempt,
             node_id=node_id,
@@ -82,7 +82,7 @@ async def create(
         # Results are in the order of the request and do not repeat the ACLs.
         return {
             acl: result_of(outcome.error_code, outcome.error_message, None)
-            for acl, outcome in zip(asked, response.results, strict=False)
+            for acl, outcome in zip(acls, response.results, strict=False)
         }
 
     call = KeyedCall(what="CreateAcls", ask=ask, settle=result.settle, node_id=CONTROLLER, check=check_acl)
@@ -111,17 +111,17 @@ async def delete(
     """Delete the ACLs that match each filter. If one of them cannot be deleted, its filter fails."""
 
     async def ask(
-        node_id: int | None, asked: list[AclFilter], attempt: Deadline
+        node_id: int | None, filters: list[AclFilter], attempt: Deadline
     ) -> Mapping[AclFilter, tuple[Acl, ...] | KafkaApiError]:
         response = await pool.send(
-            DeleteAclsRequest(filters=[_filter(wanted) for wanted in asked]),
+            DeleteAclsRequest(filters=[_filter(wanted) for wanted in filters]),
             DeleteAclsResponse,
             deadline=attempt,
             node_id=node_id,
             min_version=_FIRST_WITH_PATTERNS,
         )
         # Results are in the order of the request and do not repeat the filters.
-        return {wanted: _deletions(found) for wanted, found in zip(asked, response.filter_results, strict=False)}
+        return {wanted: _deletions(result) for wanted, result in zip(filters, response.filter_results, strict=False)}
 
     call = KeyedCall(
         what="DeleteAcls",
@@ -146,11 +146,11 @@ def _filter(wanted: AclFilter) -> DeleteAclsRequest.DeleteAclsFilter:
     )
 
 
-def _deletions(found: DeleteAclsResponse.DeleteAclsFilterResult) -> tuple[Acl, ...] | KafkaApiError:
-    errors = [(found.error_code, found.error_message)]
-    errors += [(acl.error_code, acl.error_message) for acl in found.matching_acls]
+def _deletions(result: DeleteAclsResponse.DeleteAclsFilterResult) -> tuple[Acl, ...] | KafkaApiError:
+    errors = [(result.error_code, result.error_message)]
+    errors += [(acl.error_code, acl.error_message) for acl in result.matching_acls]
     refused = next(((code, message) for code, message in errors if code != ErrorCode.NONE), None)
-    return tuple(map(_deleted, found.matching_acls)) if refused is None else api_error(*refused)
+    return tuple(map(_deleted, result.matching_acls)) if refused is None else api_error(*refused)
 
 
 def _deleted(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:

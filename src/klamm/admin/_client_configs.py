@@ -106,10 +106,10 @@ async def alter(
     await _require_feature(pool, deadline)
 
     async def ask(
-        node_id: int | None, asked: list[ClientConfigEntity], attempt: Deadline
+        node_id: int | None, keys: list[ClientConfigEntity], attempt: Deadline
     ) -> Mapping[ClientConfigEntity, KafkaApiError | None]:
         request = AlterClientConfigsRequest(
-            entries=[_alteration(entity, alterations[entity]) for entity in asked], validate_only=validate_only
+            entries=[_alteration(entity, alterations[entity]) for entity in keys], validate_only=validate_only
         )
         response = await pool.send(request, AlterClientConfigsResponse, deadline=attempt, node_id=node_id)
         return {_echoed(entry): result_of(entry.error_code, entry.error_message, None) for entry in response.entries}

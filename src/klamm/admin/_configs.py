@@ -65,7 +65,7 @@ async def incremental_alter(
         UnsupportedVersionError: The broker does not offer the API. There is no silent fallback to AlterConfigs.
     """
 
-    async def ask(node_id: int | None, asked: list[ConfigResource], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[ConfigResource], attempt: Deadline) -> _Outcomes:
         request = IncrementalAlterConfigsRequest(
             resources=[
                 IncrementalAlterConfigsRequest.AlterConfigsResource(
@@ -78,7 +78,7 @@ async def incremental_alter(
                         for op in resources[resource]
                     ],
                 )
-                for resource in asked
+                for resource in keys
             ],
             validate_only=validate_only,
         )
@@ -121,7 +121,7 @@ async def replace_all(
 ) -> None:
     """Send AlterConfigs to one broker, which removes all configs that it does not name, and settle the resources."""
 
-    async def ask(node_id: int | None, asked: list[ConfigResource], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[ConfigResource], attempt: Deadline) -> _Outcomes:
         request = AlterConfigsRequest(
             resources=[
                 AlterConfigsRequest.AlterConfigsResource(
@@ -132,7 +132,7 @@ async def replace_all(
                         for entry in resources[resource]
                     ],
                 )
-                for resource in asked
+                for resource in keys
             ],
             validate_only=validate_only,
         )
@@ -156,10 +156,10 @@ async def describe(
     """Send DescribeConfigs to one broker and settle the resources. A denied resource fails; it is not empty."""
 
     async def ask(
-        node_id: int | None, asked: list[ConfigResource], attempt: Deadline
+        node_id: int | None, keys: list[ConfigResource], attempt: Deadline
     ) -> Mapping[ConfigResource, Mapping[str, ConfigEntry] | KafkaApiError]:
         request = DescribeConfigsRequest(
-            resources=[_described(resource, resources[resource]) for resource in asked],
+            resources=[_described(resource, resources[resource]) for resource in keys],
             include_synonyms=include_synonyms,
             include_documentation=include_documentation,
         )
@@ -167,10 +167,12 @@ async def describe(
             request, DescribeConfigsResponse, deadline=attempt, node_id=node_id, looked_up=is_current
         )
         return {
-            _resource(found.resource_type, found.resource_name): result_of(
-                found.error_code, found.error_message or None, {config.name: _entry(config) for config in found.configs}
+            _resource(result.resource_type, result.resource_name): result_of(
+                result.error_code,
+                result.error_message or None,
+                {config.name: _entry(config) for config in result.configs},
             )
-            for found in response.results
+            for result in response.results
         }
 
     has_broker_configs = any(resource.type is ResourceType.BROKER for resource in resources)
@@ -209,5 +211,5 @@ def _entry(config: DescribeConfigsResponse.DescribeConfigsResourceResult) -> Con
 
 
 def _resource(resource_type: int, resource_name: str) -> ConfigResource:
-    known = resource_type in ResourceType.__members__.values()
-    return ConfigResource(ResourceType(resource_type) if known else ResourceType.UNKNOWN, resource_name)
+    is_kafka_type = resource_type in ResourceType.__members__.values()
+    return ConfigResource(ResourceType(resource_type) if is_kafka_type else ResourceType.UNKNOWN, resource_name)

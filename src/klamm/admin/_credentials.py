@@ -110,10 +110,10 @@ async def _describe(
 ) -> None:
 
     async def ask(
-        node_id: int | None, asked: list[str], attempt: Deadline
+        node_id: int | None, keys: list[str], attempt: Deadline
     ) -> Mapping[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]:
-        found = await _ask(pool, attempt, asked)
-        return {each.user: result_of(each.error_code, each.error_message, _infos(each)) for each in found}
+        results = await _ask(pool, attempt, keys)
+        return {each.user: result_of(each.error_code, each.error_message, _infos(each)) for each in results}
 
     await KeyedCall(what="DescribeUserScramCredentials", ask=ask, settle=result.settle).run(
         pool, deadline, result.values()
@@ -122,9 +122,9 @@ async def _describe(
 
 async def _list(pool: ConnectionPool, deadline: Deadline) -> Mapping[str, tuple[ScramCredentialInfo, ...]]:
     users = await _ask(pool, deadline, None)
-    for found in users:
-        raise_for_code(found.error_code, found.error_message)
-    return {found.user: _infos(found) for found in sorted(users, key=lambda found: found.user)}
+    for user in users:
+        raise_for_code(user.error_code, user.error_message)
+    return {result.user: _infos(result) for result in sorted(users, key=lambda result: result.user)}
 
 
 async def _ask(pool: ConnectionPool, deadline: Deadline, users: Collection[str] | None) -> _Results:
@@ -137,11 +137,11 @@ async def _ask(pool: ConnectionPool, deadline: Deadline, users: Collection[str] 
 
 
 def _infos(
-    found: DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
+    result: DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
 ) -> tuple[ScramCredentialInfo, ...]:
     return tuple(
         ScramCredentialInfo(ScramMechanism.from_wire(info.mechanism), info.iterations)
-        for info in sorted(found.credential_infos, key=lambda info: info.mechanism)
+        for info in sorted(result.credential_infos, key=lambda info: info.mechanism)
     )
 
 
@@ -154,8 +154,8 @@ async def _alter(
 ) -> None:
     Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion  # noqa: N806  # a class
 
-    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
-        users = set(asked)
+    async def ask(node_id: int | None, keys: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
+        users = set(keys)
         wanted = [each for each in alterations if each.user in users]
         request = AlterUserScramCredentialsRequest(
             deletions=[
@@ -189,13 +189,13 @@ def _mechanism_and_password(alteration: ScramAlteration) -> tuple[ScramMechanism
     return alteration.credential_info.mechanism, alteration.password
 
 
-def _upsertion(asked: UserScramCredentialUpsertion) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:
-    salt = secrets.token_bytes(_SALT_BYTES) if asked.salt is None else asked.salt
-    mechanism, iterations = asked.credential_info.mechanism, asked.credential_info.iterations
+def _upsertion(upsertion: UserScramCredentialUpsertion) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:
+    salt = secrets.token_bytes(_SALT_BYTES) if upsertion.salt is None else upsertion.salt
+    mechanism, iterations = upsertion.credential_info.mechanism, upsertion.credential_info.iterations
     return AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
-        name=asked.user,
+        name=upsertion.user,
         mechanism=mechanism,
         iterations=iterations,
         salt=salt,
-        salted_password=salt_password(mechanism, asked.password, salt=salt, iterations=iterations),
+        salted_password=salt_password(mechanism, upsertion.password, salt=salt, iterations=iterations),
     )

@@ -124,17 +124,19 @@ def _as_group(group_id: str, response: OffsetFetchResponse) -> OffsetFetchRespon
 
 def _committed(answer: OffsetFetchResponse.OffsetFetchResponseGroup) -> _Committed | KafkaApiError:
     """Return the offsets of a group. If one partition fails, its group fails; retriable codes come first."""
-    codes = {answer.error_code, *(found.error_code for topic in answer.topics for found in topic.partitions)}
+    codes = {answer.error_code, *(partition.error_code for topic in answer.topics for partition in topic.partitions)}
     refused = sorted(codes - {ErrorCode.NONE}, key=lambda code: code not in RETRIABLE_CODES)
     if refused:
         return api_error(refused[0], f"offsets of group {answer.group_id}")
     return {
-        TopicPartition(topic.name, found.partition_index): OffsetAndMetadata(
-            offset=found.committed_offset, leader_epoch=found.committed_leader_epoch, metadata=found.metadata or ""
+        TopicPartition(topic.name, partition.partition_index): OffsetAndMetadata(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.metadata or "",
         )
         for topic in answer.topics
-        for found in topic.partitions
-        if found.committed_offset >= 0
+        for partition in topic.partitions
+        if partition.committed_offset >= 0
     }
 
 
@@ -148,9 +150,9 @@ async def alter(
 ) -> None:
     """Commit the offsets of a group without members, and settle the partitions."""
 
-    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[TopicPartition], attempt: Deadline) -> _Outcomes:
         response = await pool.send(
-            _commit_request(group_id, {partition: offsets[partition] for partition in asked}),
+            _commit_request(group_id, {partition: offsets[partition] for partition in keys}),
             OffsetCommitResponse,
             deadline=attempt,
             node_id=node_id,
@@ -173,16 +175,16 @@ async def _find_one(
     pool: ConnectionPool, deadline: Deadline, group_id: str, partitions: list[TopicPartition]
 ) -> Mapping[TopicPartition, int | KafkaApiError]:
     """Return the coordinator of one group for all its partitions."""
-    found = await find_coordinators(pool, deadline, [group_id])
-    return dict.fromkeys(partitions, found[group_id]) if group_id in found else {}
+    coordinators = await find_coordinators(pool, deadline, [group_id])
+    return dict.fromkeys(partitions, coordinators[group_id]) if group_id in coordinators else {}
 
 
 def _per_partition(response: OffsetCommitResponse | OffsetDeleteResponse) -> _Outcomes:
     outcomes: dict[TopicPartition, KafkaApiError | None] = {}
     for topic in response.topics:
-        for found in topic.partitions:
-            partition = TopicPartition(topic.name, found.partition_index)
-            outcomes[partition] = result_of(found.error_code, str(partition), None)
+        for answer in topic.partitions:
+            partition = TopicPartition(topic.name, answer.partition_index)
+            outcomes[partition] = result_of(answer.error_code, str(partition), None)
     return outcomes
 
 
@@ -212,14 +214,14 @@ async def delete(
     """Delete the committed offsets of a group for the partitions of the result, and settle them."""
     Partition = OffsetDeleteRequest.OffsetDeleteRequestPartition  # noqa: N806  # a class
 
-    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[TopicPartition], attempt: Deadline) -> _Outcomes:
         request = OffsetDeleteRequest(
             group_id=group_id,
             topics=[
                 OffsetDeleteRequest.OffsetDeleteRequestTopic(
                     name=name, partitions=[Partition(partition_index=index) for index in indexes]
                 )
-                for name, indexes in by_topic(asked).items()
+                for name, indexes in by_topic(keys).items()
             ],
         )
         response = await pool.send(request, OffsetDeleteResponse, deadline=attempt, node_id=node_id, looked_up=True)

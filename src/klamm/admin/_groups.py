@@ -124,7 +124,7 @@ class GroupCalls(AdminCalls):
 async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: DescribeGroupsResult) -> None:
     async def ask(node_id: int | None, group_ids: list[str], attempt: Deadline) -> _Described:
         """Request the groups as those of KIP-848, and the others as classic ones, as Kafka's client does."""
-        found: dict[str, GroupDescription | KafkaApiError] = {}
+        descriptions: dict[str, GroupDescription | KafkaApiError] = {}
         offered = await pool.offered_versions(attempt, node_id, looked_up=True)
         if ConsumerGroupDescribeRequest.API_KEY in offered:
             response = await pool.send(
@@ -134,13 +134,13 @@ async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: Describ
                 node_id=node_id,
                 looked_up=True,
             )
-            found = {
+            descriptions = {
                 group.group_id: result_of(group.error_code, group.error_message, _consumer_group(group, node_id))
                 for group in response.groups
                 if group.error_code not in _NOT_OF_KIP_848
             }
-        classic = [group_id for group_id in group_ids if group_id not in found]
-        return found if not classic else {**found, **await ask_classic(node_id, classic, attempt)}
+        classic = [group_id for group_id in group_ids if group_id not in descriptions]
+        return descriptions if not classic else {**descriptions, **await ask_classic(node_id, classic, attempt)}
 
     async def ask_classic(node_id: int | None, group_ids: list[str], attempt: Deadline) -> _Described:
         response = await pool.send(

@@ -138,14 +138,14 @@ def _state(producer: DescribeProducersResponse.ProducerState) -> ActiveProducer:
 
 async def _transactions(pool: ConnectionPool, deadline: Deadline) -> Mapping[int, str]:
     cluster = await _topics.describe_cluster(pool, deadline)
-    found: dict[int, str] = {}
+    transactional_ids: dict[int, str] = {}
     for node in cluster.nodes:
         response = await pool.send(
             ListTransactionsRequest(), ListTransactionsResponse, deadline=deadline, node_id=node.id
         )
         pool.check(response)
-        found |= {state.producer_id: state.transactional_id for state in response.transaction_states}
-    return found
+        transactional_ids |= {state.producer_id: state.transactional_id for state in response.transaction_states}
+    return transactional_ids
 
 
 async def _batches(

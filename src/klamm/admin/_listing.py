@@ -49,17 +49,17 @@ async def describe_with_eligible_leaders(
         return
 
     async def ask(
-        node_id: int | None, asked: list[str], attempt: Deadline
+        node_id: int | None, keys: list[str], attempt: Deadline
     ) -> Mapping[str, TopicDescription | KafkaApiError]:
         errors: dict[str, KafkaApiError] = {}
-        found: dict[str, TopicDescription] = {}
-        async for topic in _pages(pool, attempt, asked, partition_limit):
+        descriptions: dict[str, TopicDescription] = {}
+        async for topic in _pages(pool, attempt, keys, partition_limit):
             if topic.error_code != ErrorCode.NONE:
                 errors[str(topic.name)] = api_error(topic.error_code)
                 continue
             name = str(topic.name)
-            earlier = found[name].partitions if name in found else ()
-            found[name] = TopicDescription(
+            earlier = descriptions[name].partitions if name in descriptions else ()
+            descriptions[name] = TopicDescription(
                 name=name,
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
@@ -67,7 +67,7 @@ async def describe_with_eligible_leaders(
                     sorted((*earlier, *map(_partition, topic.partitions)), key=lambda partition: partition.partition)
                 ),
             )
-        return {**found, **errors}
+        return {**descriptions, **errors}
 
     call = KeyedCall(what="DescribeTopicPartitions", ask=ask, settle=result.settle, check=check_topic)
     await call.run(pool, deadline, names)
@@ -130,7 +130,9 @@ async def list_config_resources(
     )
     pool.check(response)
     return tuple(
-        sorted(found.resource_name for found in response.config_resources if found.resource_type == resource_type)
+        sorted(
+            resource.resource_name for resource in response.config_resources if resource.resource_type == resource_type
+        )
     )
 
 

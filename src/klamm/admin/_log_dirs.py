@@ -73,23 +73,23 @@ async def _describe(
         DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, deadline=deadline, node_id=broker_id
     )
     if response.results:
-        result.succeed(broker_id, {found.log_dir: _description(found) for found in response.results})
+        result.succeed(broker_id, {log_dir.log_dir: _description(log_dir) for log_dir in response.results})
     else:  # before version 3 there is no error code, and only missing authorization empties the list of directories
         error = api_error(response.error_code or ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         name_right(error, "DescribeLogDirs", None, pool.security)
         result.fail(broker_id, error)
 
 
-def _description(found: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:
+def _description(result: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:
     return LogDirDescription(
-        error=None if found.error_code == ErrorCode.NONE else api_error(found.error_code),
+        error=None if result.error_code == ErrorCode.NONE else api_error(result.error_code),
         replicas={
             TopicPartition(topic.name, partition.partition_index): ReplicaInfo(
                 size=partition.partition_size, offset_lag=partition.offset_lag, is_future=partition.is_future_key
             )
-            for topic in found.topics
+            for topic in result.topics
             for partition in topic.partitions
         },
-        total_bytes=None if found.total_bytes == _UNKNOWN else found.total_bytes,
-        usable_bytes=None if found.usable_bytes == _UNKNOWN else found.usable_bytes,
+        total_bytes=None if result.total_bytes == _UNKNOWN else result.total_bytes,
+        usable_bytes=None if result.usable_bytes == _UNKNOWN else result.usable_bytes,
     )

@@ -47,9 +47,9 @@ class ClientQuotaEntity:
     @classmethod
     def of(cls, names: Mapping[str, str | None]) -> ClientQuotaEntity:
         """Return the entity with these parts."""
-        known = [entity_type for entity_type in ENTITY_TYPES if entity_type in names]
-        others = sorted(set(names) - set(known))
-        return cls(tuple((entity_type, names[entity_type]) for entity_type in (*known, *others)))
+        in_order = [entity_type for entity_type in ENTITY_TYPES if entity_type in names]
+        others = sorted(set(names) - set(in_order))
+        return cls(tuple((entity_type, names[entity_type]) for entity_type in (*in_order, *others)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,10 @@ async def _alter(
     result: PerKeyResult[ClientQuotaEntity, None],
 ) -> None:
     async def ask(
-        node_id: int | None, asked: list[ClientQuotaEntity], attempt: Deadline
+        node_id: int | None, keys: list[ClientQuotaEntity], attempt: Deadline
     ) -> Mapping[ClientQuotaEntity, KafkaApiError | None]:
         request = AlterClientQuotasRequest(
-            entries=[_alteration(entity, alterations[entity]) for entity in asked], validate_only=validate_only
+            entries=[_alteration(entity, alterations[entity]) for entity in keys], validate_only=validate_only
         )
         response = await pool.send(request, AlterClientQuotasResponse, deadline=attempt, node_id=node_id)
         return {

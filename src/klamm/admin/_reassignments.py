@@ -109,13 +109,13 @@ async def _list(
     )
     pool.check(response)
     return {
-        TopicPartition(topic.name, found.partition_index): PartitionReassignment(
-            replicas=tuple(found.replicas),
-            adding_replicas=tuple(found.adding_replicas),
-            removing_replicas=tuple(found.removing_replicas),
+        TopicPartition(topic.name, partition.partition_index): PartitionReassignment(
+            replicas=tuple(partition.replicas),
+            adding_replicas=tuple(partition.adding_replicas),
+            removing_replicas=tuple(partition.removing_replicas),
         )
         for topic in response.topics
-        for found in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -126,9 +126,9 @@ async def _alter(
     reassignments: Mapping[TopicPartition, Sequence[int] | None],
     result: PerKeyResult[TopicPartition, None],
 ) -> None:
-    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[TopicPartition], attempt: Deadline) -> _Outcomes:
         topics: dict[str, list[AlterPartitionReassignmentsRequest.ReassignablePartition]] = defaultdict(list)
-        for partition in asked:
+        for partition in keys:
             replicas = reassignments[partition]
             topics[partition.topic].append(
                 AlterPartitionReassignmentsRequest.ReassignablePartition(
@@ -144,9 +144,11 @@ async def _alter(
         response = await pool.send(request, AlterPartitionReassignmentsResponse, deadline=attempt, node_id=node_id)
         pool.check(response)
         return {
-            TopicPartition(topic.name, found.partition_index): result_of(found.error_code, found.error_message, None)
+            TopicPartition(topic.name, partition.partition_index): result_of(
+                partition.error_code, partition.error_message, None
+            )
             for topic in response.responses
-            for found in topic.partitions
+            for partition in topic.partitions
         }
 
     call = KeyedCall(
@@ -168,10 +170,10 @@ async def _elect(
 ) -> None:
     Partitions = ElectLeadersRequest.TopicPartitions  # noqa: N806  # a class
 
-    async def ask(node_id: int | None, asked: list[TopicPartition], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[TopicPartition], attempt: Deadline) -> _Outcomes:
         request = ElectLeadersRequest(
             election_type=election_type,
-            topic_partitions=[Partitions(topic=name, partitions=indexes) for name, indexes in by_topic(asked).items()],
+            topic_partitions=[Partitions(topic=name, partitions=indexes) for name, indexes in by_topic(keys).items()],
         )
         response = await pool.send(
             request,
@@ -182,9 +184,11 @@ async def _elect(
         )
         pool.check(response)
         return {
-            TopicPartition(topic.topic, found.partition_id): result_of(found.error_code, found.error_message, None)
+            TopicPartition(topic.topic, partition.partition_id): result_of(
+                partition.error_code, partition.error_message, None
+            )
             for topic in response.replica_election_results
-            for found in topic.partition_result
+            for partition in topic.partition_result
         }
 
     call = KeyedCall(what="ElectLeaders", ask=ask, settle=result.settle, node_id=CONTROLLER)

@@ -62,9 +62,9 @@ async def create(
     """Send CreateTopics to the controller and settle the topics."""
 
     async def ask(
-        node_id: int | None, asked: list[str], attempt: Deadline
+        node_id: int | None, keys: list[str], attempt: Deadline
     ) -> Mapping[str, CreatedTopic | KafkaApiError]:
-        wanted = set(asked)
+        wanted = set(keys)
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in topics if topic.name in wanted], validate_only=validate_only
         )
@@ -114,8 +114,8 @@ async def delete(
 ) -> None:
     """Send DeleteTopics to the controller and settle the topics."""
 
-    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> _Outcomes:
-        still = set(asked)
+    async def ask(node_id: int | None, keys: list[str], attempt: Deadline) -> _Outcomes:
+        still = set(keys)
         wanted = [name for name in names if name in still]
         request = DeleteTopicsRequest(
             topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted],
@@ -149,13 +149,13 @@ async def grow(
 ) -> None:
     """Send CreatePartitions to the controller and settle the topics."""
 
-    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> _Outcomes:
+    async def ask(node_id: int | None, keys: list[str], attempt: Deadline) -> _Outcomes:
         request = CreatePartitionsRequest(
             topics=[
                 CreatePartitionsRequest.CreatePartitionsTopic(
                     name=name, count=partitions[name].total_count, assignments=_assignments(partitions[name])
                 )
-                for name in asked
+                for name in keys
             ],
             validate_only=validate_only,
         )
@@ -187,9 +187,9 @@ async def describe(
     """Describe the topics with one broker's metadata and settle them. This never creates a topic."""
 
     async def ask(
-        node_id: int | None, asked: list[str], attempt: Deadline
+        node_id: int | None, keys: list[str], attempt: Deadline
     ) -> Mapping[str, TopicDescription | KafkaApiError]:
-        response = await _metadata(pool, attempt, asked, node_id=node_id)
+        response = await _metadata(pool, attempt, keys, node_id=node_id)
         return {
             topic.name: result_of(topic.error_code, None, _description(topic.name, topic))
             for topic in response.topics
@@ -237,10 +237,10 @@ async def list_offsets(
     """Request offsets from the leader of each partition. A leader that moved is looked up again until the deadline."""
 
     async def ask(
-        node_id: int | None, asked: list[TopicPartition], attempt: Deadline
+        node_id: int | None, keys: list[TopicPartition], attempt: Deadline
     ) -> Mapping[TopicPartition, ListedOffset | KafkaApiError]:
         by_topic: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
-        for partition in asked:
+        for partition in keys:
             by_topic[partition.topic].append(
                 ListOffsetsRequest.ListOffsetsPartition(partition_index=partition.partition, timestamp=specs[partition])
             )
@@ -249,7 +249,7 @@ async def list_offsets(
             isolation_level=int(read_committed),
             topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=some) for name, some in by_topic.items()],
         )
-        lowest = min(specs[partition] for partition in asked)
+        lowest = min(specs[partition] for partition in keys)
         response = await pool.send(
             request,
             ListOffsetsResponse,
@@ -259,13 +259,15 @@ async def list_offsets(
             min_version=7 if lowest < MAX_TIMESTAMP_SPEC_ABOVE else 1,
         )
         return {
-            TopicPartition(topic.name, found.partition_index): result_of(
-                found.error_code,
-                f"{topic.name}-{found.partition_index}",
-                ListedOffset(offset=found.offset, timestamp=found.timestamp, leader_epoch=found.leader_epoch),
+            TopicPartition(topic.name, partition.partition_index): result_of(
+                partition.error_code,
+                f"{topic.name}-{partition.partition_index}",
+                ListedOffset(
+                    offset=partition.offset, timestamp=partition.timestamp, leader_epoch=partition.leader_epoch
+                ),
             )
             for topic in response.topics
-            for found in topic.partitions
+            for partition in topic.partitions
         }
 
     find = leader_lookup(pool, deadline, leaders)
@@ -300,13 +302,13 @@ def _leaders(
     """Return the leader of each partition. One without a leader at present has the error LEADER_NOT_AVAILABLE."""
     leaders: dict[TopicPartition, int | KafkaApiError] = {}
     for topic in response.topics:
-        for found in topic.partitions:
+        for answer in topic.partitions:
             if topic.name is not None:
-                partition = TopicPartition(topic.name, found.partition_index)
+                partition = TopicPartition(topic.name, answer.partition_index)
                 leaders[partition] = result_of(
-                    ErrorCode.LEADER_NOT_AVAILABLE if found.leader_id < 0 else ErrorCode.NONE,
+                    ErrorCode.LEADER_NOT_AVAILABLE if answer.leader_id < 0 else ErrorCode.NONE,
                     _name(partition),
-                    found.leader_id,
+                    answer.leader_id,
                 )
     errors = {topic.name: topic.error_code for topic in response.topics}
     return {

@@ -369,21 +369,21 @@ class _Collector:
 
     def _registered(self) -> tuple[ClientFacts, ...] | None:
         users = FilterComponent.of_entity_type(EntityType.USER)
-        found = self._optional(
+        descriptions = self._optional(
             "registered clients",
             NO_NEED,
             self._admin.describe_client_configs(EntityFilter(components=(users,), strict=False)),
         )
         return (
             None
-            if found is None
+            if descriptions is None
             else tuple(
                 ClientFacts(
                     user=each.entity.user,
                     client_id=each.entity.client_id or version.client_information,
                     supported_configs=frozenset(version.supported_configs),
                 )
-                for each in found
+                for each in descriptions
                 for version in each.compatibility
             )
         )

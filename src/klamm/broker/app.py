@@ -334,8 +334,8 @@ def _apis(routes: Mapping[int, Route], client_metrics: ClientMetricsService) -> 
 def _guards(
     policies: PolicySettings, tls: TlsRenewal | None, replication_factor: Callable[[str], int | None]
 ) -> list[AlterConfigGuard]:
-    found = (alter_config_guard(policies.runtime.policies, replication_factor), policies, tls)
-    return [guard for guard in found if guard is not None]
+    guards = (alter_config_guard(policies.runtime.policies, replication_factor), policies, tls)
+    return [guard for guard in guards if guard is not None]
 
 
 def _fetch_sessions(configs: ConfigService, now_ms: Callable[[], int]) -> FetchSessions:

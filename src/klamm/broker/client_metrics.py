@@ -187,13 +187,13 @@ class ClientMetricsService:
         return self._subscriptions
 
     def _parsed(self) -> list[MetricsSubscription]:
-        found = []
+        subscriptions = []
         for name in self._configs.resource_names(ResourceType.CLIENT_METRICS):
             try:
-                found.append(parse_subscription(name, self._configs.set_on_client_metrics(name)))
+                subscriptions.append(parse_subscription(name, self._configs.set_on_client_metrics(name)))
             except PatternError as error:
                 logger.warning("Client metrics subscription %s matches no client: %s", name, error)
-        return found
+        return subscriptions
 
     def _on_change(self) -> None:
         self._subscriptions = None

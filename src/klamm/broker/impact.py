@@ -232,7 +232,7 @@ class _Collector:
     async def _groups(self, topics: Sequence[Topic]) -> tuple[GroupFacts, ...]:
         groups = self._services.groups
         names = {topic.topic_id: topic.name for topic in topics}
-        found = []
+        facts = []
         async for group in self._each("committed offsets of groups", groups.list_groups()):
             committed = groups.offsets.of_group(group.group_id)
             offsets = {
@@ -241,8 +241,8 @@ class _Collector:
                 if topic_id in names
                 for index, commit in commits.items()
             }
-            found.append(GroupFacts(name=group.group_id, is_active=group.member_count > 0, offsets=offsets))
-        return tuple(found)
+            facts.append(GroupFacts(name=group.group_id, is_active=group.member_count > 0, offsets=offsets))
+        return tuple(facts)
 
     async def _mirrors(self) -> tuple[GroupFacts, ...]:
         """Return the flows whose offset syncs are in this cluster, with the newest source offset of each partition."""

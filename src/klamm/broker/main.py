@@ -172,7 +172,10 @@ def _listened(listener: Listener, sockets: Sequence[socket.socket]) -> list[Addr
     A certificate may be issued for the host name and not for its IP address.
     """
     bound = [bound_address(sock) for sock in sockets]
-    return [Address(host=asked.host or at.host, port=at.port) for asked, at in zip(listener.listen, bound, strict=True)]
+    return [
+        Address(host=configured.host or at.host, port=at.port)
+        for configured, at in zip(listener.listen, bound, strict=True)
+    ]
 
 
 def _nodes(

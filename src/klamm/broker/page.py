@@ -166,20 +166,20 @@ class BrokerPage:
 
     async def _warnings(self) -> list[str]:
         logs = self._services.logs
-        found = first_of(self._services.client_configs.skipped)
+        warnings = first_of(self._services.client_configs.skipped)
         if logs.offline_count:
-            found.append(f"{counted(logs.offline_count, 'partition')} offline because an fsync failed")
+            warnings.append(f"{counted(logs.offline_count, 'partition')} offline because an fsync failed")
         elif logs.flush_failures:
-            found.append(f"{counted(logs.flush_failures, 'fsync')} failed since the start")
+            warnings.append(f"{counted(logs.flush_failures, 'fsync')} failed since the start")
         try:
             directory = format_value(self._services.configs.broker_value("log.dirs") or "")
             room = await asyncio.to_thread(shutil.disk_usage, directory)
         except OSError as error:
-            found.append(f"The data directory cannot be read: {error.strerror or error}")
+            warnings.append(f"The data directory cannot be read: {error.strerror or error}")
         else:
             if room.used > _FULL * room.total:
-                found.append(f"The disk of the data directory has only {size_text(room.free)} left")
-        return found
+                warnings.append(f"The disk of the data directory has only {size_text(room.free)} left")
+        return warnings
 
     async def _changes_section(self, query: Query) -> str:
         directory = Path(format_value(self._services.configs.broker_value("log.dirs") or ""))

@@ -304,11 +304,11 @@ class MutationQuotas:
         """
         if self._quotas.is_empty:
             return UNLIMITED
-        found = self._quotas.limit(CONTROLLER_MUTATION_RATE, session.principal_name, client_id or "")
-        if found is None:
+        limit = self._quotas.limit(CONTROLLER_MUTATION_RATE, session.principal_name, client_id or "")
+        if limit is None:
             return UNLIMITED
-        bucket = self._buckets.of(found.shared_by, self._now_s())
-        return MutationQuota(bucket, found.value, is_strict=is_strict, now_s=self._now_s)
+        bucket = self._buckets.of(limit.shared_by, self._now_s())
+        return MutationQuota(bucket, limit.value, is_strict=is_strict, now_s=self._now_s)
 
 
 UNLIMITED: Final = MutationQuota(None, 0.0, is_strict=False, now_s=time.monotonic)

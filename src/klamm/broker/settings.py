@@ -228,7 +228,7 @@ def start_configs(settings: BrokerSettings, cluster: ClusterInfo) -> Mapping[int
 
 def _of_broker(settings: BrokerSettings, cluster: ClusterInfo, index: int) -> Mapping[str, str]:
     node_id = cluster.node_ids[index]
-    found = {
+    configs = {
         "node.id": str(node_id),
         "broker.id": str(node_id),
         "process.roles": _ROLES,
@@ -239,11 +239,11 @@ def _of_broker(settings: BrokerSettings, cluster: ClusterInfo, index: int) -> Ma
         ),
     }
     if (rack := settings.racks[index]) is not None:
-        found["broker.rack"] = rack
+        configs["broker.rack"] = rack
     advertised = [
         f"{listener.name}://{listener.advertise[index]}" for listener in settings.listeners if listener.advertise
     ]
-    return {**found, "advertised.listeners": ",".join(advertised)} if advertised else found
+    return {**configs, "advertised.listeners": ",".join(advertised)} if advertised else configs
 
 
 def _with_port(address: Address, cluster: ClusterInfo, listener: str, index: int) -> Address:

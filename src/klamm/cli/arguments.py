@@ -162,7 +162,7 @@ def check_conflicts(parser: ToolParser, used_flags: Sequence[str], used: str, ot
             parser.error(f'Option "[{used}]" can\'t be used with option "[{other}]"')
 
 
-def given_flags(options: argparse.Namespace) -> tuple[str, ...]:
+def flags_of(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of the flags that were given, as Kafka's messages spell them."""
     return tuple(name.replace("_", "-") for name, value in vars(options).items() if value not in (None, False, []))
 

@@ -53,7 +53,7 @@ _KEY: Final = ("principal", "client_id", "software_name", "software_version", "h
 """Fields that identify a client."""
 
 Client = dict[str, Any]
-Known = dict[tuple[str, ...], tuple[str, str]]
+PrintedClients = dict[tuple[str, ...], tuple[str, str]]
 """Name and state of each client as last printed."""
 
 
@@ -157,7 +157,7 @@ def summary(clients: Sequence[Client]) -> str:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    previous: Known = {}
+    previous: PrintedClients = {}
     clients = fetch(options.metrics)  # a wrong address fails at once; only later failures are retried
     while True:
         for line in changed(previous, _chosen(clients, options)):
@@ -286,8 +286,8 @@ def _standing(client: Client) -> str:
     return f"{standing} {', '.join(client['ignored'])}" if standing == "ignores" else standing
 
 
-def changed(previous: Known, clients: Iterable[Client]) -> list[str]:
-    """Return one line per client that connected, disconnected or changed, and update ``known``."""
+def changed(previous: PrintedClients, clients: Iterable[Client]) -> list[str]:
+    """Return one line per client that connected, disconnected or changed, and update ``previous``."""
     now = {
         tuple(str(client[part]) for part in _KEY): (
             _name(client),

@@ -50,7 +50,7 @@ LATEST: Final = -1
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm consume``."""
-    found = ToolParser(
+    tool = ToolParser(
         prog=_PROG,
         description="Print the records of a topic, with the flags and the output of kafka-console-consumer.sh.",
         epilog="Properties of the formatter: print.timestamp, print.partition, print.offset, print.headers, print.key\n"
@@ -59,48 +59,48 @@ def parser() -> ToolParser:
         "value.deserializer and headers.deserializer.\n\n"
         "Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 130 interrupted.",
     )
-    add_common(found, timeout_ms=None)
-    add_timeout(found, "time limit for the first answer; default.api.timeout.ms of --consumer.config, else 60000")
-    found.add_value("--topic", metavar="TOPIC", help="the topic to read")
-    found.add_value("--include", metavar="REGEX", help="regular expression for the topics to read")
-    found.add_value("--partition", type=whole_number(INT32_MAX, lowest=0), metavar="N", help="read only this partition")
-    found.add_value(
+    add_common(tool, timeout_ms=None)
+    add_timeout(tool, "time limit for the first answer; default.api.timeout.ms of --consumer.config, else 60000")
+    tool.add_value("--topic", metavar="TOPIC", help="the topic to read")
+    tool.add_value("--include", metavar="REGEX", help="regular expression for the topics to read")
+    tool.add_value("--partition", type=whole_number(INT32_MAX, lowest=0), metavar="N", help="read only this partition")
+    tool.add_value(
         "--offset", metavar="OFFSET", help="with --partition: earliest, latest (default) or the first offset to read"
     )
-    found.add_value(
+    tool.add_value(
         "--last",
         type=whole_number(INT32_MAX, lowest=0),
         metavar="N",
         help="begin with the last N records of each partition, without a group; markers of transactions count",
     )
-    found.add_value(
+    tool.add_value(
         "--from-time",
         type=moment_ms,
         metavar="TIME",
         help=f"begin with the first record of each partition from this time on, without a group; {TO_HELP}",
     )
-    found.add_switch("--from-beginning", help="begin with the first record if the group has no committed offset")
-    found.add_value("--group", metavar="GROUP", help="read as a member of this group and commit offsets")
-    found.add_value("--max-messages", type=whole_number(INT32_MAX), metavar="N", help="end after this many records")
-    found.add_value(
+    tool.add_switch("--from-beginning", help="begin with the first record if the group has no committed offset")
+    tool.add_value("--group", metavar="GROUP", help="read as a member of this group and commit offsets")
+    tool.add_value("--max-messages", type=whole_number(INT32_MAX), metavar="N", help="end after this many records")
+    tool.add_value(
         "--timeout-ms", type=whole_number(_INT64_MAX), metavar="MS", help="end if no record arrives within this time"
     )
-    found.add_value("--isolation-level", metavar="LEVEL", help="read_committed or read_uncommitted (default)")
-    found.add_value("--formatter", metavar="CLASS", help="DefaultMessageFormatter or NoOpMessageFormatter")
-    found.add_value("--key-deserializer", metavar="CLASS", help="such as LongDeserializer; as the property")
-    found.add_value("--value-deserializer", metavar="CLASS", help="such as LongDeserializer; as the property")
-    found.add_switch("--skip-message-on-error", help="skip a record that cannot be formatted")
-    found.add_switch("--enable-systest-events", help="print shutdown_complete at the end")
+    tool.add_value("--isolation-level", metavar="LEVEL", help="read_committed or read_uncommitted (default)")
+    tool.add_value("--formatter", metavar="CLASS", help="DefaultMessageFormatter or NoOpMessageFormatter")
+    tool.add_value("--key-deserializer", metavar="CLASS", help="such as LongDeserializer; as the property")
+    tool.add_value("--value-deserializer", metavar="CLASS", help="such as LongDeserializer; as the property")
+    tool.add_switch("--skip-message-on-error", help="skip a record that cannot be formatted")
+    tool.add_switch("--enable-systest-events", help="print shutdown_complete at the end")
     for flags, file, text in (
         (("--property", "--formatter-property"), "--formatter-config", "of the formatter"),
         (("--consumer-property", "--command-property"), "--consumer.config", "of the Java consumer"),
     ):
-        found.add_argument(
+        tool.add_argument(
             *flags, action="append", default=[], metavar="NAME=VALUE", help=f"a property {text}; may be repeated"
         )
         dest = {"dest": "command_config"} if file == "--consumer.config" else {}
-        found.add_value(file, metavar="FILE", help=f"properties {text}; values given by flag take precedence", **dest)
-    return found
+        tool.add_value(file, metavar="FILE", help=f"properties {text}; values given by flag take precedence", **dest)
+    return tool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -142,8 +142,8 @@ def _check_start(flags: ToolParser, options: argparse.Namespace) -> None:
         others = {"--include": options.include, "--offset": options.offset, "--group": options.group}
         others["--from-beginning"] = options.from_beginning or None
         others["--from-time"] = options.from_time if flag == "--last" else None
-        if given := [name for name, other in others.items() if other is not None]:
-            flags.error(f"{flag} cannot be combined with {', '.join(given)}")
+        if conflicting := [name for name, other in others.items() if other is not None]:
+            flags.error(f"{flag} cannot be combined with {', '.join(conflicting)}")
 
 
 def parse_offset(text: str | None, *, from_beginning: bool) -> int:

@@ -122,11 +122,11 @@ def _offsets(
     if not partitions:
         raise RequestError("Could not match any topic-partitions with the specified filters")
     offsets: dict[TopicPartition, int] = {}
-    for partition, found in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
-        if (error := found.exception()) is not None:
+    for partition, future in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
+        if (error := future.exception()) is not None:
             print_error(f"Skip getting offsets for topic-partition {str_of(partition)} due to error: {explain(error)}")
-        elif found.result().offset != _UNKNOWN_OFFSET:
-            offsets[partition] = found.result().offset
+        elif future.result().offset != _UNKNOWN_OFFSET:
+            offsets[partition] = future.result().offset
     return offsets
 
 

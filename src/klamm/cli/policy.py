@@ -304,17 +304,17 @@ def _locate(name: str) -> tuple[str, str]:
 
 def _only_policy(file: str, names: Mapping[str, Any], module: str) -> str:
     methods = ("validate", *(kind.method for kind in _KINDS.values()))
-    found = [
+    classes = [
         name
         for name, value in names.items()
         if isinstance(value, type)
         and value.__module__ == module
         and any(callable(getattr(value, method, None)) for method in methods)
     ]
-    if len(found) != 1:
-        listed = ", ".join(found) or "none"
+    if len(classes) != 1:
+        listed = ", ".join(classes) or "none"
         raise RequestError(f"{file}: expected one policy in it, or FILE.py:Class; there is {listed}")
-    return found[0]
+    return classes[0]
 
 
 def _declared(file: str) -> list[ExistingTopic]:

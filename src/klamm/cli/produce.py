@@ -52,7 +52,7 @@ _FLAG_SETTINGS: Final = {
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm produce``."""
-    found = ToolParser(
+    tool = ToolParser(
         prog=_PROG,
         description="Send each line of stdin as a record, with the flags of kafka-console-producer.sh.",
         epilog="Properties of the reader, with their defaults: parse.key=false, key.separator=\\t,\n"
@@ -63,42 +63,42 @@ def parser() -> ToolParser:
         "(default: 60000).\n\n"
         "Exit codes: 0 all sent, 1 a record could not be sent or read, 2 wrong or missing flags, 130 interrupted.",
     )
-    add_common(found, timeout_ms=None)
+    add_common(tool, timeout_ms=None)
     number, size = whole_number(INT32_MAX, lowest=0), whole_number(INT32_MAX, lowest=1)
-    found.add_value("--topic", metavar="TOPIC", help="the topic to write to")
-    found.add_switch("--sync", help="wait for the acknowledgement of each record before the next one is sent")
-    found.add_argument(
+    tool.add_value("--topic", metavar="TOPIC", help="the topic to write to")
+    tool.add_switch("--sync", help="wait for the acknowledgement of each record before the next one is sent")
+    tool.add_argument(
         "--compression-codec",
         nargs="?",
         const="gzip",
         metavar="CODEC",
         help=f"one of {', '.join(_CODECS)}; gzip if none is given",
     )
-    found.add_value("--request-required-acks", metavar="ACKS", help="0, 1, or -1 and all for every replica (default)")
-    found.add_value("--timeout", type=number, metavar="MS", help="time to wait for a full batch (default 1000)")
-    found.add_value("--batch-size", type=size, metavar="BYTES", help="size of a batch (default 16384)")
-    found.add_value("--max-partition-memory-bytes", type=size, metavar="BYTES", help="same as --batch-size")
-    found.add_value(
+    tool.add_value("--request-required-acks", metavar="ACKS", help="0, 1, or -1 and all for every replica (default)")
+    tool.add_value("--timeout", type=number, metavar="MS", help="time to wait for a full batch (default 1000)")
+    tool.add_value("--batch-size", type=size, metavar="BYTES", help="size of a batch (default 16384)")
+    tool.add_value("--max-partition-memory-bytes", type=size, metavar="BYTES", help="same as --batch-size")
+    tool.add_value(
         "--max-memory-bytes", type=whole_number(_INT64_MAX, lowest=1), metavar="BYTES",
         help="memory for records that are not acknowledged yet (default 32 MiB)",
     )  # fmt: skip
-    found.add_value("--message-send-max-retries", type=number, metavar="N", help="retries of a request (default: many)")
-    found.add_value("--retry-backoff-ms", type=number, metavar="MS", help="wait before a retry (default 100)")
-    found.add_value("--request-timeout-ms", type=size, metavar="MS", help="limit of a request (default 30000)")
-    found.add_value("--metadata-expiry-ms", type=number, metavar="MS", help="maximum age of metadata (default 300000)")
-    found.add_value("--max-block-ms", type=number, metavar="MS", help="limit for finding the topic (default 60000)")
-    found.add_value("--socket-buffer-size", type=size, metavar="BYTES", help="size of the socket's send buffer")
-    found.add_value("--line-reader", metavar="CLASS", help="only LineMessageReader, the default")
+    tool.add_value("--message-send-max-retries", type=number, metavar="N", help="retries of a request (default: many)")
+    tool.add_value("--retry-backoff-ms", type=number, metavar="MS", help="wait before a retry (default 100)")
+    tool.add_value("--request-timeout-ms", type=size, metavar="MS", help="limit of a request (default 30000)")
+    tool.add_value("--metadata-expiry-ms", type=number, metavar="MS", help="maximum age of metadata (default 300000)")
+    tool.add_value("--max-block-ms", type=number, metavar="MS", help="limit for finding the topic (default 60000)")
+    tool.add_value("--socket-buffer-size", type=size, metavar="BYTES", help="size of the socket's send buffer")
+    tool.add_value("--line-reader", metavar="CLASS", help="only LineMessageReader, the default")
     for flags, file, text in (
         (("--property", "--reader-property"), "--reader-config", "of the reader of lines"),
         (("--producer-property", "--command-property"), "--producer.config", "of the Java producer"),
     ):
-        found.add_argument(
+        tool.add_argument(
             *flags, action="append", default=[], metavar="NAME=VALUE", help=f"a property {text}; may be repeated"
         )
         dest = {"dest": "command_config"} if file == "--producer.config" else {}
-        found.add_value(file, metavar="FILE", help=f"properties {text}; values given by flag take precedence", **dest)
-    return found
+        tool.add_value(file, metavar="FILE", help=f"properties {text}; values given by flag take precedence", **dest)
+    return tool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -166,8 +166,8 @@ def _lines(interrupts: Interrupts) -> Iterator[str]:
 def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dict[str, Any]:
     from kafka import KafkaProducer  # noqa: PLC0415  # wrong flags need no network library
 
-    given = set(read_pairs(None, options.producer_property, "--producer-property"))
-    for name in unknown_properties(dict.fromkeys(given, ""), KafkaProducer.DEFAULT_CONFIG):
+    names = set(read_pairs(None, options.producer_property, "--producer-property"))
+    for name in unknown_properties(dict.fromkeys(names, ""), KafkaProducer.DEFAULT_CONFIG):
         print_error(f"Warning: the property {name} has no effect on this producer")
     settings = {
         "client_id": "console-producer",

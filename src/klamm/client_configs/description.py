@@ -156,7 +156,7 @@ def describe(
     by_user: dict[ClientConfigEntity, list[Compatibility]] = {}
     for entity, compatibility in registered.items():
         by_user.setdefault(ClientConfigEntity.of_user(entity.user), []).append(compatibility)
-    known = {entity for entity, values in configs.items() if values} | set(registered) | set(by_user)
+    entities = {entity for entity, values in configs.items() if values} | set(registered) | set(by_user)
     return tuple(
         DescribedEntity(
             entity=entity,
@@ -165,7 +165,7 @@ def describe(
                 [registered.get(entity, {})] if entity.has_client_id else by_user.get(entity, [])
             ),
         )
-        for entity in sorted(known, key=lambda entity: entity.sort_key)
+        for entity in sorted(entities, key=lambda entity: entity.sort_key)
         if entity_filter.accepts(entity)
     )
 

@@ -91,7 +91,7 @@ def parse_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEn
     """
     names: dict[EntityType, str | None] = {}
     for entity_type, name in components:
-        kind = _known_type(entity_type)
+        kind = _entity_type(entity_type)
         if kind in names:
             raise InvalidRequestError(f"Duplicate entity type {entity_type}")
         names[kind] = name
@@ -102,7 +102,7 @@ def parse_entity(components: Sequence[tuple[str, str | None]]) -> ClientConfigEn
     return ClientConfigEntity.of_user(names[EntityType.USER])
 
 
-def _known_type(entity_type: str) -> EntityType:
+def _entity_type(entity_type: str) -> EntityType:
     try:
         return EntityType(entity_type)
     except ValueError as error:

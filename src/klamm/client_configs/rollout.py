@@ -67,13 +67,13 @@ def parse_rollout(name: str, text: str) -> Rollout:
     Raises:
         InvalidRequestError: The text is not of this form, or exceeds 100 percent.
     """
-    found = _VALUE.fullmatch(text.strip())
-    hundredths = round(float(found[1]) * 100) if found else -1
-    if found is None or not 0 <= hundredths <= HUNDREDTHS:
+    match = _VALUE.fullmatch(text.strip())
+    hundredths = round(float(match[1]) * 100) if match else -1
+    if match is None or not 0 <= hundredths <= HUNDREDTHS:
         raise InvalidRequestError(
             f"Invalid value {text} for configuration {name}: expected PERCENT:VALUE, such as 10:all"
         )
-    return Rollout(hundredths=hundredths, value=found[2].strip())
+    return Rollout(hundredths=hundredths, value=match[2].strip())
 
 
 def client_class(application: ClientConfigEntity, key: str) -> int:

@@ -225,11 +225,11 @@ async def _start(
         return None
     static, normalise = decide()
     loop = asyncio.get_running_loop()
-    known = weakref.ref(client)
+    reference = weakref.ref(client)
 
     def apply(update: ConfigUpdate) -> None:
-        if (found := known()) is not None:
-            found._apply_dynamic_configs(update)
+        if (live := reference()) is not None:
+            live._apply_dynamic_configs(update)
             if on_change is not None:
                 _notify(on_change, update)
 

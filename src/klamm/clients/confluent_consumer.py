@@ -86,8 +86,8 @@ class DeliveryProgress:
 
     def positions(self, consumer: Any) -> dict[Partition, int]:
         """Return the next offset of each assigned partition; negative if unknown."""
-        known = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
-        return known | {partition: offset for partition, offset in self._starts.items() if partition in known}
+        offsets = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
+        return offsets | {partition: offset for partition, offset in self._starts.items() if partition in offsets}
 
     def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
         """Give partitions that would start at their end the offset that the end has now.
@@ -98,18 +98,18 @@ class DeliveryProgress:
         unknown = [one for one in partitions if one.offset < 0] if self._begins_at_the_end else []
         if not unknown:
             return False
-        found = False
+        has_moved = False
         try:
             committed = consumer.committed(unknown, timeout=_LOOK_UP_TIMEOUT_S)
             for one, commit in zip(unknown, committed, strict=True):
                 if commit.offset < 0:
                     _, one.offset = consumer.get_watermark_offsets(one, timeout=_LOOK_UP_TIMEOUT_S)
-                    found = True
+                    has_moved = True
         except confluent_kafka.KafkaException as error:
             logger.info("End offsets of new partitions are unknown; reading starts at their end then: %s", error)
             return False
         self.begin(unknown)
-        return found
+        return has_moved
 
 
 def _name(partition: Any) -> Partition:
@@ -141,7 +141,7 @@ async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_
         members=[LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id=group_instance_id)],
     )
 
-    async def ask(node_id: int | None, asked: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
+    async def ask(node_id: int | None, keys: list[str], attempt: Deadline) -> Mapping[str, KafkaApiError | None]:
         response = await pool.send(
             request,
             LeaveGroupResponse,
@@ -282,14 +282,14 @@ class Consumer:
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Any]:
         """Return up to ``num_messages`` messages, fewer after ``timeout`` seconds (None or -1: no limit)."""
         ends_at = _end_of(timeout)
-        found: list[Any] = []
+        consumed: list[Any] = []
         while True:
             self._hand_over_if_due()
-            messages = self._consumer.consume(num_messages - len(found), _step(ends_at))
+            messages = self._consumer.consume(num_messages - len(consumed), _step(ends_at))
             self._progress.read(message for message in messages if message.error() is None)
-            found += messages
-            if len(found) >= num_messages or (ends_at is not None and time.monotonic() >= ends_at):
-                return found
+            consumed += messages
+            if len(consumed) >= num_messages or (ends_at is not None and time.monotonic() >= ends_at):
+                return consumed
 
     def close(self) -> None:
         """Leave the group and stop requesting configs."""

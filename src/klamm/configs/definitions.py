@@ -161,10 +161,10 @@ class BrokerSynonym:
 
 def base_name(name: str) -> str:
     """Return the name of a broker config without ``listener.name.<listener>.[<mechanism>.]``."""
-    found = _LISTENER.fullmatch(name)
-    if found is None:
+    match = _LISTENER.fullmatch(name)
+    if match is None:
         return name
-    base = found.group(1)
+    base = match.group(1)
     return next((config for config in _PER_MECHANISM if base.endswith(config)), base)
 
 

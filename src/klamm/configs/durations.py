@@ -34,9 +34,9 @@ def units_of(name: str) -> dict[str, int]:
 
 def parse_amount(name: str, text: str) -> int | None:
     """Return a value with a unit, such as ``7d`` or ``1GiB``, in the unit of the config; None if it is not one."""
-    found = _WITH_UNIT.fullmatch(text)
-    unit = None if found is None else units_of(name).get(found[2])
-    return None if found is None or unit is None else int(found[1]) * unit
+    match = _WITH_UNIT.fullmatch(text)
+    unit = None if match is None else units_of(name).get(match[2])
+    return None if match is None or unit is None else int(match[1]) * unit
 
 
 def without_unit(name: str, text: str) -> str:

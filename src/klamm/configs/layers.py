@@ -87,7 +87,7 @@ class BrokerLayers:
         names = (name, base) if base != name else broker_families().get(name, (name,))
         table = broker_configs()
         defaults = {n: d.default for n in names if (d := table.get_definition(n)) and d.default is not None}
-        found = [
+        synonyms = [
             Synonym(name=n, value=None if is_sensitive else layer[n], source=source)
             for layer, source in (
                 (self.dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
@@ -98,8 +98,8 @@ class BrokerLayers:
             for n in names
             if n in layer
         ]
-        own = next((i for i, synonym in enumerate(found) if synonym.name == name), len(found))
-        return tuple(found[own:])
+        own = next((i for i, synonym in enumerate(synonyms) if synonym.name == name), len(synonyms))
+        return tuple(synonyms[own:])
 
     def topic_default(self, name: str) -> ConfigValue | None:
         """Return the value in force of a topic config that the topic does not set; None if it has no default."""

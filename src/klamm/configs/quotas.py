@@ -89,24 +89,24 @@ def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
     """
     if not parts:
         raise InvalidRequestError("Invalid empty client quota entity")
-    found: dict[str, str | None] = {}
+    entity: dict[str, str | None] = {}
     for entity_type, name in parts:
-        if entity_type in found:
+        if entity_type in entity:
             raise InvalidRequestError(f"Invalid client quota entity, duplicate entity entry {entity_type}")
         if entity_type not in ENTITY_TYPES:
             raise InvalidRequestError(f"Unhandled client quota entity type: {entity_type}")
         if name == "":
             raise InvalidRequestError(f"Empty {entity_type} not supported")
-        found[entity_type] = name
-    if IP in found:
-        if len(found) > 1:
+        entity[entity_type] = name
+    if IP in entity:
+        if len(entity) > 1:
             raise InvalidRequestError(
                 "Invalid quota entity combination, IP entity should not be combined with User or ClientId"
             )
-        address = found[IP]
+        address = entity[IP]
         if address is not None and not _is_host(address):
             raise InvalidRequestError(f"{address} is not a valid IP or resolvable host.")
-    return tuple((entity_type, found[entity_type]) for entity_type in ENTITY_TYPES if entity_type in found)
+    return tuple((entity_type, entity[entity_type]) for entity_type in ENTITY_TYPES if entity_type in entity)
 
 
 def quota_resource(entity: QuotaEntity) -> str:

@@ -109,11 +109,11 @@ def validate_topic_configs(
     Raises:
         InvalidConfigError: A value is null or invalid, or a config does not exist.
     """
-    given = dict(configs)
-    nulls = [name for name, value in given.items() if value is None]
+    values = dict(configs)
+    nulls = [name for name, value in values.items() if value is None]
     if nulls:
         raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(nulls)}")
-    texts = {name: value for name, value in given.items() if value is not None}
+    texts = {name: value for name, value in values.items() if value is not None}
     check_lengths(texts.values())
     TopicSchema(topic=topic, layers=layers).validate(touched=texts, result=texts)
     return texts

@@ -144,10 +144,10 @@ def _offset_reset(name: str, value: ConfigValue) -> None:
 
 def parse_iso_duration(text: str) -> timedelta | None:
     """Parse an ISO-8601 duration of days to seconds like ``java.time.Duration.parse``; return None if it is not one."""
-    found = _ISO_DURATION.fullmatch(text)
-    if found is None:
+    match = _ISO_DURATION.fullmatch(text)
+    if match is None:
         return None
-    sign, days, clock, hours, minutes, seconds, fraction = found.groups()
+    sign, days, clock, hours, minutes, seconds, fraction = match.groups()
     parts = (days, hours, minutes, seconds)
     # "P" and "PT" alone, or a T at the end, are not valid durations.
     if not any(parts) or (clock is not None and not any(parts[1:])):

@@ -72,8 +72,8 @@ class BatchTransaction:
         """
         insist = self._target.insist
         self._identity = insist(lambda: self._coordinator.init(timeout_ms=self._timeout_ms))
-        found = insist(self._offsets.read)
-        newest = max(found.values(), key=lambda committed: committed.offset, default=CommittedOffset(0, ""))
+        committed_offsets = insist(self._offsets.read)
+        newest = max(committed_offsets.values(), key=lambda committed: committed.offset, default=CommittedOffset(0, ""))
         if newest.offset > self._batch_id + 1:
             raise WritingError(
                 f"{self.transactional_id}: batch {self._batch_id} must be written, but {newest.offset - 1} was written "

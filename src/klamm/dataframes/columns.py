@@ -253,11 +253,11 @@ def _ends(batches: Sequence[RecordBatch], bodies: Sequence[Buffer], data: bytes)
         if not 0 <= batch.record_count <= len(body) // _MIN_RECORD:
             raise CorruptBatchError(f"{batch!r} claims {batch.record_count} records in {len(body)} bytes")
         try:
-            found, repeated = record_ends(data, position, stop, batch.record_count)
+            batch_ends, repeated = record_ends(data, position, stop, batch.record_count)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{batch!r}: {error}") from None
         runs |= {len(ends) + index: count for index, count in repeated.items()}
-        ends += found
+        ends += batch_ends
         position = stop
     listed = np.array(ends, np.int64)
     if not runs:
@@ -308,12 +308,12 @@ def _headers(data: bytes, counts: NDArray[np.uint8], at: Numbers, ends: Numbers)
         raise CorruptBatchError("Record length does not match its fields")
     if bare.all():
         return None
-    found: list[RecordHeaders] = [()] * len(at)
+    headers: list[RecordHeaders] = [()] * len(at)
     for number in np.flatnonzero(~bare):
-        found[number], behind = read_headers(data, int(at[number]), int(ends[number]))
+        headers[number], behind = read_headers(data, int(at[number]), int(ends[number]))
         if behind != ends[number]:
             raise CorruptBatchError("Record length does not match its fields")
-    return found
+    return headers
 
 
 def _legacy(batch: RecordBatch, wanted: OffsetRange) -> Columns:

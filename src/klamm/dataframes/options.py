@@ -191,50 +191,50 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     Raises:
         SettingsError: An option is missing or unknown, or its value is invalid.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(given, _READING, _WITHOUT_EFFECT)
-    topics, pattern, assigned = _selected(given)
-    starting = starting_positions(given, streaming=streaming)
-    ending = ending_positions(given, streaming=streaming)
+    by_name = {name.lower(): value for name, value in options.items()}
+    refuse_unknown(by_name, _READING, _WITHOUT_EFFECT)
+    topics, pattern, assigned = _selected(by_name)
+    starting = starting_positions(by_name, streaming=streaming)
+    ending = ending_positions(by_name, streaming=streaming)
     if pattern is None:
         check_names("starting", starting, topics)
         check_names("ending", ending, topics)
     check_order(starting, ending)
-    least, most = _count("minOffsetsPerTrigger", given), _count("maxOffsetsPerTrigger", given)
+    least, most = _count("minOffsetsPerTrigger", by_name), _count("maxOffsetsPerTrigger", by_name)
     if least is not None and most is not None and least > most:
         raise SettingsError(f"minOffsetsPerTrigger={least}: expected at most maxOffsetsPerTrigger={most}")
-    if not streaming and (ignored := [name for name in _OF_STREAMS if name.lower() in given]):
+    if not streaming and (ignored := [name for name in _OF_STREAMS if name.lower() in by_name]):
         logger.warning("%s: without effect, because the query is a batch", ", ".join(ignored))
-    kafka = with_prefix(given, _KAFKA)
+    kafka = with_prefix(by_name, _KAFKA)
     check_kafkas(kafka, _KAFKA_READING, _REFUSED_TO_READ)
     return ReadOptions(
-        connection=connection_settings(given),
+        connection=connection_settings(by_name),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
         starting=starting,
         ending=ending,
-        records_per_range=_count("maxRecordsPerPartition", given),
-        min_ranges=_count("minPartitions", given),
+        records_per_range=_count("maxRecordsPerPartition", by_name),
+        min_ranges=_count("minPartitions", by_name),
         most_per_trigger=most,
         least_per_trigger=least,
-        trigger_delay_s=_duration_s("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
-        fail_on_data_loss=flag("failOnDataLoss", given),
-        fail_on_missing_topic=flag("failOnMissingTopic", given),
+        trigger_delay_s=_duration_s("maxTriggerDelay", by_name.get("maxtriggerdelay", "15m")),
+        fail_on_data_loss=flag("failOnDataLoss", by_name),
+        fail_on_missing_topic=flag("failOnMissingTopic", by_name),
         read_committed=_isolation(kafka.get("isolation.level", "read_uncommitted")),
         patience_s=milliseconds("default.api.timeout.ms", kafka, 60_000) / 1000,
     )
 
 
 def _selected(
-    given: Mapping[str, str],
+    options: Mapping[str, str],
 ) -> tuple[tuple[str, ...], re.Pattern[str] | None, Mapping[str, tuple[int, ...]] | None]:
     """Return topics, pattern and partitions of the one option that selects topics."""
-    chosen = [name for name in _TOPICS if name.lower() in given]
+    chosen = [name for name in _TOPICS if name.lower() in options]
     if len(chosen) != 1:
         raise SettingsError(f"{', '.join(chosen) or 'topics'}: expected exactly one of {', '.join(_TOPICS)}")
     (name,) = chosen
-    text = given[name.lower()].strip()
+    text = options[name.lower()].strip()
     if name == "assign":
         assigned = assigned_partitions(text)
         return tuple(sorted(assigned)), None, assigned
@@ -253,13 +253,13 @@ def _selected(
     return (), pattern, None
 
 
-def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
+def connection_settings(options: Mapping[str, str]) -> ConnectionSettings:
     """Return the connection settings of the cluster.
 
     Raises:
         SettingsError: The address is missing or invalid, or the security settings are.
     """
-    kafka = with_prefix(given, _KAFKA)
+    kafka = with_prefix(options, _KAFKA)
     servers = split_servers(kafka.get("bootstrap.servers", ""))
     if not servers:
         raise SettingsError("kafka.bootstrap.servers: expected host:port, or several of them, comma separated")
@@ -273,23 +273,23 @@ def connection_settings(given: Mapping[str, str]) -> ConnectionSettings:
         raise SettingsError(f"{_KAFKA}{error}") from error
 
 
-def refuse_unknown(given: Mapping[str, str], known: Sequence[str], without_effect: Sequence[str] = ()) -> None:
+def refuse_unknown(options: Mapping[str, str], names: Sequence[str], without_effect: Sequence[str] = ()) -> None:
     """Reject unknown options.
 
     Args:
-        given: Option names in lower case, as Spark passes them.
-        known: Options that have an effect.
+        options: Option names in lower case, as Spark passes them.
+        names: Options that have an effect.
         without_effect: Options that are accepted and ignored.
 
     Raises:
         SettingsError: An option is unknown. The message lists the known ones.
     """
-    allowed = {name.lower() for name in (*known, *without_effect, *_SPARKS)}
-    unknown = sorted(name for name in given if name not in allowed and not name.startswith(_KAFKA))
+    allowed = {name.lower() for name in (*names, *without_effect, *_SPARKS)}
+    unknown = sorted(name for name in options if name not in allowed and not name.startswith(_KAFKA))
     if unknown:
-        hint = did_you_mean(unknown[0], known)
+        hint = did_you_mean(unknown[0], names)
         raise SettingsError(
-            f"{', '.join(unknown)}: not an option of klamm-kafka{hint}; expected {', '.join(known)} or kafka.*"
+            f"{', '.join(unknown)}: not an option of klamm-kafka{hint}; expected {', '.join(names)} or kafka.*"
         )
 
 
@@ -321,8 +321,8 @@ def check_kafkas(kafka: Mapping[str, str], used: Collection[str], refused: Mappi
         logger.warning("%s: without effect on klamm-kafka", ", ".join(_KAFKA + name for name in unused))
 
 
-def _count(name: str, given: Mapping[str, str]) -> int | None:
-    text = given.get(name.lower())
+def _count(name: str, options: Mapping[str, str]) -> int | None:
+    text = options.get(name.lower())
     if text is None:
         return None
     try:
@@ -339,13 +339,13 @@ def _duration_s(name: str, text: str) -> float:
     return int(match[1]) * _UNITS_S[match[2]]
 
 
-def flag(name: str, given: Mapping[str, str], *, default: bool = True) -> bool:
+def flag(name: str, options: Mapping[str, str], *, default: bool = True) -> bool:
     """Return the value of a boolean option.
 
     Raises:
         SettingsError: The value is neither true nor false.
     """
-    return parse_bool(name, given.get(name.lower(), str(default)))
+    return parse_bool(name, options.get(name.lower(), str(default)))
 
 
 def _isolation(text: str) -> bool:
@@ -394,24 +394,24 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
     Raises:
         SettingsError: An option is missing or unknown, or its value is invalid.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(given, _WRITING, _WRITE_WITHOUT_EFFECT)
+    by_name = {name.lower(): value for name, value in options.items()}
+    refuse_unknown(by_name, _WRITING, _WRITE_WITHOUT_EFFECT)
     if overwrite:
         raise SettingsError("mode overwrite: a topic is not replaced, records are added to it; expected mode append")
-    topic = given.get("topic", "").strip() or None
-    exactly_once = flag("exactlyOnce", given, default=streaming)
+    topic = by_name.get("topic", "").strip() or None
+    exactly_once = flag("exactlyOnce", by_name, default=streaming)
     if exactly_once and not streaming:
         raise SettingsError(
             "exactlyOnce=true: only the batches of a stream have ids by which a repeated one is recognized"
         )
-    kafka = with_prefix(given, _KAFKA)
+    kafka = with_prefix(by_name, _KAFKA)
     check_kafkas(kafka, _KAFKA_WRITING, REFUSED_TO_WRITE)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
         raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")
     if (idempotent := kafka.get("enable.idempotence", "true").strip().lower()) != "true":
         raise SettingsError(f"kafka.enable.idempotence={idempotent}: expected true; other values are not supported")
     return WriteOptions(
-        connection=connection_settings(given),
+        connection=connection_settings(by_name),
         topic=topic,
         exactly_once=exactly_once,
         id_prefix=kafka.get("transactional.id", _ID_PREFIX),
@@ -425,5 +425,5 @@ def _codec(text: str) -> Codec:
     try:
         return Codec[text.strip().upper()]
     except KeyError as error:
-        known = ", ".join(codec.name.lower() for codec in Codec)
-        raise SettingsError(f"kafka.compression.type={text}: expected one of {known}") from error
+        codecs = ", ".join(codec.name.lower() for codec in Codec)
+        raise SettingsError(f"kafka.compression.type={text}: expected one of {codecs}") from error

@@ -43,27 +43,27 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _STRATEGY: Final = "startingOffsetsByTimestampStrategy"
 
 
-def starting_positions(given: Mapping[str, str], *, streaming: bool) -> Positions:
+def starting_positions(options: Mapping[str, str], *, streaming: bool) -> Positions:
     """Return the start of a query.
 
     Args:
-        given: Option values by name in lower case.
+        options: Option values by name in lower case.
         streaming: Whether the query is a stream, which by default starts at the end.
 
     Raises:
         SettingsError: A value is invalid, or a batch would start at the end.
     """
-    strategy = given.get(_STRATEGY.lower(), "error").strip().lower()
+    strategy = options.get(_STRATEGY.lower(), "error").strip().lower()
     if strategy not in {"error", "latest"}:
         raise SettingsError(f"{_STRATEGY}={strategy}: expected error or latest")
     default = LATEST if streaming else EARLIEST
-    positions = _positions("starting", given, default, is_latest_allowed=strategy == "latest")
+    positions = _positions("starting", options, default, is_latest_allowed=strategy == "latest")
     if not streaming and (where := _where(positions, LATEST)) is not None:
         raise SettingsError(f"startingOffsets{where}: a batch would be empty; expected earliest, or JSON of offsets")
     return positions
 
 
-def ending_positions(given: Mapping[str, str], *, streaming: bool) -> Positions:
+def ending_positions(options: Mapping[str, str], *, streaming: bool) -> Positions:
     """Return the end of a query. See ``starting_positions`` for the arguments.
 
     Raises:
@@ -71,29 +71,29 @@ def ending_positions(given: Mapping[str, str], *, streaming: bool) -> Positions:
     """
     if streaming:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
-            if name.lower() in given:
+            if name.lower() in options:
                 raise SettingsError(f"{name}: a stream has no end; leave it out, or read a batch")
-    positions = _positions("ending", given, LATEST, is_latest_allowed=True)
+    positions = _positions("ending", options, LATEST, is_latest_allowed=True)
     if (where := _where(positions, EARLIEST)) is not None:
         raise SettingsError(f"endingOffsets{where}: expected latest, or JSON of offsets by topic and partition")
     return positions
 
 
-def _positions(side: str, given: Mapping[str, str], default: int, *, is_latest_allowed: bool) -> Positions:
+def _positions(side: str, options: Mapping[str, str], default: int, *, is_latest_allowed: bool) -> Positions:
     """Return the positions of one side. A timestamp for all partitions takes precedence, then timestamps of each."""
     name = f"{side}Timestamp"
-    if (text := given.get(name.lower())) is not None:
+    if (text := options.get(name.lower())) is not None:
         try:
             timestamp = parse_int(name, text, at_least=0, at_most=MAX_INT64)
         except SettingsError as error:
             raise SettingsError(f"{name}={text}: expected milliseconds since the epoch") from error
         return Timestamps(timestamp, is_latest_allowed)
     name = f"{side}OffsetsByTimestamp"
-    if (text := given.get(name.lower())) is not None:
+    if (text := options.get(name.lower())) is not None:
         expected = f'{name}={text}: expected JSON of milliseconds like {{"topic":{{"0":1700000000000}}}}'
         return Timestamps(_numbers(text, expected, at_least=0), is_latest_allowed)
     name = f"{side}Offsets"
-    if (text := given.get(name.lower())) is None:
+    if (text := options.get(name.lower())) is None:
         return default
     if (word := text.strip().lower()) in _WORDS:
         return _WORDS[word]

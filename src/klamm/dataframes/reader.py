@@ -78,23 +78,25 @@ class TopicReader:
             raise ReadingError(
                 f"{', '.join(missing)}: not a topic on {self._servers}, or the principal may not describe it"
             )
-        found = [
+        partitions = [
             (topic, partition)
             for topic in sorted(set(self._topics) - set(missing))
             for partition in self._cluster.topics[topic].partitions
         ]
-        return found if self._options.assigned is None else self._assigned(self._options.assigned, found)
+        return partitions if self._options.assigned is None else self._assigned(self._options.assigned, partitions)
 
-    def _assigned(self, assigned: Mapping[str, Sequence[int]], found: Sequence[PartitionTuple]) -> list[PartitionTuple]:
+    def _assigned(
+        self, assigned: Mapping[str, Sequence[int]], partitions: Sequence[PartitionTuple]
+    ) -> list[PartitionTuple]:
         wanted = [(topic, number) for topic, numbers in sorted(assigned.items()) for number in numbers]
         missing = [
             f"{topic}-{number}"
             for topic, number in wanted
-            if topic in self._cluster.topics and (topic, number) not in found
+            if topic in self._cluster.topics and (topic, number) not in partitions
         ]
         if missing:
             raise ReadingError(f"assign: {', '.join(missing)}: not a partition on {self._servers}")
-        return [where for where in wanted if where in found]
+        return [where for where in wanted if where in partitions]
 
     def _refresh(self) -> None:
         """Refresh the metadata. Once the cluster was reached, wait for it, so that a stream outlives its restart."""
@@ -125,10 +127,10 @@ class TopicReader:
             ReadingError: A partition has had no leader for too long. Its records must not be missing silently.
             ConnectionLostError: The cluster cannot be reached.
         """
-        found = self._reported(partitions, where, read_committed=self._options.read_committed)
-        if missing := [one for one in partitions if one not in found]:
+        offsets = self._reported(partitions, where, read_committed=self._options.read_committed)
+        if missing := [one for one in partitions if one not in offsets]:
             raise self._leaderless(missing)
-        return found
+        return offsets
 
     def _leaderless(self, partitions: Sequence[PartitionTuple]) -> ReadingError:
         names = ", ".join(f"{topic}-{number}" for topic, number in partitions)
@@ -148,13 +150,13 @@ class TopicReader:
         deadline = time.monotonic() + self._options.patience_s
         while True:
             try:
-                found = self._cluster.list_offsets(partitions, where, read_committed=read_committed)
+                offsets = self._cluster.list_offsets(partitions, where, read_committed=read_committed)
             except ConnectionLostError:
                 if time.monotonic() > deadline:
                     raise
-                found = {}
-            if len(found) == len(partitions) or time.monotonic() > deadline:
-                return found
+                offsets = {}
+            if len(offsets) == len(partitions) or time.monotonic() > deadline:
+                return offsets
             time.sleep(_RETRY_S)
             with contextlib.suppress(ConnectionLostError):
                 self._cluster.refresh(self._topics)
@@ -168,27 +170,27 @@ class TopicReader:
         if isinstance(positions, int):
             return self.offsets(partitions, positions)
         if isinstance(positions, Timestamps):
-            asked = self._at_timestamps(positions, partitions)
+            offsets = self._at_timestamps(positions, partitions)
         else:
-            asked = _flat(positions, partitions)
+            offsets = _flat(positions, partitions)
         for where in (EARLIEST, LATEST):
-            asked |= self.offsets([one for one, at in asked.items() if at == where], where)
-        return asked
+            offsets |= self.offsets([one for one, at in offsets.items() if at == where], where)
+        return offsets
 
     def _at_timestamps(self, positions: Timestamps, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Return the offsets of the first records with these timestamps, ``LATEST`` where there is none."""
         at = positions.at
         timestamps = dict.fromkeys(partitions, at) if isinstance(at, int) else _flat(at, partitions)
-        found: dict[PartitionTuple, int] = {}
+        offsets: dict[PartitionTuple, int] = {}
         for timestamp in sorted(set(timestamps.values())):
-            found |= self.offsets([where for where in timestamps if timestamps[where] == timestamp], timestamp)
-        if not positions.is_latest_allowed and (none := [where for where in found if found[where] < 0]):
+            offsets |= self.offsets([where for where in timestamps if timestamps[where] == timestamp], timestamp)
+        if not positions.is_latest_allowed and (none := [where for where in offsets if offsets[where] < 0]):
             (topic, number), timestamp = none[0], timestamps[none[0]]
             raise ReadingError(
                 f"{topic}-{number}: no record has a timestamp of {timestamp} or later; set "
                 "startingOffsetsByTimestampStrategy=latest to start at the end of such a partition"
             )
-        return {where: LATEST if offset < 0 else offset for where, offset in found.items()}
+        return {where: LATEST if offset < 0 else offset for where, offset in offsets.items()}
 
     def not_before(
         self, start: Mapping[PartitionTuple, int], end: Mapping[PartitionTuple, int]
@@ -291,7 +293,7 @@ class _Fetch:
         self._options = options
         self._wanted = wanted
         self.offset = wanted.start
-        self._asked: tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]] | None = None
+        self._in_flight: tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]] | None = None
         self._moved_at = time.monotonic()
 
     @property
@@ -300,9 +302,9 @@ class _Fetch:
 
     def send(self) -> None:
         """Send a fetch from ``offset``, unless one is in flight. Retry while the partition has no leader."""
-        while self._asked is None:
+        while self._in_flight is None:
             try:
-                self._asked = self._submit()
+                self._in_flight = self._submit()
             except FATAL_ERRORS as error:
                 raise ReadingError(f"{self._name}: {error}") from error
             except (ConnectionLostError, UnsupportedVersionError) as error:
@@ -329,11 +331,11 @@ class _Fetch:
         answers: list[tuple[FetchedPartition | None, FrameBuffer]] = []
 
         def on_response(response: FetchResponse, memory: FrameBuffer) -> None:
-            found = fetched_partitions(
+            partitions = fetched_partitions(
                 response, {topic_id: topic}, with_topic_ids=version >= TOPIC_IDS_FROM, read_committed=committed
             )
             memory.retain()
-            answers.append((None if response.error_code else next(iter(found), None), memory))
+            answers.append((None if response.error_code else next(iter(partitions), None), memory))
 
         connection.submit(FetchRequest, version, [encode(request, version)], FetchResponse, on_response)
         connection.write()
@@ -341,9 +343,9 @@ class _Fetch:
 
     def take(self) -> Iterator[list[RecordBatch]]:
         """Yield the batches of the response. The next request is already in flight when the caller processes them."""
-        if self._asked is None:
+        if self._in_flight is None:
             return
-        connection, answers = self._asked
+        connection, answers = self._in_flight
         try:
             connection.wait_for(
                 lambda: bool(answers),
@@ -351,10 +353,10 @@ class _Fetch:
                 what=f"Fetch of {self._name}",
             )
         except ConnectionLostError as error:
-            self._asked = None
+            self._in_flight = None
             self._wait(str(error))
             return
-        self._asked = None
+        self._in_flight = None
         fetched, memory = answers[0]
         try:
             batches = self._batches(fetched)
@@ -363,7 +365,7 @@ class _Fetch:
             if batches and self.offset < self._wanted.end:
                 # The next send notices a connection that breaks here, and replaces it.
                 with contextlib.suppress(ConnectionLostError, UnsupportedVersionError):
-                    self._asked = self._submit()
+                    self._in_flight = self._submit()
             kept = [batch for batch in batches if batch is not None]
             if kept:
                 yield kept
@@ -443,12 +445,12 @@ class _Fetch:
 
     def drop(self) -> None:
         """Discard a pending response together with its connection."""
-        if self._asked is not None:
-            connection, answers = self._asked
+        if self._in_flight is not None:
+            connection, answers = self._in_flight
             connection.close()
             for _, memory in answers:
                 memory.release()
-            self._asked = None
+            self._in_flight = None
 
 
 def as_json(offsets: Mapping[PartitionTuple, int]) -> dict[str, dict[str, int]]:

@@ -86,8 +86,8 @@ class Rows:
 
 def lengths(column: Any) -> NDArray[np.int64]:
     """Return the length in bytes of each element of a binary array, 0 for nulls."""
-    found: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
 
 
 def rows_of(batch: Any, topic: str | None, now: Callable[[], float] = time.time) -> Rows:
@@ -103,12 +103,12 @@ def rows_of(batch: Any, topic: str | None, now: Callable[[], float] = time.time)
     """
     topics, topic_of = _topics(batch, topic)
     partitions = _filled(batch, "partition", pa.int32(), NO_PARTITION)
-    if (given := _column(batch, "partition")) is not None:
-        is_negative = pc.less(given, 0).fill_null(False).to_numpy(zero_copy_only=False)
+    if (number := _column(batch, "partition")) is not None:
+        is_negative = pc.less(number, 0).fill_null(False).to_numpy(zero_copy_only=False)
         if is_negative.any():
             at = int(is_negative.argmax())
             raise WritingError(
-                f"A row of topic {topics[topic_of[at]]} has partition {given[at]}: expected 0 or more, or null"
+                f"A row of topic {topics[topic_of[at]]} has partition {number[at]}: expected 0 or more, or null"
             )
     moments = _column(batch, "timestamp")
     if moments is None:
@@ -165,8 +165,8 @@ def _filled(batch: Any, name: str, kind: Any, null: int) -> NDArray[np.int32]:
     column = _column(batch, name)
     if column is None:
         return np.full(batch.num_rows, null, np.int32)
-    found: NDArray[np.int32] = column.cast(kind).fill_null(null).to_numpy(zero_copy_only=False)
-    return found
+    values: NDArray[np.int32] = column.cast(kind).fill_null(null).to_numpy(zero_copy_only=False)
+    return values
 
 
 def _binary(batch: Any, name: str) -> Any:

@@ -184,13 +184,13 @@ def _with_free_ports(listeners: str, count: int) -> str:
         address, _, port = part.strip().rpartition(":")
         name, separator, host = address.rpartition("://")
         free = _free_addresses(host, count) if port == "0" else ()
-        fixed += [f"{name}{separator}{found}" for found in free] or [part]
+        fixed += [f"{name}{separator}{address}" for address in free] or [part]
     return ",".join(fixed)
 
 
 def _free_addresses(host: str, count: int) -> tuple[str, ...]:
     """Return addresses on which no process listens at present."""
-    found: list[str] = []
+    addresses: list[str] = []
     for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family) as probe:
@@ -203,9 +203,9 @@ def _free_addresses(host: str, count: int) -> tuple[str, ...]:
                 raise BrokerStartError(
                     f"{_CANNOT_LISTEN} {host}: {error}"
                 ) from error  # not a port conflict: it would fail on every port
-        found.append(f"{host}:{port}")
-        if len(found) == count:
-            return tuple(found)
+        addresses.append(f"{host}:{port}")
+        if len(addresses) == count:
+            return tuple(addresses)
     raise BrokerStartError(f"{_CANNOT_LISTEN} {host}: no free port in {_PORTS.start}..{_PORTS.stop - 1}")
 
 

@@ -268,8 +268,8 @@ class BrokerControls:
 
     def committed_offsets(self, group_id: str) -> dict[tuple[str, int], int]:
         """Return the committed offsets of a group by topic and partition. Empty if the group has none."""
-        found = self._call("committed_offsets", group_id=group_id)
-        return {(topic, partition): offset for topic, partition, offset in found}
+        committed = self._call("committed_offsets", group_id=group_id)
+        return {(topic, partition): offset for topic, partition, offset in committed}
 
     def requests(
         self,

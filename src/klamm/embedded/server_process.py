@@ -176,7 +176,7 @@ class ServerProcess:
         """
         deadline = time.monotonic() + timeout_s
         said = bytearray()
-        while (found := self._ready.search(said)) is None:
+        while (match := self._ready.search(said)) is None:
             chunk = self._read_stdout(deadline - time.monotonic())
             if chunk is None:
                 raise BrokerStartError(
@@ -190,7 +190,7 @@ class ServerProcess:
                 )
             said += chunk
         self.is_ready = True
-        return tuple(found.group(1).decode().split(","))
+        return tuple(match.group(1).decode().split(","))
 
     def _read_stdout(self, timeout_s: float) -> bytes | None:
         """Return bytes from stdout, b"" at the end of the stream, or None if nothing arrived in time."""

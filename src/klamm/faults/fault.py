@@ -266,12 +266,12 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
         FaultError: An argument is unknown, not allowed, or contradicts another one.
     """
     _check_types(options)
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
-    api, error, when = given.pop("api", None), given.pop("error", None), given.pop("when", None)
+    fields = {name: value for name, value in options.items() if value is not None and value is not False}
+    api, error, when = fields.pop("api", None), fields.pop("error", None), fields.pop("when", None)
     times, acks = options.get("times", 1), options.get("acks")
     fault = Fault(
         **{
-            **given,
+            **fields,
             "api": None if api is None else find_api(api, apis),
             "error": None if error is None else find_error(error),
             "times": times,
@@ -294,22 +294,22 @@ def _check_types(options: Mapping[str, Any]) -> None:
 
 
 def _parse_acks(acks: object) -> int:
-    found = _ACKS.get(str(acks))
-    if found is None:
+    acks_value = _ACKS.get(str(acks))
+    if acks_value is None:
         raise FaultError(f"acks={acks!r}: expected 0, 1 or all")
-    return found
+    return acks_value
 
 
 def _load_function(path: str) -> Callable[[Mapping[str, Any]], object]:
     """Return a function by ``module:name``."""
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise FaultError(f"when={path!r}: the broker's process cannot import it: {error}") from error
-    if not callable(found):
-        raise FaultError(f"when={path!r}: expected a function, got {type(found).__name__}")
-    return cast("Callable[[Mapping[str, Any]], object]", found)
+    if not callable(function):
+        raise FaultError(f"when={path!r}: expected a function, got {type(function).__name__}")
+    return cast("Callable[[Mapping[str, Any]], object]", function)
 
 
 def _check_effect(fault: Fault) -> None:
@@ -354,10 +354,10 @@ def find_api(name: str, apis: Mapping[str, Any]) -> str:
     Raises:
         FaultError: The broker serves no such API.
     """
-    found = {_folded(each): each for each in apis}.get(_folded(name).removesuffix("request"))
-    if found is None:
+    key = {_folded(each): each for each in apis}.get(_folded(name).removesuffix("request"))
+    if key is None:
         raise FaultError(f"api={name!r}: the broker serves no such API{did_you_mean(name, apis)}")
-    return found
+    return key
 
 
 def find_error(name: str | int) -> ErrorCode:
@@ -374,8 +374,8 @@ def find_error(name: str | int) -> ErrorCode:
     else:
         by_name = {_folded(each.name): each for each in ErrorCode}
         if _folded(name) not in by_name:
-            known = [each.name for each in ErrorCode if each is not ErrorCode.NONE]
-            raise FaultError(f"error={name!r}: Kafka has no such error{did_you_mean(name, known)}")
+            names = [each.name for each in ErrorCode if each is not ErrorCode.NONE]
+            raise FaultError(f"error={name!r}: Kafka has no such error{did_you_mean(name, names)}")
         code = by_name[_folded(name)]
     if code is ErrorCode.NONE:
         raise FaultError("error=NONE: not an error. To end a fault, call its remove() or Broker.clear_faults()")

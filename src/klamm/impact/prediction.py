@@ -99,15 +99,15 @@ def needs(changes: Sequence[Change], configs: Mapping[str, TopicConfigs]) -> dic
         changes: The changes.
         configs: Effective configs of each topic before and after the changes.
     """
-    found: dict[str, Need] = defaultdict(lambda: NO_NEED)
+    needs: dict[str, Need] = defaultdict(lambda: NO_NEED)
     for change in changes:
         if isinstance(change, PartitionsAdded | TopicDeleted | RecordsDeleted):
-            found[change.topic] |= _TOPIC_NEEDS[type(change)]
+            needs[change.topic] |= _TOPIC_NEEDS[type(change)]
     for name, values in configs.items():
         for key, need in _CONFIG_NEEDS.items():
             if values.is_changed(key):
-                found[name] |= need
-    return dict(found)
+                needs[name] |= need
+    return dict(needs)
 
 
 def config_effects(changes: Iterable[Change], facts: ClusterFacts) -> dict[str, TopicConfigs]:

@@ -156,9 +156,9 @@ def raise_for_code(error_code: int, error_message: str | None = None) -> None:
 
 @cache
 def _error_class(code: ErrorCode) -> type[KafkaApiError]:
-    for known in _all_subclasses(KafkaApiError):
-        if known.error_code is code:
-            return known
+    for error_class in _all_subclasses(KafkaApiError):
+        if error_class.error_code is code:
+            return error_class
     words = "".join(word.capitalize() for word in code.name.split("_"))
     name = words if words.endswith(("Error", "Exception")) else f"{words}Error"
     fields: dict[str, Any] = {"error_code": code, "__doc__": f"The broker returned {code.name}."}

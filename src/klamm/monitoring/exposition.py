@@ -106,10 +106,10 @@ def merged(pages: Sequence[str], *, summed_gauges: Collection[str] = (), lowest_
                 kinds[family] = line.rsplit(" ", 1)[1]
             elif line:
                 name, _, text = line.rpartition(" ")
-                value, known = float(text), samples[family].get(name)
+                value, total = float(text), samples[family].get(name)
                 is_gauge = kinds[family] == "gauge" and family not in summed_gauges
                 choose = min if family in lowest_gauges else max
-                samples[family][name] = value if known is None else choose(known, value) if is_gauge else known + value
+                samples[family][name] = value if total is None else choose(total, value) if is_gauge else total + value
     lines = []
     for family, head in heads.items():
         lines += [*head, f"# TYPE {family} {kinds[family]}"]

@@ -50,8 +50,8 @@ def clients_section(clients: Sequence[Document], query: Query, *, has_configs: b
         has_configs: Whether client configs are served.
     """
     text = query.get("q", "").lower()
-    found = [one for one in clients if text in f"{one['principal']} {one['client_id']}".lower()]
-    first, chosen = page_of(found, query.get("cp"), ROWS)
+    matching = [one for one in clients if text in f"{one['principal']} {one['client_id']}".lower()]
+    first, chosen = page_of(matching, query.get("cp"), ROWS)
     if has_configs:
         heads = [
             ("Client", ""), ("Software", "extra"), ("Address", "extra word"), ("Runs", ""), ("Should run", ""),
@@ -62,7 +62,7 @@ def clients_section(clients: Sequence[Document], query: Query, *, has_configs: b
     content = Table(
         heads=heads,
         rows=[_row(one) if has_configs else _plain_row(one) for one in chosen],
-        total=len(found),
+        total=len(matching),
         first=first,
         size=ROWS,
         parameter="cp",
@@ -86,12 +86,12 @@ async def merged_clients(documents: Iterable[Sequence[Document]]) -> list[Docume
 
     It is done in time slices.
     """
-    found: dict[tuple[str, ...], Document] = {}
+    by_key: dict[tuple[str, ...], Document] = {}
     async for client in TimeSlice().over(chain.from_iterable(documents)):
         key = tuple(client.get(name, "") for name in _KEY)
-        known = found.get(key)
-        found[key] = client if known is None else _joined(known, client)
-    return [found[key] for key in sorted(found)]
+        merged = by_key.get(key)
+        by_key[key] = client if merged is None else _joined(merged, client)
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _joined(one: Document, other: Document) -> Document:

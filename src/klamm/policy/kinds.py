@@ -140,17 +140,19 @@ def read_specs(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KIND
     Raises:
         PolicyLoadError: A value is not a class name, or one kind has two different values.
     """
-    found: dict[tuple[str, str], dict[PolicyKind, str]] = {}
+    keys_by_class: dict[tuple[str, str], dict[PolicyKind, str]] = {}
     for kind in kinds:
-        given = {key: properties[key].strip() for key in kind.class_keys if properties.get(key, "").strip()}
-        if not given:
+        values = {key: properties[key].strip() for key in kind.class_keys if properties.get(key, "").strip()}
+        if not values:
             continue
-        classes = {_parse(key, name) for key, name in given.items()}
+        classes = {_parse(key, name) for key, name in values.items()}
         if len(classes) > 1:
-            both = " and ".join(f"{key}={name}" for key, name in given.items())
+            both = " and ".join(f"{key}={name}" for key, name in values.items())
             raise PolicyLoadError(f"{both} name different policies: set one of the two")
-        found.setdefault(classes.pop(), {})[kind] = next(iter(given))
-    return tuple(PolicySpec(module=module, class_name=name, keys=keys) for (module, name), keys in found.items())
+        keys_by_class.setdefault(classes.pop(), {})[kind] = next(iter(values))
+    return tuple(
+        PolicySpec(module=module, class_name=name, keys=keys) for (module, name), keys in keys_by_class.items()
+    )
 
 
 def read_modes(properties: Mapping[str, str], kinds: Sequence[PolicyKind] = KINDS) -> dict[PolicyKind, PolicyMode]:

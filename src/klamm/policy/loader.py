@@ -183,10 +183,10 @@ def _find_class(spec: PolicySpec, fresh: FreshModules | None) -> tuple[Any, Modu
         raise PolicyLoadError(
             f"{spec.origin}: cannot import {spec.module} ({_describe(error)}); is it on PYTHONPATH?"
         ) from error
-    found = getattr(module, spec.class_name, None)
-    if not isinstance(found, type):
+    policy_class = getattr(module, spec.class_name, None)
+    if not isinstance(policy_class, type):
         raise PolicyLoadError(f"{spec.origin}: {spec.module} has no class {spec.class_name}")
-    return found, module
+    return policy_class, module
 
 
 def _method(policy_class: type, kind: PolicyKind, key: str) -> str:

@@ -34,26 +34,26 @@ def own_modules(module: ModuleType) -> Mapping[str, Path]:
     Each module follows those that it imports. For a module in a package, only modules of the same package count,
     without ``__init__``. A source that cannot be read or parsed ends the search there.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     source = source_of(module)
     if source is None or is_never_reloaded(module.__name__):
-        return found
+        return paths
     top, is_in_package, _ = module.__name__.partition(".")
     root = source.parents[module.__name__.count(".") - 1] if is_in_package else source.parent
     if root.name not in _SHARED_DIRECTORIES:
-        _collect(module.__name__, source, root=root, package=top if is_in_package else None, found=found)
-    return {name: path for name, path in found.items() if name != module.__name__}
+        _collect(module.__name__, source, root=root, package=top if is_in_package else None, paths=paths)
+    return {name: path for name, path in paths.items() if name != module.__name__}
 
 
-def _collect(name: str, source: Path, *, root: Path, package: str | None, found: dict[str, Path]) -> None:
+def _collect(name: str, source: Path, *, root: Path, package: str | None, paths: dict[str, Path]) -> None:
     visited = {name}
     for imported in _imports(name, source):
         path = _own_source(imported, root, package)
-        if path is not None and imported not in found and imported not in visited:
+        if path is not None and imported not in paths and imported not in visited:
             visited.add(imported)
-            found[imported] = path  # prevents endless recursion on circular imports
-            _collect(imported, path, root=root, package=package, found=found)
-            found[imported] = found.pop(imported)
+            paths[imported] = path  # prevents endless recursion on circular imports
+            _collect(imported, path, root=root, package=package, paths=paths)
+            paths[imported] = paths.pop(imported)
 
 
 def _own_source(name: str, root: Path, package: str | None) -> Path | None:

@@ -160,10 +160,10 @@ class Rule:
         """Return whether the rule applies to requests of a principal, if it applies to their topics."""
         if action not in self.actions:
             return False
-        known = principal or ""
-        if any(pattern.matches(known) for pattern in self.except_principals):
+        name = principal or ""
+        if any(pattern.matches(name) for pattern in self.except_principals):
             return False
-        return not self.principals or any(pattern.matches(known) for pattern in self.principals)
+        return not self.principals or any(pattern.matches(name) for pattern in self.principals)
 
     @property
     def is_linear(self) -> bool:

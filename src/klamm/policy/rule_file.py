@@ -164,14 +164,14 @@ class _Table:
         return _pattern(self.text(name), self.at(name)) if self.has(name) else None
 
     def principals(self, name: str) -> tuple[NamePattern, ...]:
-        found = []
+        patterns = []
         for index, text in enumerate(self.texts(name)):
             place = f"{self.at(name)}[{index}]"
             pattern = _pattern(text, place)
             if ":" not in text and not text.startswith(".*"):  # it would never match a principal
                 raise RuleFileError(f"{place}: expected Type:name as in User:{text}, got {text!r}")
-            found.append(pattern)
-        return tuple(found)
+            patterns.append(pattern)
+        return tuple(patterns)
 
     def bounds(self, config: str = "", *, least: int | None = None) -> Bounds:
         """Return a range of the values of a config, or of numbers that are at least ``least``."""
@@ -237,18 +237,18 @@ def _choice(table: _Table, name: str, *choices: str) -> str:
 
 def _apis(table: _Table) -> frozenset[str]:
     """Return the names of APIs under ``forbidden_apis``; either as in Kafka's ``ApiKeys`` or as in its messages."""
-    known = {key.name.replace("_", "").lower(): key for key in ApiKey}
-    found = set[str]()
+    by_name = {key.name.replace("_", "").lower(): key for key in ApiKey}
+    names = set[str]()
     for position, name in enumerate(table.texts("forbidden_apis")):
-        key = int(name) if name.isdecimal() and len(name) < _MAX_DIGITS else known.get(name.replace("_", "").lower())
+        key = int(name) if name.isdecimal() and len(name) < _MAX_DIGITS else by_name.get(name.replace("_", "").lower())
         if key is None or key in _NEEDED_APIS:
             needed = ", ".join(sorted(each.name for each in _NEEDED_APIS))
             raise RuleFileError(
                 f"{table.at('forbidden_apis')}[{position}]: {name!r} cannot be forbidden; expected a name such as"
                 f" DELETE_RECORDS, or an API key; not {needed}"
             )
-        found.add(api_name(key))
-    return frozenset(found)
+        names.add(api_name(key))
+    return frozenset(names)
 
 
 def _impact_rule(table: _Table) -> ImpactRule:
@@ -305,7 +305,7 @@ def _pattern(text: str, place: str) -> NamePattern:
     Raises:
         RuleFileError: The text is not a regular expression, or ``*`` repeats a single character as in ``prod-*``.
     """
-    suggestion = _GLOB.sub(lambda found: found["skip"] or f"{found['literal']}.*", text)
+    suggestion = _GLOB.sub(lambda match: match["skip"] or f"{match['literal']}.*", text)
     if suggestion != text:
         raise RuleFileError(
             f"{place}: {text!r} is a regular expression, in which * repeats the character before it; did you mean"

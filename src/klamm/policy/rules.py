@@ -144,15 +144,17 @@ class RulesPolicy(Policy):
         other rules decide on the changed topic.
         """
         rules = list(self._concerned("create", details.topic, details.principal))
-        found = _Corrections()
+        corrections = _Corrections()
         for rule in rules:
             if rule.overrides:
-                found.correct_numbers(rule, details)
+                corrections.correct_numbers(rule, details)
                 for key, wanted in rule.configs.items():
                     value = _Value.in_force(key, details.configs, details.defaults)
-                    found.correct(rule, f"topic {details.topic}", key, wanted, value, is_set=key in details.configs)
-        if found:
-            return found.override()
+                    corrections.correct(
+                        rule, f"topic {details.topic}", key, wanted, value, is_set=key in details.configs
+                    )
+        if corrections:
+            return corrections.override()
         for rule in rules:
             _check_new_topic(rule, details)
         return None

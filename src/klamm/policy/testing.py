@@ -197,8 +197,8 @@ def assert_overridden(policy: object, details: Details, *, match: str = "") -> O
     """
     answer = ask(policy, details)
     if not isinstance(answer, Override):
-        found = "allowed" if answer is None else f"rejected: {answer.error_message}"
-        raise AssertionError(f"{found}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
+        outcome = "allowed" if answer is None else f"rejected: {answer.error_message}"
+        raise AssertionError(f"{outcome}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
     if re.search(match, answer.reason) is None:
         raise AssertionError(f"the reason {answer.reason!r} does not match {match!r}")
     return answer
@@ -215,8 +215,8 @@ def assert_refused(policy: object, details: Details, *, match: str = "", code: s
     """
     refusal = ask(policy, details)
     if not isinstance(refusal, KafkaApiError):
-        found = "allowed" if refusal is None else f"overridden: {refusal.reason}"
-        raise AssertionError(f"{found}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
+        outcome = "allowed" if refusal is None else f"overridden: {refusal.reason}"
+        raise AssertionError(f"{outcome}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
     message = refusal.error_message or ""
     if re.search(match, message) is None:
         raise AssertionError(f"the message {message!r} does not match {match!r}")

@@ -89,15 +89,15 @@ async def decide_and_check(
         for index, decision in enumerate(outcomes):
             if isinstance(decision, KafkaApiError):
                 continue
-            asked = details(decision)
-            if index not in checked or checked[index][0] != asked:
+            checked_details = details(decision)
+            if index not in checked or checked[index][0] != checked_details:
                 try:
-                    changes = await check(asked, overridden.get(index))
+                    changes = await check(checked_details, overridden.get(index))
                 except KafkaApiError as error:
                     # Dropping the traceback avoids a reference cycle: this frame refers to the error.
-                    checked[index] = asked, error.with_traceback(None)
+                    checked[index] = checked_details, error.with_traceback(None)
                 else:
-                    checked[index] = asked, None
+                    checked[index] = checked_details, None
                     if changes is not None and override is not None:
                         overridden[index] = changes
                         await override(index, changes)

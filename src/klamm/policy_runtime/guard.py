@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
 from klamm.policy.loader import FreshModules, LoadedPolicy, load_policy
-from klamm.policy_runtime.outcomes import KnownOutcomes
+from klamm.policy_runtime.outcomes import OutcomeCache
 from klamm.policy_runtime.worker import PolicyOutcome, PolicyWorker
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class PolicyGuard:
         self.spec = spec
         self.turn = asyncio.Lock()
         self._calling = asyncio.Lock()
-        self.known = KnownOutcomes()
+        self.cache = OutcomeCache()
         """Outcomes of ``learn``."""
         self._properties = properties
         self._timeout_s = timeout_s
@@ -161,13 +161,13 @@ class PolicyGuard:
         The outcome is remembered.
         """
         async with self._calling:
-            outcome = self.known.get(details)
+            outcome = self.cache.get(details)
             if outcome is None:
                 try:
                     outcome = await self._ask(kind, details)
                 except PolicyTimeoutError as error:
                     outcome = PolicyOutcome(None, error.with_traceback(None))
-                self.known.put(details, outcome)
+                self.cache.put(details, outcome)
             return outcome
 
     async def _ask(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
@@ -251,7 +251,7 @@ class PolicyGuard:
         async with self.turn, self._calling:
             old, self._instance, self._unfinished = self._instance, instance, None
             self._is_inline = instance.loaded.only_computes and not self._in_thread
-            self.known.clear()
+            self.cache.clear()
         old.retire(self.spec)
 
     async def close(self) -> None:

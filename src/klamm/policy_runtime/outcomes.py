@@ -30,7 +30,7 @@ class _Remembered(NamedTuple):
     outcome: PolicyOutcome
 
 
-class KnownOutcomes:
+class OutcomeCache:
     """Outcomes of calls of one policy, by question. Used on the event loop only.
 
     Args:
@@ -39,17 +39,17 @@ class KnownOutcomes:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._known: dict[Details, _Remembered] = {}
+        self._entries: dict[Details, _Remembered] = {}
 
     def get(self, details: Details) -> PolicyOutcome | None:
         """Return the outcome of an equal question; None if there is none, or if it is too old."""
-        found = self._known.get(details)
-        if found is None:
+        entry = self._entries.get(details)
+        if entry is None:
             return None
-        if found.until <= self._now():
-            del self._known[details]
+        if entry.until <= self._now():
+            del self._entries[details]
             return None
-        return found.outcome
+        return entry.outcome
 
     def put(self, details: Details, outcome: PolicyOutcome) -> None:
         """Remember the outcome of a call. Questions with very long texts would fill the memory and are left out."""
@@ -60,12 +60,12 @@ class KnownOutcomes:
         has_failed = error is not None and (
             not isinstance(error, KafkaApiError) or isinstance(error, PolicyTimeoutError)
         )
-        self._known.pop(details, None)
-        if len(self._known) >= MAX_OUTCOMES:
-            del self._known[next(iter(self._known))]
+        self._entries.pop(details, None)
+        if len(self._entries) >= MAX_OUTCOMES:
+            del self._entries[next(iter(self._entries))]
         lasts_s = FAILURE_LASTS_S if has_failed else DECISION_LASTS_S
-        self._known[details] = _Remembered(self._now() + lasts_s, outcome)
+        self._entries[details] = _Remembered(self._now() + lasts_s, outcome)
 
     def clear(self) -> None:
         """Forget all outcomes, because the policy has changed."""
-        self._known.clear()
+        self._entries.clear()

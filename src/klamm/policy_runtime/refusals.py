@@ -67,7 +67,7 @@ class RefusedCreations:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._known: dict[tuple[str, Hashable], _Remembered] = {}
+        self._entries: dict[tuple[str, Hashable], _Remembered] = {}
 
     def remember(self, topic: str, client: Hashable, error_code: ErrorCode) -> None:
         """Cache a denial for ``MEMORY_S`` seconds.
@@ -77,19 +77,19 @@ class RefusedCreations:
             client: Value that is equal for requests of the same client: principal, client id and listener.
             error_code: Error code of the denial.
         """
-        if len(self._known) >= MAX_REMEMBERED:
-            self._known.clear()
-        self._known[topic, client] = _Remembered(self._now() + MEMORY_S, error_code)
+        if len(self._entries) >= MAX_REMEMBERED:
+            self._entries.clear()
+        self._entries[topic, client] = _Remembered(self._now() + MEMORY_S, error_code)
 
     def recall(self, topic: str, client: Hashable) -> ErrorCode | None:
         """Return the error code of a cached denial for a topic and a client; None when there is none."""
-        found = self._known.get((topic, client))
-        if found is None:
+        entry = self._entries.get((topic, client))
+        if entry is None:
             return None
-        if found.until <= self._now():
-            del self._known[topic, client]
+        if entry.until <= self._now():
+            del self._entries[topic, client]
             return None
-        return found.error_code
+        return entry.error_code
 
     def answer(self, topic: str, client: Hashable) -> ErrorCode | None:
         """Return the error code for a Metadata request about a topic whose creation was denied a moment ago, or None.
@@ -104,4 +104,4 @@ class RefusedCreations:
 
     def clear(self) -> None:
         """Clear the cache, because the policies have changed."""
-        self._known.clear()
+        self._entries.clear()

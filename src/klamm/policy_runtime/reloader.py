@@ -66,7 +66,7 @@ class PolicyReloader:
         self._policies = policies
         self._properties = properties
         self._interval_s = read_milliseconds(properties, POLICY_RELOAD_INTERVAL_MS) / 1000
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._loaded = self._seen = self._signature()
         self._task: asyncio.Task[None] | None = None
         self._swaps: set[asyncio.Task[None]] = set()
@@ -128,7 +128,7 @@ class PolicyReloader:
     def ask(self) -> None:
         """Reload soon, even if no file has changed."""
         if self._policies.guards:
-            self._asked.set()
+            self._requested.set()
         else:
             logger.info("There are no policies to reload")
 
@@ -146,13 +146,13 @@ class PolicyReloader:
         while True:
             try:
                 async with asyncio.timeout(self._interval_s or None):
-                    await self._asked.wait()
+                    await self._requested.wait()
             except TimeoutError:
                 if self._is_unchecked:
                     await self._check_again()
                 if not self._has_changed():
                     continue
-            self._asked.clear()
+            self._requested.clear()
             await self.reload()
 
     def _has_changed(self) -> bool:
@@ -175,7 +175,7 @@ class PolicyReloader:
             return False
         if self._properties is not properties:  # they were changed meanwhile, and newer instances may be in use
             self.discard(made)
-            self._asked.set()
+            self._requested.set()
             return False
         await self._swap(made)
         return True
@@ -219,7 +219,7 @@ class PolicyReloader:
         if not self._policies.guards:
             return
         if made is None:
-            self._asked.set()
+            self._requested.set()
             return
         task = asyncio.get_running_loop().create_task(self._swap(made))
         self._swaps.add(task)
@@ -237,12 +237,12 @@ class PolicyReloader:
         logger.info("Policies reloaded: %s", ", ".join(guard.spec.name for guard in self._policies.guards))
 
     def _signature(self) -> Signature:
-        found = {}
+        signature = {}
         for file in {file for guard in self._policies.guards for file in guard.files}:
             try:
                 status = file.stat()
             except OSError:
-                found[file] = (-1, -1)
+                signature[file] = (-1, -1)
             else:
-                found[file] = (status.st_mtime_ns, status.st_size)
-        return found
+                signature[file] = (status.st_mtime_ns, status.st_size)
+        return signature

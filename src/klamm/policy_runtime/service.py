@@ -310,9 +310,9 @@ class Policies:
             return PolicyOutcome(None, PolicyFailedError(TWICE))
         return outcome if result.error is None else result
 
-    def known(self, kind: PolicyKind, details: Details) -> PolicyOutcome | None:
+    def cached_outcome(self, kind: PolicyKind, details: Details) -> PolicyOutcome | None:
         """Return the outcome of an equal question of a moment ago; None if the policy must be asked (``learn``)."""
-        return self._by_kind[kind].known.get(details)
+        return self._by_kind[kind].cache.get(details)
 
     async def learn(
         self, kind: PolicyKind, questions: Mapping[Details, PolicyOutcome | None]
@@ -323,11 +323,11 @@ class Policies:
         They are counted and logged by ``answer`` only.
         """
         guard = self._by_kind[kind]
-        found: dict[Details, PolicyOutcome] = {}
+        outcomes: dict[Details, PolicyOutcome] = {}
         for details, outcome in questions.items():
-            found[details] = await guard.learn(kind, details) if outcome is None else outcome
+            outcomes[details] = await guard.learn(kind, details) if outcome is None else outcome
             await asyncio.sleep(0)  # a request with many questions must not delay others
-        return found
+        return outcomes
 
     def answer(
         self, kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridden: Override | None = None

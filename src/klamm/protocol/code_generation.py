@@ -20,10 +20,10 @@ def once(build: Callable[[type[Struct], int, bool], Built]) -> Callable[[type[St
 
     def look_up(cls: type[Struct], version: int, flexible: bool) -> Built:
         key = (cls, version, flexible)
-        found = built.get(key)
-        if found is None:
-            found = built[key] = build(cls, version, flexible)
-        return found
+        function = built.get(key)
+        if function is None:
+            function = built[key] = build(cls, version, flexible)
+        return function
 
     return look_up
 

@@ -91,8 +91,8 @@ class Level:
 
     def results(self, response: Struct) -> list[Any]:
         """Return the results of a response, or of an outer result."""
-        found: list[Any] | None = getattr(response, self.answered.name)
-        return found or []
+        elements: list[Any] | None = getattr(response, self.answered.name)
+        return elements or []
 
     def key_of(self, element: Any) -> tuple[Any, ...]:
         """Return the identity of a part of the request."""
@@ -126,15 +126,15 @@ def request_class(api_key: int) -> type[Message] | None:
         module = import_module(f"klamm.protocol.messages.{name.lower()}")
     except ModuleNotFoundError:
         return None
-    found: type[Message] = getattr(module, name.title().replace("_", "") + "Request")
-    return found
+    request: type[Message] = getattr(module, name.title().replace("_", "") + "Request")
+    return request
 
 
 def response_class(request: type[Message]) -> type[Message]:
     """Return the class of a request's response."""
     module = sys.modules[request.__module__]
-    found: type[Message] = getattr(module, request.__name__.removesuffix("Request") + "Response")
-    return found
+    response: type[Message] = getattr(module, request.__name__.removesuffix("Request") + "Response")
+    return response
 
 
 def error_field(struct: type[Struct], version: int) -> str | None:
@@ -154,8 +154,8 @@ def _levels(request: type[Struct], response: type[Struct], version: int) -> tupl
     for answered in _arrays(response, version):
         if answered.struct is None or not _reports_errors(answered.struct, version):
             continue
-        found = [(field, _identity(field, answered.struct, version)) for field in _arrays(request, version)]
-        matching = [(field, identity) for field, identity in found if identity is not None]
+        identities = [(field, _identity(field, answered.struct, version)) for field in _arrays(request, version)]
+        matching = [(field, identity) for field, identity in identities if identity is not None]
         if not matching:
             continue
         field, identity = matching[0]
@@ -188,8 +188,8 @@ def _identity(field: Field, result: type[Struct], version: int) -> tuple[tuple[s
     if field.struct is None:
         same_kind = [each.name for each in fields if not each.is_array and _same_kind(each.kind, field.kind)]
         return ((None, same_kind[0]),) if same_kind else None
-    asked = [each for each in field.struct.FIELDS if each.in_version(version)]
-    shared = tuple((one.name, other.name) for one in asked for other in fields if _is_identity(one, other))
+    request_fields = [each for each in field.struct.FIELDS if each.in_version(version)]
+    shared = tuple((one.name, other.name) for one in request_fields for other in fields if _is_identity(one, other))
     if shared:
         return shared
     has_own_identity = any(not each.is_array for each in fields)
@@ -488,18 +488,18 @@ class _Merger:
             key = level.key_of(element)
             part = level.part(key, outer, self.exchange.name_of)
             if rest:
-                found = _take(served, level, key)
-                result = _identified(level, element) if found is None else found
+                element_served = _take(served, level, key)
+                result = _identified(level, element) if element_served is None else element_served
                 self.merge(result, element, rest, part)
-                if found is not None or rest[0].results(result):
+                if element_served is not None or rest[0].results(result):
                     results.append(result)
             elif (code := self.choose(part)) is not None:
                 if self.is_whole:
                     _take(served, level, key)
                 results.append(self.exchange.failed(_identified(level, element), code))
             else:
-                found = _take(served, level, key)
-                results += [] if found is None else [found]
+                element_served = _take(served, level, key)
+                results += [] if element_served is None else [element_served]
         setattr(response, level.answered.name, results + served)
 
 

@@ -45,7 +45,7 @@ class Observation:
 
     def of_kind(self, kind: Kind) -> dict[ResourceKey, Existing]:
         """Return the resources of one kind, sorted by name."""
-        return {key: found for key, found in sorted(self.resources.items()) if key.kind is kind}
+        return {key: existing for key, existing in sorted(self.resources.items()) if key.kind is kind}
 
     @property
     def missing_kinds(self) -> frozenset[Kind]:
@@ -70,7 +70,7 @@ def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = 
         ConnectionError: No broker responds.
         TimeoutError: No broker responds in time.
     """
-    found: dict[ResourceKey, Existing] = {}
+    resources: dict[ResourceKey, Existing] = {}
     failures: dict[Kind, BaseException] = {}
     for kind in Kind:
         names = {key.name: keys for key, keys in wanted.items() if key.kind is kind}
@@ -89,10 +89,10 @@ def observe(admin: AdminClient, wanted: Wanted, whole_kinds: Collection[Kind] = 
                 raise  # no broker responds: the other kinds would wait as long
             failures[kind] = error
             continue
-        found |= {
+        resources |= {
             ResourceKey(kind, name): existing for name, existing in described.items() if is_whole or name in names
         }
-    return Observation(resources=found, failures=failures)
+    return Observation(resources=resources, failures=failures)
 
 
 def _with_configs(
@@ -111,12 +111,12 @@ def _with_configs(
     keys = {resources[name]: None if keys is None else list(keys) for name, keys in keys_of.items()}
     configs = admin.describe_configs(keys, include_synonyms=True).values()
     topics = _topics(admin, list(keys_of)) if kind is Kind.TOPIC else {}
-    found = {}
+    with_configs = {}
     for name, resource in resources.items():
         existing = _existing(kind, name, configs[resource], topics.get(name), is_complete=keys_of[name] is None)
         if existing is not None:
-            found[name] = existing
-    return found
+            with_configs[name] = existing
+    return with_configs
 
 
 def _listed(admin: AdminClient, kind: Kind) -> Iterable[str]:
@@ -209,12 +209,12 @@ def _plain(values: Mapping[str, str]) -> Existing:
 
 
 def _quotas(admin: AdminClient) -> dict[str, Existing]:
-    found = admin.describe_client_quotas().result()
+    quotas_of = admin.describe_client_quotas().result()
     return {
         quota_resource(entity.parts).removeprefix(f"{QUOTA_RESOURCE}:"): _plain(
             {name: quota_text(value) or "" for name, value in quotas.items()}
         )
-        for entity, quotas in found.items()
+        for entity, quotas in quotas_of.items()
     }
 
 
@@ -226,10 +226,10 @@ def _acls(admin: AdminClient) -> dict[str, Existing]:
 
 
 def _credentials(admin: AdminClient) -> dict[str, Existing]:
-    found = admin.list_user_scram_credentials().result()
+    infos_of = admin.list_user_scram_credentials().result()
     return {
         user: _plain({info.mechanism.mechanism_name: str(info.iterations) for info in infos})
-        for user, infos in found.items()
+        for user, infos in infos_of.items()
     }
 
 
@@ -237,14 +237,14 @@ def _client_configs(admin: AdminClient) -> dict[str, Existing]:
     """Return users and their client ids. One request can only match one of both."""
     user = FilterComponent.of_entity_type(EntityType.USER)
     client = FilterComponent.of_entity_type(EntityType.CLIENT_ID)
-    found = [
+    descriptions = [
         description
         for components in ((user,), (user, client))
         for description in admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
     ]
     return {
         client_entity_name(description.entity): _plain(description.configs)
-        for description in found
+        for description in descriptions
         if description.configs
     }
 

@@ -90,7 +90,7 @@ def read_files(path: Path) -> tuple[ClusterFiles, ...]:
     if not path.is_dir():
         return (_cluster_files(path),)
     if not (path / CLUSTER_FILE).exists():
-        below = sorted(found.parent for found in path.rglob(CLUSTER_FILE))
+        below = sorted(file.parent for file in path.rglob(CLUSTER_FILE))
         clusters = [files for files in map(_cluster_files, below) if files.cluster is not None]
         if clusters:
             return tuple(clusters)

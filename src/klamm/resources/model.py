@@ -84,10 +84,10 @@ class Secret:
             SettingsError: The variable is not set, or the file cannot be read. The message names it.
         """
         if self.path is None:
-            found = os.environ.get(self.variable or "")
-            if not found:
+            secret = os.environ.get(self.variable or "")
+            if not secret:
                 raise SettingsError(f"the environment variable {self.variable} is not set; export it and try again")
-            return found
+            return secret
         try:
             text = self.path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:

@@ -88,7 +88,9 @@ class RulesFile:
         kind, name = diff.key
         if kind not in CONFIG_KINDS:
             return
-        defaults = {n: found.default for n, found in topic_configs().items() if found.default is not None}
+        defaults = {
+            n: definition.default for n, definition in topic_configs().items() if definition.default is not None
+        }
         defaults |= {key: value.value for key, value in now.values.items() if value.value is not None}
         new = {change.key: change.new for change in diff.config_changes if change.mark is not Mark.REMOVE}
         removed = [change.key for change in diff.config_changes if change.mark is Mark.REMOVE]

@@ -100,19 +100,19 @@ class Entities:
         by_kind = _by_kind(entities)
         users = {name: _user(name) for name in by_kind.pop(_USER, ())}
         quotas = by_kind.pop(QUOTA_RESOURCE, [])
-        found: dict[str, Mapping[str, str | None]] = {}
+        by_entity: dict[str, Mapping[str, str | None]] = {}
         resources = {_resource(entity): entity for kind in by_kind.values() for entity in kind}
         for resource, outcome in self._admin.describe_configs(list(resources), is_current=True).values().items():
             with suppress(UnknownTopicOrPartitionError):
-                found[resources[resource]] = own_values(resource, outcome.result())
+                by_entity[resources[resource]] = own_values(resource, outcome.result())
         if quotas:
             described = self._admin.describe_client_quotas(ClientQuotaFilter()).result()
             values = {quota_resource(entity.parts): of for entity, of in described.items()}
             for entity in quotas:
-                found[entity] = {key: quota_text(value) for key, value in values.get(entity, {}).items()}
+                by_entity[entity] = {key: quota_text(value) for key, value in values.get(entity, {}).items()}
         for entity, user in users.items():
-            found[entity] = self._client_configs(user)
-        return found
+            by_entity[entity] = self._client_configs(user)
+        return by_entity
 
     def _client_configs(self, user: ClientConfigEntity) -> dict[str, str | None]:
         component = (

@@ -183,24 +183,24 @@ def parse_guard(text: str) -> Guard:
         if not rest.strip():
             raise _wrong(text, kind, "the command is missing")
         return Guard(text=text, kind=kind, subject=rest.strip(), limit=GuardLimit(operator="==", number=0, base=None))
-    found = _LIMIT.fullmatch(rest.strip())
-    if found is None:
+    match = _LIMIT.fullmatch(rest.strip())
+    if match is None:
         raise _wrong(text, kind, "it must end with a comparison and a number")
-    return _guard(text, kind, found["subject"].strip(), _limit(text, kind, found))
+    return _guard(text, kind, match["subject"].strip(), _limit(text, kind, match))
 
 
-def _limit(text: str, kind: GuardKind, found: re.Match[str]) -> GuardLimit:
+def _limit(text: str, kind: GuardKind, match: re.Match[str]) -> GuardLimit:
     try:
-        number = float(found["number"])
+        number = float(match["number"])
     except ValueError as error:
-        raise _wrong(text, kind, f"{found['number']!r} is not a number") from error
-    base = found["base"] or (LimitBase.BEFORE if found["factor"] else None)
-    if (base is not None) != bool(found["factor"]):
-        raise _wrong(text, kind, f"{found['number']} {base}: a relative limit is written {found['number']}x {base}")
+        raise _wrong(text, kind, f"{match['number']!r} is not a number") from error
+    base = match["base"] or (LimitBase.BEFORE if match["factor"] else None)
+    if (base is not None) != bool(match["factor"]):
+        raise _wrong(text, kind, f"{match['number']} {base}: a relative limit is written {match['number']}x {base}")
     allowed = [LimitBase.BEFORE, *([LimitBase.UNCHANGED] if kind is GuardKind.CLIENTS else [])]
     if base is not None and base not in allowed:
         raise _wrong(text, kind, f"{base!r}: expected one of {', '.join(allowed)}")
-    return GuardLimit(operator=found["operator"], number=number, base=None if base is None else LimitBase(base))
+    return GuardLimit(operator=match["operator"], number=number, base=None if base is None else LimitBase(base))
 
 
 def _guard(text: str, kind: GuardKind, subject: str, limit: GuardLimit) -> Guard:
@@ -235,11 +235,11 @@ def _prometheus_guard(text: str, subject: str, limit: GuardLimit) -> Guard:
 def _metrics_guard(text: str, subject: str, limit: GuardLimit) -> Guard:
     kind = GuardKind.METRICS
     is_increase = subject.startswith(_INCREASE)
-    found = _SELECTOR.fullmatch(subject.removeprefix(_INCREASE).strip())
-    labels = {} if found is None else dict(LABEL.findall(found["labels"] or ""))
-    if found is None or LABEL.sub("", found["labels"] or "").strip(", "):
+    match = _SELECTOR.fullmatch(subject.removeprefix(_INCREASE).strip())
+    labels = {} if match is None else dict(LABEL.findall(match["labels"] or ""))
+    if match is None or LABEL.sub("", match["labels"] or "").strip(", "):
         raise _wrong(text, kind, f'{subject!r} is not NAME or NAME{{label="value",...}}')
-    return Guard(text=text, kind=kind, subject=found["name"], labels=labels, is_increase=is_increase, limit=limit)
+    return Guard(text=text, kind=kind, subject=match["name"], labels=labels, is_increase=is_increase, limit=limit)
 
 
 def _wrong(text: str, kind: GuardKind, reason: str) -> SettingsError:

@@ -169,9 +169,9 @@ class Probe:
 def samples(lines: Iterable[str], name: str) -> Iterator[Sample]:
     """Yield labels and value of each sample of a metric in Prometheus' text format. NaN is no value."""
     for line in lines:
-        found = _SAMPLE.fullmatch(line) if line.startswith(name) else None
-        if found is not None and found["name"] == name and not math.isnan(value := float(found["value"])):
-            yield dict(LABEL.findall(found["labels"] or "")), value
+        match = _SAMPLE.fullmatch(line) if line.startswith(name) else None
+        if match is not None and match["name"] == name and not math.isnan(value := float(match["value"])):
+            yield dict(LABEL.findall(match["labels"] or "")), value
 
 
 def prometheus_values(document: Mapping[str, Any]) -> Sequence[float]:

@@ -346,17 +346,17 @@ def from_document(document: Mapping[str, Any]) -> RolloutRecord:
     Raises:
         ValueError: The object is not a record.
     """
-    known = {name: document[name] for name in RolloutRecord.__slots__ if name in document}
+    fields = {name: document[name] for name in RolloutRecord.__slots__ if name in document}
     try:
         return RolloutRecord(
             **{
-                **known,
-                "waves": tuple(Wave(**wave) for wave in known["waves"]),
-                "steps": tuple(RolloutStep(**step) for step in known["steps"]),
-                "state": RolloutState(known["state"]),
-                "resumes_in": RolloutState(known["resumes_in"]),
-                "baselines": {guard: tuple(figures) for guard, figures in known["baselines"].items()},
-                **{name: tuple(known[name]) for name in ("guards", "metrics", "left_alone")},
+                **fields,
+                "waves": tuple(Wave(**wave) for wave in fields["waves"]),
+                "steps": tuple(RolloutStep(**step) for step in fields["steps"]),
+                "state": RolloutState(fields["state"]),
+                "resumes_in": RolloutState(fields["resumes_in"]),
+                "baselines": {guard: tuple(figures) for guard, figures in fields["baselines"].items()},
+                **{name: tuple(fields[name]) for name in ("guards", "metrics", "left_alone")},
             }
         )
     except (KeyError, TypeError, AttributeError) as error:

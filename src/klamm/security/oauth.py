@@ -187,17 +187,17 @@ class OAuthBearerExchange(SaslExchange):
             raise SaslRefusedError(self._refusal)
         user, text = _first_message(token)
         try:
-            found = self._check(text)
+            verified = self._check(text)
         except TokenError as error:
             self._log(str(error))
             self._refusal = _status(error)
             return self._refusal.encode()
-        if user and user != found.principal:
+        if user and user != verified.principal:
             raise SaslRefusedError(
                 f"Authentication failed: Client requested an authorization id ({user}) that is different from the"
-                f" token's principal name ({found.principal})"
+                f" token's principal name ({verified.principal})"
             )
-        self._token = found
+        self._token = verified
         return b""
 
 

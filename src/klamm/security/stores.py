@@ -184,19 +184,19 @@ def _read_pkcs12(data: bytes, password: str | None, key_password: str | None, *,
     if password is None:
         raise StorePasswordError("a PKCS12 store needs its password")
     try:
-        found = pkcs12.load_pkcs12(data, password.encode())
+        store = pkcs12.load_pkcs12(data, password.encode())
     except ValueError as error:
         # OpenSSL cannot always distinguish a wrong password from a damaged file, so both get the same message.
         raise StorePasswordError("its password is wrong, or the file is damaged") from error
     if wants_key and key_password not in (None, password):
         raise KeyPasswordError("a key in a PKCS12 store has the password of the store; leave the key's out")
-    others = [other.certificate for other in found.additional_certs]
-    if found.key is None or found.cert is None:
+    others = [other.certificate for other in store.additional_certs]
+    if store.key is None or store.cert is None:
         return StoreContents(trusted=tuple(map(_der, others)))
     # Java gives names to trusted certificates and leaves the rest of a chain unnamed.
-    named = [other.certificate for other in found.additional_certs if other.friendly_name is not None]
-    leaf = found.cert.certificate
-    key = found.key.private_bytes(
+    named = [other.certificate for other in store.additional_certs if other.friendly_name is not None]
+    leaf = store.cert.certificate
+    key = store.key.private_bytes(
         serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return StoreContents(

@@ -140,17 +140,17 @@ class ClientRegistry:
 
     def clients(self) -> tuple[SeenClient, ...]:
         """Return all clients, sorted by principal, client id, software and host."""
-        found = dict(self._gone)
+        clients = dict(self._gone)
         for session in self._open.values():
             one = _sighting(session, connections=1)
-            known = found.get(one.key)
-            found[one.key] = one if known is None else known.joined_with(one)
-        return tuple(found[key] for key in sorted(found))
+            client = clients.get(one.key)
+            clients[one.key] = one if client is None else client.joined_with(one)
+        return tuple(clients[key] for key in sorted(clients))
 
     def _remember(self, one: SeenClient) -> None:
-        known = self._gone.pop(one.key, None)
+        client = self._gone.pop(one.key, None)
         one = one.shortened()
-        self._gone[one.key] = one if known is None else known.joined_with(one)
+        self._gone[one.key] = one if client is None else client.joined_with(one)
         if len(self._gone) > self._max_gone:
             self._gone.popitem(last=False)
 

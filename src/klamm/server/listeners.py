@@ -129,32 +129,32 @@ def parse_listeners(
 def _protocols(text: str | None) -> dict[str, SecurityProtocol]:
     if text is None:
         return {protocol.value: protocol for protocol in SecurityProtocol}
-    found = {}
+    protocols = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = entry.partition(":")
         try:
-            found[name.strip().upper()] = SecurityProtocol(protocol.strip().upper())
+            protocols[name.strip().upper()] = SecurityProtocol(protocol.strip().upper())
         except ValueError as error:
             raise SettingsError(
                 f"listener.security.protocol.map: {entry!r}: expected NAME:PROTOCOL with one of"
                 f" {', '.join(protocol.value for protocol in SecurityProtocol)}"
             ) from error
-    return found
+    return protocols
 
 
-def _without(names: Set[str], found: Mapping[str, tuple[Address, ...]]) -> dict[str, tuple[Address, ...]]:
-    return {name: addresses for name, addresses in found.items() if name not in names}
+def _without(names: Set[str], by_name: Mapping[str, tuple[Address, ...]]) -> dict[str, tuple[Address, ...]]:
+    return {name: addresses for name, addresses in by_name.items() if name not in names}
 
 
 def _by_name(text: str, count: int, flag: str, unnamed: str = DEFAULT_LISTENER) -> dict[str, tuple[Address, ...]]:
-    found: dict[str, list[Address]] = {}
+    by_name: dict[str, list[Address]] = {}
     for part in text.split(","):
         match = _ADDRESS.fullmatch(part.strip())
         if match is None or int(match["port"]) > MAX_PORT or not (match["name"] or match["host"]):
             raise SettingsError(f"{flag} {text!r}: expected [NAME://]HOST:PORT with a port from 0 to {MAX_PORT}")
         address = Address(host=match["host"].strip("[]"), port=int(match["port"]))
-        found.setdefault((match["name"] or unnamed).upper(), []).append(address)
-    return {name: _one_each(addresses, count, text, flag) for name, addresses in found.items()}
+        by_name.setdefault((match["name"] or unnamed).upper(), []).append(address)
+    return {name: _one_each(addresses, count, text, flag) for name, addresses in by_name.items()}
 
 
 def _one_each(addresses: Sequence[Address], count: int, text: str, flag: str) -> tuple[Address, ...]:

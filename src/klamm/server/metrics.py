@@ -45,9 +45,12 @@ class RequestMetrics:
 
     def write(self, page: Page, *, connections: int, traffic: Traffic) -> None:
         """Add the metrics to a page."""
-        asked = {name: histogram for name, histogram in self._requests.items() if histogram.count}
+        histograms = {name: histogram for name, histogram in self._requests.items() if histogram.count}
         page.family(
-            "klamm_requests_total", "counter", "Completed requests.", [({"api": a}, h.count) for a, h in asked.items()]
+            "klamm_requests_total",
+            "counter",
+            "Completed requests.",
+            [({"api": a}, h.count) for a, h in histograms.items()],
         )
         page.family(
             "klamm_request_errors_total",
@@ -58,7 +61,7 @@ class RequestMetrics:
         page.histogram(
             "klamm_request_duration_seconds",
             "Time from the decoded request to its response, including waits for data and for the disk.",
-            [({"api": api}, histogram) for api, histogram in asked.items()],
+            [({"api": api}, histogram) for api, histogram in histograms.items()],
         )
         page.family("klamm_connections", "gauge", "Open client connections.", [({}, connections)])
         page.family("klamm_received_bytes_total", "counter", "Bytes from clients.", [({}, traffic.received_bytes)])

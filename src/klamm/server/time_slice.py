@@ -71,14 +71,14 @@ class TimeSlice:
     async def listed(self, items: Iterable[Item]) -> list[Item]:
         """Build a list, with a possible pause after every few items. For items that take microseconds each."""
         iterator = iter(items)
-        found = list(islice(iterator, _AT_ONCE))
-        while found and len(found) % _AT_ONCE == 0:
-            before = len(found)
+        result = list(islice(iterator, _AT_ONCE))
+        while result and len(result) % _AT_ONCE == 0:
+            before = len(result)
             await self.give_way()
-            found += islice(iterator, _AT_ONCE)
-            if len(found) == before:
+            result += islice(iterator, _AT_ONCE)
+            if len(result) == before:
                 break
-        return found
+        return result
 
     async def free(self, *lists: list[Any]) -> None:
         """Empty lists, with a possible pause after every few items. To free 100,000 objects at once takes 30 ms."""

@@ -119,7 +119,7 @@ def _read_metric(data: bytes, at: int, end: int, points: list[MetricPoint]) -> N
 
 
 def _read_numbers(name: str, data: bytes, at: int, end: int, points: list[MetricPoint]) -> None:
-    found: list[tuple[Labels, float]] = []
+    numbers: list[tuple[Labels, float]] = []
     temporality = is_monotonic = 0
     while at < end:
         tag = data[at]
@@ -130,17 +130,17 @@ def _read_numbers(name: str, data: bytes, at: int, end: int, points: list[Metric
             at = start + size
             if at > end:
                 raise OtlpError(_TOO_LONG)
-            found.append(_read_point(data, start, at))
+            numbers.append(_read_point(data, start, at))
         elif tag == _TEMPORALITY:
             temporality, at = _varint(data, at + 1)
         elif tag == _IS_MONOTONIC:
             is_monotonic, at = _varint(data, at + 1)
         else:
             at = _skip(data, at, end)
-    if len(points) + len(found) > MAX_POINTS:
+    if len(points) + len(numbers) > MAX_POINTS:
         raise OtlpError(f"More than {MAX_POINTS} data points")
     is_counter, is_delta = bool(is_monotonic), temporality == DELTA
-    for labels, value in found:
+    for labels, value in numbers:
         points.append(MetricPoint(name, labels, value, is_counter, is_delta))
 
 
@@ -250,9 +250,9 @@ def _framed(number: int, data: bytes) -> bytes:
 
 
 def _varint_bytes(value: int) -> bytes:
-    found = bytearray()
+    varint = bytearray()
     while value >= _CONTINUES:
-        found.append(value & 0x7F | _CONTINUES)
+        varint.append(value & 0x7F | _CONTINUES)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    varint.append(value)
+    return bytes(varint)

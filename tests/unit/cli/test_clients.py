@@ -180,7 +180,7 @@ def test_other_server_is_reported_in_one_line(
 
 def test_watch_reports_connects_changes_and_disconnects() -> None:
     # given
-    known: clients.Known = {}
+    known: clients.PrintedClients = {}
     name = "User:alice app (klamm-kafka-python 1.0, 10.0.0.1)"
     # then
     assert clients.changed(known, [client()]) == [f"+ {name}: acks=all; in line"]
@@ -192,7 +192,7 @@ def test_watch_reports_connects_changes_and_disconnects() -> None:
 
 
 def test_clients_with_common_name_prefix_are_distinct() -> None:
-    known: clients.Known = {}
+    known: clients.PrintedClients = {}
     both = [client(client_id="x" * 100 + end) for end in "ab"]
     assert len(clients.changed(known, both)) == 2
     assert clients.changed(known, both) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from klamm.policy import GroupDetails, PolicyTimeoutError, PolicyViolationError
-from klamm.policy_runtime.outcomes import DECISION_LASTS_S, FAILURE_LASTS_S, MAX_OUTCOMES, KnownOutcomes
+from klamm.policy_runtime.outcomes import DECISION_LASTS_S, FAILURE_LASTS_S, MAX_OUTCOMES, OutcomeCache
 from klamm.policy_runtime.worker import PolicyOutcome
 
 ALLOWED = PolicyOutcome(None, None)
@@ -18,7 +18,7 @@ class Clock:
 
 def test_decision_and_failure_expire_after_their_lifetimes() -> None:
     clock = Clock()
-    known = KnownOutcomes(clock)
+    known = OutcomeCache(clock)
     decisions = [ALLOWED, PolicyOutcome(None, PolicyViolationError("no"))]
     failures = [PolicyOutcome(None, ValueError("oops")), PolicyOutcome(None, PolicyTimeoutError("late"))]
     questions = [GroupDetails(group_id=str(number)) for number in range(4)]
@@ -33,7 +33,7 @@ def test_decision_and_failure_expire_after_their_lifetimes() -> None:
 
 
 def test_oldest_outcomes_are_evicted() -> None:
-    known = KnownOutcomes(Clock())
+    known = OutcomeCache(Clock())
     for number in range(MAX_OUTCOMES + 3):
         known.put(GroupDetails(group_id=str(number)), ALLOWED)
     held = [number for number in range(MAX_OUTCOMES + 3) if known.get(GroupDetails(group_id=str(number))) is not None]
@@ -41,6 +41,6 @@ def test_oldest_outcomes_are_evicted() -> None:
 
 
 def test_decisions_on_long_names_are_not_cached() -> None:
-    known = KnownOutcomes(Clock())
+    known = OutcomeCache(Clock())
     known.put(GroupDetails(group_id="g" * 600, client_id="c" * 600), ALLOWED)
     assert known.get(GroupDetails(group_id="g" * 600, client_id="c" * 600)) is None

@@ -542,7 +542,7 @@ def test_flow_check_does_not_wait_for_pending_creation(rules: Any) -> None:
                 learned = await policies.learn(FLOW, {question: None})
                 assert await policies.check(CREATE_TOPIC, TopicDetails("next", 1, 1, None, {})) is None
             assert isinstance(learned[question].error, PolicyViolationError)
-            assert policies.known(FLOW, question) == learned[question]
+            assert policies.cached_outcome(FLOW, question) == learned[question]
             # calls do not overlap, and a new version of the policy forgets the decisions
             tardy = ProduceDetails(topic="tardy-1", acks=1, is_idempotent=False)
             learning = asyncio.create_task(policies.learn(FLOW, {tardy: None}))
@@ -551,7 +551,7 @@ def test_flow_check_does_not_wait_for_pending_creation(rules: Any) -> None:
             assert learning.done()
             (guard,) = policies.guards
             await guard.swap(await make_instance(guard.spec, properties))
-            assert policies.known(FLOW, question) is None
+            assert policies.cached_outcome(FLOW, question) is None
         await policies.close()
 
     asyncio.run(test())

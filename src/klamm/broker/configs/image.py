@@ -124,9 +124,9 @@ class ConfigImage:
 
     def topic_config(self, name: str) -> Mapping[str, ConfigValue | None]:
         """Return the effective configs of a topic, typed; for an unknown topic the broker's defaults."""
-        found = self._topic_configs.get(name)
-        if found is not None:
-            return found
+        config = self._topic_configs.get(name)
+        if config is not None:
+            return config
         defaults = self._topic_defaults
         if defaults is None:
             defaults = self._topic_defaults = self.layers().topic_defaults()
@@ -135,17 +135,17 @@ class ConfigImage:
             return defaults
         table = topic_configs()
         own = {key: table[key].parse(text) for key, text in overrides.items()}
-        found = self._topic_configs[name] = MappingProxyType({**defaults, **own})
-        return found
+        config = self._topic_configs[name] = MappingProxyType({**defaults, **own})
+        return config
 
     def topic_default_texts(self) -> Mapping[str, str]:
         """Return the broker's value of every topic config that has one, as DescribeConfigs shows it."""
-        found = self._topic_default_texts
-        if found is None:
+        cached = self._topic_default_texts
+        if cached is None:
             defaults = self.layers().topic_defaults()
             texts = {name: format_value(value) for name, value in defaults.items() if value is not None}
-            found = self._topic_default_texts = MappingProxyType(texts)
-        return found
+            cached = self._topic_default_texts = MappingProxyType(texts)
+        return cached
 
     def group_config(self, group_id: str) -> Mapping[str, ConfigValue | None]:
         """Return the effective configs of a group, typed. Groups without dynamic configs have the broker's defaults."""

@@ -47,10 +47,10 @@ def with_dynamic_values(static: Mapping[str, str], layers: Iterable[Mapping[str,
         layers: Dynamic configs of the cluster default and of the first broker id; later ones take precedence.
     """
     own = own_broker_configs()
-    found = dict(static)
+    settings = dict(static)
     for layer in layers:
-        found.update({name: value for name, value in layer.items() if name in own})
-    return MappingProxyType(found)
+        settings.update({name: value for name, value in layer.items() if name in own})
+    return MappingProxyType(settings)
 
 
 class PolicySettings:

@@ -185,11 +185,11 @@ def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[Resour
         yield alterations[begin:]
 
 
-def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigDelta, ...]:
+def plan_logger_levels(levels: Mapping[str, str], operations: Sequence[AlterOperation]) -> tuple[ConfigDelta, ...]:
     """Decide on operations on loggers: either all are valid or none is applied.
 
     Args:
-        known: Effective level of every existing logger.
+        levels: Effective level of every existing logger.
         operations: Requested operations.
 
     Raises:
@@ -197,14 +197,14 @@ def plan_logger_levels(known: Mapping[str, str], operations: Sequence[AlterOpera
         InvalidRequestError: The operation is not defined for loggers, or would remove the level of the root logger.
     """
     check_operations(operations)
-    return tuple(_plan_one(known, operation) for operation in operations)
+    return tuple(_plan_one(levels, operation) for operation in operations)
 
 
-def _plan_one(known: Mapping[str, str], operation: AlterOperation) -> ConfigDelta:
+def _plan_one(levels: Mapping[str, str], operation: AlterOperation) -> ConfigDelta:
     name, level = operation.name, operation.value
     match operation.config_operation:
         case ConfigOperation.SET | ConfigOperation.DELETE as kind:
-            if name not in known:
+            if name not in levels:
                 raise InvalidConfigError(f"Logger {name} does not exist!")
             if kind == ConfigOperation.DELETE:
                 if name == ROOT:

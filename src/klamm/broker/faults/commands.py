@@ -165,7 +165,7 @@ class Commands:
         services.groups.offsets.expire()
         services.transactions.abort_timed_out()
         for _ in range(_SETTLE_ROUNDS):
-            if not any(known.state.is_ending for known in services.transactions.all()):
+            if not any(transaction.state.is_ending for transaction in services.transactions.all()):
                 break
             await asyncio.sleep(_SETTLE_S)
         await services.logs.check_retention()
@@ -235,12 +235,12 @@ class Commands:
         return Answer()
 
     async def _on_move_leader(self, topic: str, partition: int, node_id: int) -> Answer:
-        found = self._topic(topic)
-        self._log(found, partition)
+        moved = self._topic(topic)
+        self._log(moved, partition)
         self._check_node(node_id)
-        replicas = found.partitions[partition]
+        replicas = moved.partitions[partition]
         others = [each for each in replicas if each != node_id] if node_id in replicas else replicas[1:]
-        await self._services.topics.begin_reassign(found, {partition: (node_id, *others)})
+        await self._services.topics.begin_reassign(moved, {partition: (node_id, *others)})
         return Answer()
 
     async def _on_move_coordinator(self, key: str, node_id: int) -> Answer:
@@ -292,12 +292,12 @@ class Commands:
         end = log.last_stable_offset if is_committed else log.end_offset
         if offset >= end:
             return Answer((offset, None))
-        found = find_committed(log, offset, READ_BYTES) if is_committed else log.find(offset, READ_BYTES)
-        if found is None:
+        batches = find_committed(log, offset, READ_BYTES) if is_committed else log.find(offset, READ_BYTES)
+        if batches is None:
             return Answer((offset, None))
-        aborted = aborted_in(log, offset, found) if is_committed else []
+        aborted = aborted_in(log, offset, batches) if is_committed else []
         kept, next_offset = [], offset
-        for batch in _data_batches(found.read()):
+        for batch in _data_batches(batches.read()):
             next_offset = batch.last_offset + 1
             is_aborted = batch.is_transactional and any(
                 each.producer_id == batch.producer_id and each.first_offset <= batch.base_offset <= each.last_offset
@@ -332,8 +332,8 @@ class Commands:
     def _topic(self, name: str) -> Topic:
         topic = self._services.topics.get(name)
         if topic is None:
-            known = [each.name for each in self._services.topics.all()]
-            raise CommandError("lookup", f"Topic {name!r} does not exist{did_you_mean(name, known)}")
+            names = [each.name for each in self._services.topics.all()]
+            raise CommandError("lookup", f"Topic {name!r} does not exist{did_you_mean(name, names)}")
         return topic
 
     def _log(self, topic: Topic, partition: int) -> PartitionLog:

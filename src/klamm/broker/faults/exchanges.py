@@ -76,11 +76,11 @@ def _with_session(request: FetchRequest, session: FetchSession) -> FetchRequest:
     whole = copy.copy(request)
     whole.topics = list(request.topics)
     named = {(topic.topic_id, topic.topic, each.partition) for topic in request.topics for each in topic.partitions}
-    for known in session.partitions.values():
-        if (known.topic_id, known.topic, known.partition) not in named:
-            wanted = FetchRequest.FetchPartition(partition=known.partition)
+    for cached in session.partitions.values():
+        if (cached.topic_id, cached.topic, cached.partition) not in named:
+            wanted = FetchRequest.FetchPartition(partition=cached.partition)
             whole.topics.append(
-                FetchRequest.FetchTopic(topic=known.topic, topic_id=known.topic_id, partitions=[wanted])
+                FetchRequest.FetchTopic(topic=cached.topic, topic_id=cached.topic_id, partitions=[wanted])
             )
     return whole
 

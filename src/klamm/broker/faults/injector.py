@@ -165,8 +165,8 @@ def _served_acks(request: Message, context: RequestContext) -> int | None:
 def _send_again(response: Message, context: RequestContext) -> None:
     """Let a fetch session send all partitions again: the client has not received the offsets that an error replaces."""
     session = context.services.fetch_sessions.get(getattr(response, "session_id", 0))
-    for known in () if session is None else session.partitions.values():
-        known.sent_high_watermark = -1
+    for partition in () if session is None else session.partitions.values():
+        partition.sent_high_watermark = -1
 
 
 def _description(selection: Selection) -> str:

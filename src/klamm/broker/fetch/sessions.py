@@ -167,9 +167,9 @@ class FetchSessions:
 
     def _incremental(self, request: FetchRequest, session: FetchSession, named: Sequence[FetchPartition]) -> FetchPlan:
         for partition in named:
-            known = session.partitions.setdefault(partition.key, partition)
-            if known is not partition:
-                known.update_from(partition)
+            cached = session.partitions.setdefault(partition.key, partition)
+            if cached is not partition:
+                cached.update_from(partition)
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if forgotten.topic_id != ZERO_UUID else forgotten.topic
             for index in forgotten.partitions:

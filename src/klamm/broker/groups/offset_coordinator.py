@@ -111,7 +111,7 @@ class OffsetCoordinator:
             gone = {topic_id for topic_id in by_topic if self._topics.by_id(topic_id) is None}
             if gone:  # topics deleted while other requests were served
                 commits = [commit for commit in commits if commit.topic_id not in gone]
-                by_topic = {topic_id: known for topic_id, known in by_topic.items() if topic_id not in gone}
+                by_topic = {topic_id: partitions for topic_id, partitions in by_topic.items() if topic_id not in gone}
             await self._record(self._admit(by, commits, api_version), commits, by_topic)
 
         return await self._commit(by.group_id, offsets, record, slices, retention_ms=retention_ms)
@@ -255,15 +255,15 @@ class OffsetCoordinator:
         commits = self._copy_of(group_id, None if topics is None else [name for name, _ in topics])
         unstable = self._registry.pending.of_group(group_id) if require_stable else frozenset()
         if topics is None:
-            names = ((self._topics.by_id(topic_id), list(known)) for topic_id, known in commits.items())
-            topics = await slices.listed((topic.name, known) for topic, known in names if topic is not None)
+            names = ((self._topics.by_id(topic_id), list(partitions)) for topic_id, partitions in commits.items())
+            topics = await slices.listed((topic.name, partitions) for topic, partitions in names if topic is not None)
         fetched: list[tuple[str, Sequence[tuple[int, FetchedOffset]]]] = []
         async for name, partitions in slices.over(topics):
             topic = self._topics.get(name)
             topic_id = None if topic is None else topic.topic_id
-            known = {} if topic_id is None else commits.get(topic_id, {})
+            committed = {} if topic_id is None else commits.get(topic_id, {})
             of_topic = await slices.listed(
-                (index, Instability.UNSTABLE if (topic_id, index) in unstable else known.get(index))
+                (index, Instability.UNSTABLE if (topic_id, index) in unstable else committed.get(index))
                 for index in partitions
             )
             fetched.append((name, tuple(of_topic)))
@@ -288,7 +288,7 @@ class OffsetCoordinator:
         self._group_that_allows_deletion(group_id)
         judged = await slices.listed(self._judge_deletion(group_id, name, index) for name, index in partitions)
         names = frozenset(await slices.listed(name for name, _ in partitions))
-        found = await slices.listed(
+        named_removals = await slices.listed(
             (item, name)
             for item, (name, _) in zip(judged, partitions, strict=True)
             if isinstance(item, DropGroupOffset)
@@ -296,7 +296,7 @@ class OffsetCoordinator:
         # Check again: other requests were served meanwhile.
         entry = self._group_that_allows_deletion(group_id)
         used = topics_in_use(entry.group, names)
-        removals = [removal for removal, name in found if name not in used]
+        removals = [removal for removal, name in named_removals if name not in used]
         for removal in removals:
             self._registry.offsets.drop(removal)
         if removals:
@@ -424,10 +424,10 @@ def _partitions(commits: Sequence[PutGroupOffset]) -> Iterator[tuple[UUID, int]]
 
 
 async def _by_topic(commits: Sequence[PutGroupOffset], slices: TimeSlice) -> _ByTopic:
-    found: _ByTopic = {}
+    by_topic: _ByTopic = {}
     async for commit in slices.over(commits):
-        found.setdefault(commit.topic_id, {})[commit.partition] = commit
-    return found
+        by_topic.setdefault(commit.topic_id, {})[commit.partition] = commit
+    return by_topic
 
 
 def subscribed_topics(group: Rebalance) -> frozenset[str] | None:

@@ -45,14 +45,14 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
         return FetchedBody(error_code=plan.error_code)
     lookup = FetchLookup(plan.partitions, request, context)
     await lookup.find()
-    return await _answer(plan, lookup.found, context)
+    return await _answer(plan, lookup.partitions, context)
 
 
-async def _answer(plan: FetchPlan, found: Sequence[FoundPartition], context: RequestContext) -> FetchedBody:
+async def _answer(plan: FetchPlan, partitions: Sequence[FoundPartition], context: RequestContext) -> FetchedBody:
     answers = []
     session = plan.session
     left = _READ_AT_ONCE
-    async for each in context.time_slice.over(found):
+    async for each in context.time_slice.over(partitions):
         wanted, answer = each.wanted, each.answer
         left -= _read_small(answer, left)
         if session is not None and not _has_news(wanted, answer) and plan.is_incremental:

@@ -81,14 +81,14 @@ async def _answer(
             raise InvalidRequestError(f"{topic}-{wanted.partition_index} is asked for more than once")
         return await _find(topic, wanted, context, is_committed=is_committed)
 
-    found, error = await attempt(find, api=API.key)
-    if found is None:
+    timestamp_offset, error = await attempt(find, api=API.key)
+    if timestamp_offset is None:
         return Answer(partition_index=wanted.partition_index, error_code=error.error_code)
     return Answer(
         partition_index=wanted.partition_index,
-        timestamp=found.timestamp,
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
+        timestamp=timestamp_offset.timestamp,
+        offset=timestamp_offset.offset,
+        leader_epoch=timestamp_offset.leader_epoch,
     )
 
 

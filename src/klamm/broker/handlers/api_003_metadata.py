@@ -13,7 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.cluster import NO_LEADER
-from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, cluster_operations, may_cluster, may_topic
+from klamm.broker.requests.checks import (
+    OPERATIONS_OMITTED,
+    authorized_operations,
+    cluster_operations,
+    may_cluster,
+    may_topic,
+)
 from klamm.broker.requests.internal_topics import ensure_internal_topic
 from klamm.broker.requests.topic_creation import RESERVED_NAMES, TopicSpec, create_topic
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
@@ -50,7 +56,7 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
         wanted = None
     if wanted is None:
         topics = [
-            _found(topic, context)
+            _described(topic, context)
             async for topic in context.time_slice.over(context.services.topics.all())
             if may_topic(context, AclOperation.DESCRIBE, topic.name)
         ]
@@ -71,9 +77,9 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
         ]
     if request.include_topic_authorized_operations and context.api_version >= _OPERATIONS_SINCE:
         await _set_operations(topics, context)
-    asked = request.include_cluster_authorized_operations and context.api_version in _CLUSTER_OPERATIONS
+    has_operations = request.include_cluster_authorized_operations and context.api_version in _CLUSTER_OPERATIONS
     return MetadataResponse(
-        cluster_authorized_operations=cluster_operations(context) if asked else NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(context) if has_operations else OPERATIONS_OMITTED,
         brokers=[
             MetadataResponse.MetadataResponseBroker(
                 node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
@@ -102,14 +108,16 @@ async def _answer(
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
     topic = context.services.topics.get(name)
     if topic is not None:
-        return _found(topic, context)
+        return _described(topic, context)
     refusal = _refuse_creation(name, context, may_create=may_create)
     if refusal:
         return _failed(refusal, name=name)
     if name in INTERNAL_TOPICS:
         internal = ensure_internal_topic(name, context.services)
         return (
-            _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name) if internal is None else _found(internal, context)
+            _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+            if internal is None
+            else _described(internal, context)
         )
     return await _create(name, context)
 
@@ -120,7 +128,7 @@ def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.M
         return _failed(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
     if not may_topic(context, AclOperation.DESCRIBE, topic.name):
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic_id)
-    return _found(topic, context)
+    return _described(topic, context)
 
 
 def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
@@ -145,10 +153,10 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     spec = TopicSpec(name=name, is_automatic=True)
     created, error = await attempt(lambda: create_topic(spec, context), api=API.key)
     if created is not None:
-        return _found(created, context)
+        return _described(created, context)
     topic = context.services.topics.get(name)
     if topic is not None:
-        return _found(topic, context)
+        return _described(topic, context)
     if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         # Clients do not expect this error here. As with Apache Kafka, the client retries until the topic may be
         # created.
@@ -156,9 +164,9 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     return _failed(refusals.answer(name, context.author) or error.error_code, name=name)
 
 
-def _found(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
+def _described(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
     cluster = context.services.cluster
-    found = MetadataResponse.MetadataResponseTopic(
+    response = MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
@@ -177,10 +185,10 @@ def _found(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataRe
         ],
     )
     for index in context.services.logs.offline_partitions(topic.topic_id):
-        partition = found.partitions[index]
+        partition = response.partitions[index]
         partition.error_code, partition.leader_id = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
         partition.isr_nodes, partition.offline_replicas = partition.isr_nodes[:1], partition.replica_nodes
-    return found
+    return response
 
 
 def _failed(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic.model import GroupState
 from klamm.broker.groups.errors import GroupIdNotFoundError
-from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, require_coordinator, require_group
+from klamm.broker.requests.checks import OPERATIONS_OMITTED, authorized_operations, require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -28,12 +28,14 @@ FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 
 async def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
     """Return one entry per group. An error does not affect other groups."""
-    asked = request.include_authorized_operations
+    has_operations = request.include_authorized_operations
     return DescribeGroupsResponse(
         groups=[
             _answer(
                 group_id,
-                authorized_operations(context, AclResourceType.GROUP, group_id) if asked else NOT_ASKED,
+                authorized_operations(context, AclResourceType.GROUP, group_id)
+                if has_operations
+                else OPERATIONS_OMITTED,
                 context,
             )
             async for group_id in context.time_slice.over(request.groups)
@@ -53,7 +55,7 @@ def _answer(group_id: str, operations: int, context: RequestContext) -> Describe
             error_message=error.error_message if has_not_found else None,
             group_id=group_id,
             group_state=GroupState.DEAD.value,
-            authorized_operations=NOT_ASKED if has_not_found else operations,
+            authorized_operations=OPERATIONS_OMITTED if has_not_found else operations,
         )
     except KafkaApiError as error:
         return DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error.error_code)

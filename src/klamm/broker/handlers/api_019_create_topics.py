@@ -87,10 +87,11 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     """Return one entry per topic. An error does not affect other topics, except too many partitions in total."""
     slices = context.time_slice
     names = await slices.listed(topic.name for topic in request.topics)
-    asked, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
+    occurrences, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     admitted = [
-        _admit(topic, context, is_duplicate=asked[name] > 1) async for name, topic in slices.over(once_each.items())
+        _admit(topic, context, is_duplicate=occurrences[name] > 1)
+        async for name, topic in slices.over(once_each.items())
     ]
     try:
         await check_size((spec for spec in admitted if isinstance(spec, TopicSpec)), context)

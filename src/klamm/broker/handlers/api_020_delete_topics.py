@@ -84,7 +84,7 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
     its name, and is not deleted.
     """
     topics, slices = context.services.topics, context.time_slice
-    found = await slices.listed(
+    resolved = await slices.listed(
         topics.get(name) if name is not None else topics.by_id(topic_id) for name, topic_id in wanted
     )
     names = Counter(
@@ -94,7 +94,7 @@ async def _plan(wanted: list[tuple[str | None, UUID]], context: RequestContext) 
     given_ids = frozenset(ids)
     given_once = frozenset(name for name, count in names.items() if count == 1)
     answers: list[Result | Topic] = []
-    async for (name, topic_id), topic in slices.over(zip(wanted, found, strict=True)):
+    async for (name, topic_id), topic in slices.over(zip(wanted, resolved, strict=True)):
         if (name is None) == (topic_id == ZERO_UUID):
             text = _NEITHER if name is None else _BOTH
             answers.append(_result(name, topic_id, ApiError(ErrorCode.INVALID_REQUEST, text)))

@@ -51,10 +51,10 @@ async def _delete(
     topic: str, wanted: DeleteRecordsRequest.DeleteRecordsPartition, context: RequestContext
 ) -> DeleteRecordsResponse.DeleteRecordsPartitionResult:
     async def delete() -> int:
-        found = find_topic(context, AclOperation.DELETE, name=topic)
-        if found.is_internal:
+        described = find_topic(context, AclOperation.DELETE, name=topic)
+        if described.is_internal:
             raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
-        log = leader_log(context, found, wanted.partition_index)
+        log = leader_log(context, described, wanted.partition_index)
         if not log.config.is_deleted:
             raise PolicyViolationError(
                 f"Records of partition {log.name} can not be deleted due to the configured policy"

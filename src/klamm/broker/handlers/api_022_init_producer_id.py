@@ -35,13 +35,13 @@ _FENCED_SINCE: Final = 4
 
 async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
     """Return the producer's id and epoch."""
-    given, error = await attempt(lambda: _initialize(request, context), api=API.key)
-    if given is None:
+    identity, error = await attempt(lambda: _initialize(request, context), api=API.key)
+    if identity is None:
         code = error.error_code
         if code is ErrorCode.PRODUCER_FENCED and context.api_version < _FENCED_SINCE:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         return InitProducerIdResponse(error_code=code, producer_id=_NONE, producer_epoch=_NONE)
-    return InitProducerIdResponse(producer_id=given.producer_id, producer_epoch=given.producer_epoch)
+    return InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
 
 
 async def _initialize(request: InitProducerIdRequest, context: RequestContext) -> ProducerIdentity:

@@ -44,8 +44,8 @@ async def _answer(
     topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition, context: RequestContext
 ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
     async def find() -> EpochStart:
-        found = find_topic(context, AclOperation.DESCRIBE, name=topic)
-        log = leader_log(context, found, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
+        described = find_topic(context, AclOperation.DESCRIBE, name=topic)
+        log = leader_log(context, described, wanted.partition, current_leader_epoch=wanted.current_leader_epoch)
         return log.end_offset_for_epoch(wanted.leader_epoch)
 
     end, error = await attempt(find, api=API.key)

@@ -83,27 +83,29 @@ async def _codes(
     if is_denied:
         return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     places = {place: _find(place, context) async for place in slices.over(wanted)}
-    found = {place: item for place, item in places.items() if isinstance(item, TransactionPartition)}
+    partitions = {place: item for place, item in places.items() if isinstance(item, TransactionPartition)}
     refused = {place: item for place, item in places.items() if isinstance(item, ErrorCode)}
     if refused:
-        return dict.fromkeys(found, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
     transactions = context.services.transactions
     producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
     try:
         require_coordinator(transaction.transactional_id, context.node_id, context.services.cluster)
         if transaction.verify_only:
             name = transaction.transactional_id
-            return {place: _verify(name, producer, item, context) async for place, item in slices.over(found.items())}
-        await transactions.add(transaction.transactional_id, producer, partitions=frozenset(found.values()))
+            return {
+                place: _verify(name, producer, item, context) async for place, item in slices.over(partitions.items())
+            }
+        await transactions.add(transaction.transactional_id, producer, partitions=frozenset(partitions.values()))
         # Each partition gets at least a marker, which would create its directory on the event loop.
         logs = context.services.logs
         new = await slices.listed(
-            (topic_id, index) for topic_id, index in found.values() if logs.is_new(topic_id, index)
+            (topic_id, index) for topic_id, index in partitions.values() if logs.is_new(topic_id, index)
         )
         await logs.create_directories(new)
     except KafkaApiError as error:
-        return dict.fromkeys(found, _code_for_version(error.error_code, context))
-    return dict.fromkeys(found, ErrorCode.NONE)
+        return dict.fromkeys(partitions, _code_for_version(error.error_code, context))
+    return dict.fromkeys(partitions, ErrorCode.NONE)
 
 
 def _find(place: Place, context: RequestContext) -> TransactionPartition | ErrorCode:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ToWire: TypeAlias = "Callable[[int, DescribedConfig], DescribeConfigsResponse.DescribeConfigsResourceResult]"
 
-_Found: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfig, ...]]"
+_Described: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfig, ...]]"
 """Descriptions of a request by resource type, name and requested keys (None: all)."""
 
 API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
@@ -80,12 +80,12 @@ class DescribeConfigsAnswer:
 
         def write(kind: int, config: DescribedConfig) -> bytearray:
             # The results keep the descriptions alive, so their ids (``id()``) are unique while this runs.
-            found = written.get(id(config))
-            if found is None:
+            encoded = written.get(id(config))
+            if encoded is None:
                 wire = self._to_wire(kind, config)
                 _check_lengths(wire)
-                found = written[id(config)] = encode(wire, version, flexible=flexible)
-            return found
+                encoded = written[id(config)] = encode(wire, version, flexible=flexible)
+            return encoded
 
         none_yet = DescribeConfigsResponse(throttle_time_ms=self.throttle_time_ms, results=[])
         pieces = [with_items(encode(none_yet, version), len(self._results), (), flexible)]
@@ -117,15 +117,17 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     configs = context.services.configs
     while True:
         rollbacks = configs.revision.rollbacks
-        found: _Found = {}
-        results = [_describe(resource, context, found) async for resource in context.time_slice.over(request.resources)]
+        described: _Described = {}
+        results = [
+            _describe(resource, context, described) async for resource in context.time_slice.over(request.resources)
+        ]
         if await configs.settle() and configs.revision.rollbacks == rollbacks:
             return DescribeConfigsAnswer(results, to_wire)
         # A commit failed, so the values read before were rolled back. The current values are durable.
 
 
 def _describe(
-    resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext, found: _Found
+    resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext, described: _Described
 ) -> _Result:
     """Describe a resource. One that a request names a thousand times, with five bytes each, is described once."""
     kind, name = identity_of(resource.resource_type, resource.resource_name)
@@ -133,16 +135,16 @@ def _describe(
         denied = config_denial(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
         if denied is not None:
             return _refused(resource, denied.error_code, denied.error_message)
-        everything = found.get((kind, name, ()))
+        everything = described.get((kind, name, ()))
         if everything is None:
             everything = context.services.configs.describe(kind, resource.resource_name, None, node_id=context.node_id)
-            found[kind, name, ()] = everything
+            described[kind, name, ()] = everything
     except KafkaApiError as error:
         return _refused(resource, error.error_code, error.error_message)
     keys = tuple(resource.configuration_keys or ())
-    configs = found.get((kind, name, keys))
+    configs = described.get((kind, name, keys))
     if configs is None:
-        configs = found[kind, name, keys] = select_keys(everything, keys)
+        configs = described[kind, name, keys] = select_keys(everything, keys)
     head = DescribeConfigsResponse.DescribeConfigsResult(
         error_code=ErrorCode.NONE,
         error_message="",

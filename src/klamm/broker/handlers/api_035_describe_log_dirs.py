@@ -52,8 +52,10 @@ async def _describe(directory: str, request: DescribeLogDirsRequest, context: Re
     topics: dict[str, DescribeLogDirsResponse.DescribeLogDirsTopic] = {}
     closed: list[tuple[Partition, Path]] = []
     logs = context.services.logs
-    asked = ((topic, index) for topic, indexes in await _asked_for(request, context) for index in indexes)
-    async for topic, index in context.time_slice.over(asked):
+    partitions = (
+        (topic, index) for topic, indexes in await _partitions_by_topic(request, context) for index in indexes
+    )
+    async for topic, index in context.time_slice.over(partitions):
         if not topic.has_partition(index) or context.node_id not in topic.partitions[index]:
             continue
         footprint = logs.footprint(topic.topic_id, index)
@@ -85,17 +87,19 @@ async def _describe(directory: str, request: DescribeLogDirsRequest, context: Re
     )
 
 
-async def _asked_for(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[tuple[Topic, Iterable[int]]]:
+async def _partitions_by_topic(
+    request: DescribeLogDirsRequest, context: RequestContext
+) -> Iterable[tuple[Topic, Iterable[int]]]:
     """Return the requested topics and partitions without duplicates. Partitions need not exist."""
     catalog = context.services.topics
     if request.topics is None:
         return [(topic, range(len(topic.partitions))) for topic in catalog.all()]
-    found: dict[str, tuple[Topic, dict[int, None]]] = {}
-    async for asked in context.time_slice.over(request.topics):
-        topic = catalog.get(asked.topic)
+    by_topic: dict[str, tuple[Topic, dict[int, None]]] = {}
+    async for wanted in context.time_slice.over(request.topics):
+        topic = catalog.get(wanted.topic)
         if topic is not None:
-            found.setdefault(topic.name, (topic, {}))[1].update(dict.fromkeys(asked.partitions))
-    return found.values()
+            by_topic.setdefault(topic.name, (topic, {}))[1].update(dict.fromkeys(wanted.partitions))
+    return by_topic.values()
 
 
 def _directory(context: RequestContext) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from klamm.broker.topics.catalog import Topic
     from klamm.policy.details import CreatePartitionsDetails
 
-Asked: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
+TopicRequest: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
 API: Final = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3)
 _STRICT_SINCE: Final = 3
@@ -47,10 +47,10 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     """Return one entry per topic."""
     slices = context.time_slice
     names = await slices.listed(topic.name for topic in request.topics)
-    asked, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
+    occurrences, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     admitted = [
-        (topic, _refusal(topic, context, is_duplicate=asked[name] > 1))
+        (topic, _refusal(topic, context, is_duplicate=occurrences[name] > 1))
         async for name, topic in slices.over(once_each.items())
     ]
     excess = await _excess((topic for topic, refusal in admitted if refusal is None), context)
@@ -62,16 +62,16 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
-def _refusal(topic: Asked, context: RequestContext, *, is_duplicate: bool) -> ApiError | None:
+def _refusal(topic: TopicRequest, context: RequestContext, *, is_duplicate: bool) -> ApiError | None:
     if is_duplicate:
         return ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     return None if may_topic(context, AclOperation.ALTER, topic.name) else TOPIC_DENIED
 
 
-async def _excess(asked: Iterable[Asked], context: RequestContext) -> ApiError | None:
+async def _excess(topics_to_grow: Iterable[TopicRequest], context: RequestContext) -> ApiError | None:
     """Return the error of all topics when they add too many partitions in total, else None."""
     topics = context.services.topics
-    both = ((each.count, topics.get(each.name)) for each in asked)
+    both = ((each.count, topics.get(each.name)) for each in topics_to_grow)
     added = await context.time_slice.listed(
         0 if topic is None else max(count - len(topic.partitions), 0) for count, topic in both
     )
@@ -83,7 +83,7 @@ async def _excess(asked: Iterable[Asked], context: RequestContext) -> ApiError |
 
 
 async def _begin(
-    topic: Asked, context: RequestContext, quota: MutationQuota, *, validate_only: bool
+    topic: TopicRequest, context: RequestContext, quota: MutationQuota, *, validate_only: bool
 ) -> asyncio.Future[None] | ApiError:
     growing, error = await attempt(lambda: _grow(topic, context, quota, validate_only=validate_only), api=API.key)
     return error if growing is None else growing
@@ -99,32 +99,32 @@ async def _end(name: str, growing: asyncio.Future[None] | ApiError) -> Result:
 
 
 async def _grow(
-    asked: Asked, context: RequestContext, quota: MutationQuota, *, validate_only: bool
+    growth: TopicRequest, context: RequestContext, quota: MutationQuota, *, validate_only: bool
 ) -> asyncio.Future[None] | None:
     policies, topics = context.services.policies, context.services.topics
     async with policies.turn(CREATE_PARTITIONS):
         topic, added = await policies.decide(
             CREATE_PARTITIONS,
-            decide=lambda: _decide(asked, context),
-            details=lambda decided: _details(asked, decided[0], context, validate_only=validate_only),
+            decide=lambda: _decide(growth, context),
+            details=lambda decided: _details(growth, decided[0], context, validate_only=validate_only),
             revision=context.services.configs.revision,
         )
         quota.charge(len(added))
         return None if validate_only else topics.begin_grow(topic, added)
 
 
-def _decide(asked: Asked, context: RequestContext) -> tuple[Topic, Sequence[Sequence[int]]]:
+def _decide(growth: TopicRequest, context: RequestContext) -> tuple[Topic, Sequence[Sequence[int]]]:
     topics = context.services.topics
-    topic = topics.get(asked.name)
+    topic = topics.get(growth.name)
     if topic is None:
         raise _MissingTopicError
     assignments = None
-    if asked.assignments is not None:
-        assignments = [assignment.broker_ids for assignment in asked.assignments]
+    if growth.assignments is not None:
+        assignments = [assignment.broker_ids for assignment in growth.assignments]
     added = place_added_partitions(
-        topic=asked.name,
+        topic=growth.name,
         current=topic.partitions,
-        count=asked.count,
+        count=growth.count,
         assignments=assignments,
         node_ids=context.services.cluster.node_ids,
         cordoned=context.services.configs.cordoned_nodes(),
@@ -132,13 +132,15 @@ def _decide(asked: Asked, context: RequestContext) -> tuple[Topic, Sequence[Sequ
     return topic, added
 
 
-def _details(asked: Asked, topic: Topic, context: RequestContext, *, validate_only: bool) -> CreatePartitionsDetails:
+def _details(
+    growth: TopicRequest, topic: Topic, context: RequestContext, *, validate_only: bool
+) -> CreatePartitionsDetails:
     return partitions_details(
         topic.name,
         topic.topic_id,
         topic.partitions,
-        count=asked.count,
-        assignments=None if asked.assignments is None else [entry.broker_ids for entry in asked.assignments],
+        count=growth.count,
+        assignments=None if growth.assignments is None else [entry.broker_ids for entry in growth.assignments],
         configs=context.services.configs.set_on_topic(topic.name),
         defaults=context.services.configs.topic_defaults(),
         requester=context.author,

@@ -64,14 +64,17 @@ async def handle(
 
 
 async def _reassign(
-    asked: AlterPartitionReassignmentsRequest.ReassignableTopic, context: RequestContext, *, factor_may_change: bool
+    reassignable: AlterPartitionReassignmentsRequest.ReassignableTopic,
+    context: RequestContext,
+    *,
+    factor_may_change: bool,
 ) -> TopicResponse:
     outcomes: list[tuple[int, ApiError]] = []
     wanted: dict[int, tuple[int, ...]] = {}
-    asked_of = context.services.topics.get(asked.name)
-    async for partition in context.time_slice.over(asked.partitions):
+    asked_of = context.services.topics.get(reassignable.name)
+    async for partition in context.time_slice.over(reassignable.partitions):
         try:
-            current = _current(asked.name, partition.partition_index, context)
+            current = _current(reassignable.name, partition.partition_index, context)
             wanted[partition.partition_index] = _checked(
                 partition.replicas, current, context, factor_may_change=factor_may_change
             )
@@ -80,15 +83,15 @@ async def _reassign(
             outcomes.append((partition.partition_index, refusal))
         else:
             outcomes.append((partition.partition_index, NONE))
-    topic = context.services.topics.get(asked.name)
+    topic = context.services.topics.get(reassignable.name)
     if wanted and topic is not None and asked_of is not None and topic.topic_id == asked_of.topic_id:
         _, failure = await attempt(lambda: context.services.topics.begin_reassign(topic, wanted), api=API.key)
         outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
     elif wanted:  # another request deleted it meanwhile
-        failure = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {asked.name}.")
+        failure = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {reassignable.name}.")
         outcomes = [(index, failure if outcome == NONE else outcome) for index, outcome in outcomes]
     return TopicResponse(
-        name=asked.name,
+        name=reassignable.name,
         partitions=await context.time_slice.listed(
             PartitionResponse(partition_index=index, error_code=outcome.error_code, error_message=outcome.error_message)
             for index, outcome in outcomes

@@ -40,8 +40,8 @@ async def handle(request: DescribeClientQuotasRequest, context: RequestContext) 
             QuotaComponent(entity_type=part.entity_type, match_type=part.match_type, match=part.match)
             for part in request.components
         ]
-        found = services.quotas.describe(components, strict=request.strict)
-        return [_entry(entity, values) async for entity, values in context.time_slice.over(found)]
+        quotas = services.quotas.describe(components, strict=request.strict)
+        return [_entry(entity, values) async for entity, values in context.time_slice.over(quotas)]
 
     entries, error = await attempt(describe, api=API.key)
     message = "" if entries is not None else error.error_message  # as in Kafka, which sends null in other responses

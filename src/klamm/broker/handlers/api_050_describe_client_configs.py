@@ -103,8 +103,8 @@ async def _describe_credentials(
             error_code=CLUSTER_DENIED.error_code, error_message=CLUSTER_DENIED.error_message
         )
     slices = context.time_slice
-    asked = Counter(await slices.listed(user.name for user in request.users or ()))
-    names = asked or Counter(context.services.credentials.users)
+    occurrences = Counter(await slices.listed(user.name for user in request.users or ()))
+    names = occurrences or Counter(context.services.credentials.users)
     return DescribeUserScramCredentialsResponse(
         error_message="",
         results=await slices.listed(
@@ -120,8 +120,8 @@ def _credentials_of(name: str, context: RequestContext, *, is_duplicate: bool) -
             error_code=ErrorCode.DUPLICATE_RESOURCE,
             error_message=f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}",
         )
-    found = context.services.credentials.describe(name)
-    if not found:
+    infos = context.services.credentials.describe(name)
+    if not infos:
         return CredentialsResult(
             user=name,
             error_code=ErrorCode.RESOURCE_NOT_FOUND,
@@ -132,7 +132,7 @@ def _credentials_of(name: str, context: RequestContext, *, is_duplicate: bool) -
         error_message="",
         credential_infos=[
             DescribeUserScramCredentialsResponse.CredentialInfo(mechanism=mechanism, iterations=iterations)
-            for mechanism, iterations in found
+            for mechanism, iterations in infos
         ],
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.requests.checks import NOT_ASKED, cluster_operations
+from klamm.broker.requests.checks import OPERATIONS_OMITTED, cluster_operations
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -26,19 +26,19 @@ _CONTROLLERS: Final = 2
 async def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
     """Return the brokers."""
     if request.endpoint_type != _BROKERS:
-        known = request.endpoint_type == _CONTROLLERS
+        is_controllers = request.endpoint_type == _CONTROLLERS
         return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if is_controllers else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="The request was sent to an endpoint of the wrong type."
-            if known
+            if is_controllers
             else f"Unsupported endpoint type {request.endpoint_type}",
             endpoint_type=_BROKERS,
         )
     cluster = context.services.cluster
-    asked = request.include_cluster_authorized_operations
+    has_operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         error_message=None,
-        cluster_authorized_operations=cluster_operations(context) if asked else NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(context) if has_operations else OPERATIONS_OMITTED,
         endpoint_type=_BROKERS,
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,

@@ -44,32 +44,32 @@ async def _describe(transactional_id: str, context: RequestContext) -> DescribeT
         require_coordinator(transactional_id, context.node_id, context.services.cluster)
         return context.services.transactions.describe(transactional_id)
 
-    known, error = await attempt(find, api=API.key)
-    if known is None:
+    transaction, error = await attempt(find, api=API.key)
+    if transaction is None:
         return TransactionState(transactional_id=transactional_id, error_code=error.error_code)
     return TransactionState(
         transactional_id=transactional_id,
-        transaction_state=known.state.value,
-        transaction_timeout_ms=known.timeout_ms,
-        transaction_start_time_ms=known.started_ms,
-        producer_id=known.producer_id,
-        producer_epoch=known.producer_epoch,
+        transaction_state=transaction.state.value,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.started_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
         topics=[
             DescribeTransactionsResponse.TopicData(topic=topic, partitions=sorted(partitions))
-            for topic, partitions in sorted(_partitions(known, context).items())
+            for topic, partitions in sorted(_partitions(transaction, context).items())
         ],
     )
 
 
-def _partitions(known: Transaction, context: RequestContext) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for item in known.partitions:
+def _partitions(transaction: Transaction, context: RequestContext) -> dict[str, set[int]]:
+    partitions: dict[str, set[int]] = {}
+    for item in transaction.partitions:
         topic = context.services.topics.by_id(item.topic_id)
         if topic is not None and may_topic(context, AclOperation.DESCRIBE, topic.name):
-            found.setdefault(topic.name, set()).add(item.partition)
-    if known.groups and may_topic(context, AclOperation.DESCRIBE, CONSUMER_OFFSETS):
-        found[CONSUMER_OFFSETS] = {partition_for(group) for group in known.groups}
-    return found
+            partitions.setdefault(topic.name, set()).add(item.partition)
+    if transaction.groups and may_topic(context, AclOperation.DESCRIBE, CONSUMER_OFFSETS):
+        partitions[CONSUMER_OFFSETS] = {partition_for(group) for group in transaction.groups}
+    return partitions
 
 
 ROUTE: Final = Route(api=API, request=DescribeTransactionsRequest, handle=handle)

@@ -30,7 +30,7 @@ async def handle(request: ListTransactionsRequest, context: RequestContext) -> L
     pattern, now_ms = request.transactional_id_pattern, context.services.now_ms()
     try:
         matches = full_matcher(pattern) if pattern else _any
-        found = [
+        transactions = [
             item
             for item in context.services.transactions.all()
             if _passes(item, request, now_ms) and matches(item.transactional_id) and _is_ours(item, context)
@@ -47,7 +47,7 @@ async def handle(request: ListTransactionsRequest, context: RequestContext) -> L
                 producer_id=item.producer_id,
                 transaction_state=item.state.value,
             )
-            for item in found
+            for item in transactions
         ],
     )
 

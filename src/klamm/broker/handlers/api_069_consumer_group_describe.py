@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.consumer.model import NO_PARTITIONS, Assignment, ConsumerMember
 from klamm.broker.groups.errors import InvalidGroupIdError
-from klamm.broker.requests.checks import NOT_ASKED, authorized_operations, may_topic, require_coordinator, require_group
+from klamm.broker.requests.checks import (
+    OPERATIONS_OMITTED,
+    authorized_operations,
+    may_topic,
+    require_coordinator,
+    require_group,
+)
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError, TopicAuthorizationError, UnsupportedVersionError
 from klamm.protocol.messages.consumer_group_describe import (
@@ -33,14 +39,14 @@ async def handle(request: ConsumerGroupDescribeRequest, context: RequestContext)
     """Return one entry per group. An error does not affect other groups."""
     return ConsumerGroupDescribeResponse(
         groups=[
-            await _answer(group_id, context, asked=request.include_authorized_operations)
+            await _answer(group_id, context, has_operations=request.include_authorized_operations)
             async for group_id in context.time_slice.over(request.group_ids)
         ]
     )
 
 
 async def _answer(
-    group_id: str, context: RequestContext, *, asked: bool
+    group_id: str, context: RequestContext, *, has_operations: bool
 ) -> ConsumerGroupDescribeResponse.DescribedGroup:
     consumers = context.services.groups.consumers
     try:
@@ -69,10 +75,10 @@ async def _answer(
         return ConsumerGroupDescribeResponse.DescribedGroup(
             group_id=group_id, error_code=error.error_code, error_message=error.error_message
         )
-    if asked:
+    if has_operations:
         described.authorized_operations = authorized_operations(context, AclResourceType.GROUP, group_id)
     else:
-        described.authorized_operations = NOT_ASKED
+        described.authorized_operations = OPERATIONS_OMITTED
     return described
 
 
@@ -113,13 +119,13 @@ def _member(
 
 def _assignment(assignment: Assignment, context: RequestContext) -> ConsumerGroupDescribeResponse.Assignment:
     """Return the wire form of an assignment. Topics that have been deleted are left out."""
-    found = ((context.services.topics.by_id(topic_id), indexes) for topic_id, indexes in assignment.items())
+    partitions = ((context.services.topics.by_id(topic_id), indexes) for topic_id, indexes in assignment.items())
     return ConsumerGroupDescribeResponse.Assignment(
         topic_partitions=[
             ConsumerGroupDescribeResponse.TopicPartitions(
                 topic_id=topic.topic_id, topic_name=topic.name, partitions=sorted(indexes)
             )
-            for topic, indexes in found
+            for topic, indexes in partitions
             if topic is not None
         ]
     )

@@ -31,16 +31,16 @@ async def handle(request: ListConfigResourcesRequest, context: RequestContext) -
     """Return all resources of the requested types."""
     if not may_cluster(context, AclOperation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    asked = request.resource_types or _ALL
+    wanted = request.resource_types or _ALL
     if context.api_version == 0:
-        asked = (ResourceType.CLIENT_METRICS,)
-    if not set(asked) <= set(_ALL):
+        wanted = (ResourceType.CLIENT_METRICS,)
+    if not set(wanted) <= set(_ALL):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
             for kind in _ALL
-            if kind in asked
+            if kind in wanted
             for name in context.services.configs.resource_names(kind)
         ]
     )

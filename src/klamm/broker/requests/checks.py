@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
 _CLUSTER_KINDS: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS})
-NOT_ASKED: Final = -(1 << 31)
+OPERATIONS_OMITTED: Final = -(1 << 31)
 """Value of ``authorized_operations`` in a response when the request did not ask for them."""
 CLUSTER_DENIED: Final = ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 TOPIC_DENIED: Final = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")

@@ -102,7 +102,7 @@ class FetchLookup:
         self._named, self._topic_id = "", ZERO_UUID
         self._size = 0
         self._has_failed = False
-        self.found: Final = [FoundPartition(wanted) for wanted in partitions]
+        self.partitions: Final = [FoundPartition(wanted) for wanted in partitions]
 
     async def find(self) -> None:
         """Find the records of all partitions. If they are too few, wait up to ``max_wait_ms`` for more."""
@@ -120,11 +120,11 @@ class FetchLookup:
     def _is_too_little(self) -> bool:
         if self._size >= self._request.min_bytes or self._has_failed:
             return False
-        return any(each.log is not None for each in self.found)
+        return any(each.log is not None for each in self.partitions)
 
     async def _wait(self, timeout_s: float) -> Set[PartitionLog]:
         """Wait for more records; return the logs with appends since they were looked at."""
-        logs = [(each.log, each.seen) for each in self.found if each.log is not None]
+        logs = [(each.log, each.seen) for each in self.partitions if each.log is not None]
         # Appends between the look and the registration of the waiter do not wake it.
         changed = {log for log, seen in logs if log.high_watermark != seen}
         if changed:
@@ -152,7 +152,7 @@ class FetchLookup:
         self._topic = None
         time_slice = self._context.time_slice
         left = min(self._request.max_bytes, self._context.services.configs.int_value("fetch.max.bytes"))
-        for each in self.found:
+        for each in self.partitions:
             if changed is not None and each.log is not None and each.log not in changed and not each.answer.records:
                 continue
             if time.perf_counter() >= time_slice.ends_at:

@@ -57,9 +57,9 @@ def ensure_internal_topic(name: str, services: Services) -> Topic | None:
     Returns:
         The topic; None for a name that klamm does not create, or if the metadata store is closed.
     """
-    found = services.topics.get(name)
-    if found is not None or name not in _SHAPES:
-        return found
+    existing = services.topics.get(name)
+    if existing is not None or name not in _SHAPES:
+        return existing
     configs, shape, node_ids = services.configs, _SHAPES[name], services.cluster.node_ids
     replicas = min(len(node_ids), configs.int_value(shape.replicas))
     count = configs.int_value(shape.partitions)

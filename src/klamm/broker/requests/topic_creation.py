@@ -132,10 +132,10 @@ async def check_size(specs: Iterable[TopicSpec], context: RequestContext) -> Non
         PolicyViolationError: Its topics have 10,000 or more partitions in total.
     """
     default = _default_num_partitions(context)
-    asked = await context.time_slice.listed(
+    counts = await context.time_slice.listed(
         len(s.assignments) or (default if s.num_partitions == UNSET else s.num_partitions) for s in specs
     )
-    check_request_size(sum(count for count in asked if count > 0))
+    check_request_size(sum(count for count in counts if count > 0))
 
 
 def _default_num_partitions(context: RequestContext) -> int:

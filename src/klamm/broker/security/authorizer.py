@@ -185,9 +185,9 @@ class AclAuthorizer:
             except KafkaApiError as error:
                 outcomes.append(error)
                 continue
-            found = self.find(wanted)
-            outcomes.append(found)
-            removed.update(found)
+            matching = self.find(wanted)
+            outcomes.append(matching)
+            removed.update(matching)
         gone = sorted(
             (acl for acl in removed if acl in self._rules), key=_FIELDS
         )  # other requests may have removed some

@@ -146,16 +146,16 @@ class ScramCredentials:
     ) -> dict[str, ApiError]:
         outcomes: dict[str, ApiError] = {}
         async for deletion in time_slice.over(deletions):
-            known = outcomes.get(deletion.user)
-            if known is None:
+            outcome = outcomes.get(deletion.user)
+            if outcome is None:
                 outcomes[deletion.user] = self._check_deletion(deletion)
-            elif known == NONE:
+            elif outcome == NONE:
                 outcomes[deletion.user] = _TWICE
         async for upsertion in time_slice.over(upsertions):
-            known = outcomes.get(upsertion.user)
-            if known is None:
+            outcome = outcomes.get(upsertion.user)
+            if outcome is None:
                 outcomes[upsertion.user] = _check_upsertion(upsertion)
-            elif known == NONE:
+            elif outcome == NONE:
                 outcomes[upsertion.user] = _TWICE
         return outcomes
 

@@ -115,12 +115,12 @@ class TlsRenewal:
 
     def _concerned(self, names: Iterable[str]) -> list[str]:
         """Return the listeners that the named configs affect; a name without a listener prefix affects all."""
-        found: set[str] = set()
+        listeners: set[str] = set()
         for name in names:
             if base_name(name).startswith("ssl."):
                 own = [each for each in self._listeners if name.startswith(f"listener.name.{each.lower()}.")]
-                found.update(own if name.startswith("listener.name.") else self._listeners)
-        return sorted(found)
+                listeners.update(own if name.startswith("listener.name.") else self._listeners)
+        return sorted(listeners)
 
     def _check_names(self, listener: Listener, configs: Mapping[str, str], old: bytes, new: bytes) -> None:
         def is_allowed(what: str) -> bool:

@@ -197,8 +197,8 @@ class TransactionCoordinator:
         self._decisions.all_written()
 
     def _is_ending(self, transactional_id: str) -> bool:
-        known = self._transactions.get(transactional_id)
-        return known is not None and known.state.is_ending
+        transaction = self._transactions.get(transactional_id)
+        return transaction is not None and transaction.state.is_ending
 
     def _load(self) -> None:
         try:
@@ -228,28 +228,28 @@ class TransactionCoordinator:
         rules.check_id(transactional_id)
         rules.check_timeout(timeout_ms, self._settings.max_timeout_ms)
         new_producer_id = None
-        known = self._transactions.get(transactional_id)
-        if known is not None:
-            await self._open_logs(known)
-            known = self._transactions.get(transactional_id)
-        while rules.needs_new_producer_id(known, expected) and new_producer_id is None:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is not None:
+            await self._open_logs(transaction)
+            transaction = self._transactions.get(transactional_id)
+        while rules.needs_new_producer_id(transaction, expected) and new_producer_id is None:
             new_producer_id = await self._producer_ids.allocate()
-            known = self._transactions.get(transactional_id)
+            transaction = self._transactions.get(transactional_id)
         now_ms = self._now_ms()
-        if known is None and new_producer_id is not None:
-            known = Transaction(
+        if transaction is None and new_producer_id is not None:
+            transaction = Transaction(
                 transactional_id=transactional_id, producer_id=new_producer_id, timeout_ms=timeout_ms, updated_ms=now_ms
             )
-        if known is None:
+        if transaction is None:
             raise ConcurrentTransactionsError("The transactional id has expired")
-        rules.check_expected(known, expected)
-        if known.state is TransactionState.ONGOING:
-            await self._decide(rules.fence(known, now_ms=now_ms))
+        rules.check_expected(transaction, expected)
+        if transaction.state is TransactionState.ONGOING:
+            await self._decide(rules.fence(transaction, now_ms=now_ms))
             raise ConcurrentTransactionsError("The transaction of the previous producer is being aborted")
-        if new_producer_id is not None and rules.needs_new_producer_id(known, expected):
-            begun = rules.rotate(known, new_producer_id, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
+        if new_producer_id is not None and rules.needs_new_producer_id(transaction, expected):
+            begun = rules.rotate(transaction, new_producer_id, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
         else:
-            begun = rules.initialize(known, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
+            begun = rules.initialize(transaction, expected=expected, timeout_ms=timeout_ms, now_ms=now_ms)
         await until_durable(self._put(begun))
         return begun.identity
 
@@ -266,9 +266,9 @@ class TransactionCoordinator:
         Raises:
             KafkaApiError: Errors of ``rules.add``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
-        known = self._known(transactional_id)
-        changed = rules.add(known, producer, partitions=partitions, groups=groups, now_ms=self._now_ms())
-        if changed is not known:
+        transaction = self._existing(transactional_id)
+        changed = rules.add(transaction, producer, partitions=partitions, groups=groups, now_ms=self._now_ms())
+        if changed is not transaction:
             await until_durable(self._put(changed))
 
     def verify(self, transactional_id: str, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
@@ -277,7 +277,7 @@ class TransactionCoordinator:
         Raises:
             KafkaApiError: Errors of ``rules.verify``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
-        rules.verify(self._known(transactional_id), producer, wanted)
+        rules.verify(self._existing(transactional_id), producer, wanted)
 
     @property
     def verifies_partitions(self) -> bool:
@@ -295,14 +295,14 @@ class TransactionCoordinator:
         Raises:
             KafkaApiError: Errors of ``rules.end``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
-        await self._open_logs(self._known(transactional_id))
-        known = self._known(transactional_id)
+        await self._open_logs(self._existing(transactional_id))
+        transaction = self._existing(transactional_id)
         next_producer_id = -1
-        if rules.needs_next_producer_id(known, bumps_epoch=bumps_epoch):
+        if rules.needs_next_producer_id(transaction, bumps_epoch=bumps_epoch):
             next_producer_id = await self._producer_ids.allocate()
-            known = self._known(transactional_id)
+            transaction = self._existing(transactional_id)
         decision = rules.end(
-            known,
+            transaction,
             producer,
             is_commit=is_commit,
             bumps_epoch=bumps_epoch,
@@ -310,7 +310,7 @@ class TransactionCoordinator:
             now_ms=self._now_ms(),
         )
         if decision.is_repeated:
-            return known.identity
+            return transaction.identity
         await self._decide(decision.transaction)
         return rules.complete(decision.transaction, now_ms=self._now_ms()).identity
 
@@ -325,10 +325,10 @@ class TransactionCoordinator:
         """
         self._check_running()
         rules.check_id(transactional_id)
-        known = self._transactions.get(transactional_id)
-        if known is None:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
             raise TransactionalIdNotFoundError
-        return known
+        return transaction
 
     def all(self) -> Sequence[Transaction]:
         """Return all transactional ids."""
@@ -340,18 +340,20 @@ class TransactionCoordinator:
     def abort_timed_out(self) -> None:
         """Abort ongoing transactions that exceed their transaction timeout."""
         now_ms = self._now_ms()
-        for known in tuple(self._transactions.values()):
-            if rules.is_timed_out(known, now_ms, counted_from_ms=self._started_ms):
-                logger.info("Transactional id %s: the transaction timed out and is aborted", known.transactional_id)
-                self._submit_decision(rules.fence(known, now_ms=now_ms))
+        for transaction in tuple(self._transactions.values()):
+            if rules.is_timed_out(transaction, now_ms, counted_from_ms=self._started_ms):
+                logger.info(
+                    "Transactional id %s: the transaction timed out and is aborted", transaction.transactional_id
+                )
+                self._submit_decision(rules.fence(transaction, now_ms=now_ms))
 
     def forget_expired(self) -> None:
         """Remove transactional ids that are unused for ``transactional.id.expiration.ms``."""
         now_ms = self._now_ms()
         expired = [
             name
-            for name, known in self._transactions.items()
-            if rules.is_expired(known, now_ms, self._settings.expiration_ms)
+            for name, transaction in self._transactions.items()
+            if rules.is_expired(transaction, now_ms, self._settings.expiration_ms)
         ]
         for name in expired:
             del self._transactions[name]
@@ -366,13 +368,13 @@ class TransactionCoordinator:
         if not self._is_running:
             raise CoordinatorNotAvailableError
 
-    def _known(self, transactional_id: str) -> Transaction:
+    def _existing(self, transactional_id: str) -> Transaction:
         self._check_running()
         rules.check_id(transactional_id)
-        known = self._transactions.get(transactional_id)
-        if known is None:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
             raise InvalidProducerIdMappingError("The transactional id is unknown")
-        return known
+        return transaction
 
     def _put(self, transaction: Transaction, *others: Change) -> asyncio.Future[None]:
         self._transactions[transaction.transactional_id] = transaction
@@ -381,14 +383,14 @@ class TransactionCoordinator:
         future.add_done_callback(log_failure)
         return future
 
-    async def _open_logs(self, known: Transaction) -> None:
+    async def _open_logs(self, transaction: Transaction) -> None:
         """Open the logs of a transaction with many partitions, with pauses for other requests.
 
         The decision reads all of these logs in one turn of the event loop. Opening a closed log there would block it.
         """
-        if known.state is not TransactionState.ONGOING or len(known.partitions) <= _MARKERS_AT_ONCE:
+        if transaction.state is not TransactionState.ONGOING or len(transaction.partitions) <= _MARKERS_AT_ONCE:
             return
-        async for wanted in TimeSlice().over(known.partitions):
+        async for wanted in TimeSlice().over(transaction.partitions):
             with suppress(OSError):  # the decision handles the same error
                 self._logs.get(wanted.topic_id, wanted.partition)
 
@@ -414,8 +416,8 @@ class TransactionCoordinator:
             self._complete(transactional_id, is_replay=False)
 
     def _complete_decided(self) -> None:
-        for name, known in tuple(self._transactions.items()):
-            if known.state.is_ending:
+        for name, transaction in tuple(self._transactions.items()):
+            if transaction.state.is_ending:
                 self._complete(name, is_replay=True, is_sliced=False)
 
     def _complete(self, transactional_id: str, *, is_replay: bool, is_sliced: bool = True) -> None:
@@ -426,33 +428,33 @@ class TransactionCoordinator:
             is_replay: Whether some of the markers may already be in the logs.
             is_sliced: Whether to serve other requests in between if there are many partitions.
         """
-        known = self._transactions.get(transactional_id)
-        if known is None or not known.state.is_ending:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None or not transaction.state.is_ending:
             return
-        steps = write_markers(self._logs, known, self._now_ms(), is_replay=is_replay)
-        if is_sliced and len(known.partitions) > _MARKERS_AT_ONCE:
+        steps = write_markers(self._logs, transaction, self._now_ms(), is_replay=is_replay)
+        if is_sliced and len(transaction.partitions) > _MARKERS_AT_ONCE:
             self._completions[transactional_id] = asyncio.get_running_loop().create_task(
-                self._complete_in_slices(known, steps), name=f"markers of {transactional_id}"
+                self._complete_in_slices(transaction, steps), name=f"markers of {transactional_id}"
             )
             return
         failed = [error for error in steps if error is not None]
-        self._on_markers(known, failed[0] if failed else None)
+        self._on_markers(transaction, failed[0] if failed else None)
 
-    async def _complete_in_slices(self, known: Transaction, steps: Iterator[StorageError | None]) -> None:
+    async def _complete_in_slices(self, transaction: Transaction, steps: Iterator[StorageError | None]) -> None:
         """Write markers in steps. Meanwhile requests for this transactional id fail with CONCURRENT_TRANSACTIONS."""
         failed = None
         try:
             async for error in TimeSlice().over(steps):
                 failed = failed or error
-            if self._transactions.get(known.transactional_id) is known:
-                self._on_markers(known, failed)
+            if self._transactions.get(transaction.transactional_id) is transaction:
+                self._on_markers(transaction, failed)
         finally:
-            if self._completions.get(known.transactional_id) is asyncio.current_task():
-                del self._completions[known.transactional_id]
+            if self._completions.get(transaction.transactional_id) is asyncio.current_task():
+                del self._completions[transaction.transactional_id]
 
-    def _on_markers(self, known: Transaction, error: StorageError | None) -> None:
+    def _on_markers(self, transaction: Transaction, error: StorageError | None) -> None:
         """Complete a transaction after its markers were written, or schedule a retry if the disk rejected one."""
-        transactional_id = known.transactional_id
+        transactional_id = transaction.transactional_id
         if error is not None:
             self._reports.report(f"The transaction of {transactional_id}", "lacks markers", error)
             loop = asyncio.get_running_loop()
@@ -465,7 +467,7 @@ class TransactionCoordinator:
             self._settle()
         # No request waits for this commit: after a crash, the next start finds the markers and completes the
         # transaction.
-        self._put(rules.complete(known, now_ms=self._now_ms()))
+        self._put(rules.complete(transaction, now_ms=self._now_ms()))
 
     def _settle(self) -> None:
         """Make markers durable and drop their decisions, unless this is already running."""

@@ -88,7 +88,7 @@ class Decisions:
     def __init__(self, store: MetadataStore, logs: LogManager) -> None:
         self._store = store
         self._logs = logs
-        self._known: dict[int, TransactionDecision] = {}
+        self._decisions: dict[int, TransactionDecision] = {}
         self._ends: dict[int, dict[TransactionPartition, int]] = {}
         """For decisions with written markers: the end offset of each partition's log after its marker."""
         self._pending: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Decisions:
 
     def __len__(self) -> int:
         """Return the number of remembered decisions."""
-        return len(self._known)
+        return len(self._decisions)
 
     def load(self, is_ending: Callable[[str], bool]) -> None:
         """Load the decisions from the store.
@@ -109,10 +109,10 @@ class Decisions:
             ValueError: A stored decision cannot be read.
         """
         written, self._ends, self._pending = self._ends, {}, {}
-        self._known = {row.number: decision_from_payload(row) for row in self._store.load_decisions()}
-        self._number = max(self._number, *self._known, 0)
-        latest = {decision.transactional_id: number for number, decision in self._known.items()}
-        for number, decision in self._known.items():
+        self._decisions = {row.number: decision_from_payload(row) for row in self._store.load_decisions()}
+        self._number = max(self._number, *self._decisions, 0)
+        latest = {decision.transactional_id: number for number, decision in self._decisions.items()}
+        for number, decision in self._decisions.items():
             name = decision.transactional_id
             if latest[name] == number and is_ending(name):
                 self._pending[name] = number
@@ -124,12 +124,12 @@ class Decisions:
 
         Call this only after a clean shutdown, which left all logs on disk.
         """
-        self._forget(tuple(self._known.keys() - self._pending.values()))
+        self._forget(tuple(self._decisions.keys() - self._pending.values()))
 
     def all_written(self) -> None:
         """Record that the logs contain the markers of all loaded decisions, except those in ``_pending``."""
-        for number in self._known.keys() - self._pending.values() - self._ends.keys():
-            self._ends[number] = self._present_ends(self._known[number])
+        for number in self._decisions.keys() - self._pending.values() - self._ends.keys():
+            self._ends[number] = self._present_ends(self._decisions[number])
 
     def note(self, prepared: Transaction) -> Sequence[Change]:
         """Remember a decision, and return the changes to submit with it; none if the transaction has no records.
@@ -155,7 +155,7 @@ class Decisions:
             is_commit=prepared.state is TransactionState.PREPARE_COMMIT,
             first_offsets=firsts,
         )
-        self._known[decision.number] = decision
+        self._decisions[decision.number] = decision
         self._pending[decision.transactional_id] = decision.number
         return (PutDecision(number=decision.number, payload=_to_payload(decision)),)
 
@@ -163,7 +163,7 @@ class Decisions:
         """Record that all markers of a transactional id's last transaction are in the logs."""
         number = self._pending.pop(transactional_id, None)
         if number is not None:
-            self._ends[number] = self._present_ends(self._known[number])
+            self._ends[number] = self._present_ends(self._decisions[number])
 
     def find(self, log: PartitionLog, producer_id: int, epoch: int) -> TransactionDecision | None:
         """Return the decision about a producer's open transaction in a log; None if no decision is remembered.
@@ -172,13 +172,13 @@ class Decisions:
         """
         partition = TransactionPartition(log.topic_id, log.partition)
         first = log.producers.open_offset_of(producer_id)
-        found = None
-        for decision in self._known.values():
+        newest = None
+        for decision in self._decisions.values():
             if decision.producer_id == producer_id and decision.ends(partition, first, epoch):
                 if decision.first_offsets[partition] == first:
                     return decision
-                found = decision
-        return found
+                newest = decision
+        return newest
 
     async def settle(self) -> None:
         """Make the written markers durable, and drop their decisions.
@@ -198,7 +198,7 @@ class Decisions:
         self._forget(settled)
 
     def _forget(self, numbers: Sequence[int]) -> None:
-        dropped = [number for number in numbers if self._known.pop(number, None) is not None]
+        dropped = [number for number in numbers if self._decisions.pop(number, None) is not None]
         for number in dropped:
             self._ends.pop(number, None)
         if dropped:

@@ -122,11 +122,11 @@ def end_hanging(logs: LogManager, transactions: Mapping[str, Transaction], now_m
         by_producer.setdefault(transaction.previous_producer_id, transaction)
     for log in logs.loaded():
         for producer_id, epoch in log.producers.open_producers():
-            known = by_producer.get(producer_id)
-            if known is not None and (known.state.is_ending or _is_open_in(known, log)):
+            owner = by_producer.get(producer_id)
+            if owner is not None and (owner.state.is_ending or _is_open_in(owner, log)):
                 continue
             try:
-                _end_hanging(log, known, producer_id, epoch, now_ms)
+                _end_hanging(log, owner, producer_id, epoch, now_ms)
             except StorageError as error:
                 logger.warning(
                     "Partition %s: read_committed readers wait until the next start, the marker failed: %s",
@@ -140,13 +140,17 @@ def _is_open_in(transaction: Transaction, log: PartitionLog) -> bool:
     return is_ongoing and (log.topic_id, log.partition) in transaction.partitions
 
 
-def _end_hanging(log: PartitionLog, known: Transaction | None, producer_id: int, epoch: int, now_ms: int) -> None:
+def _end_hanging(log: PartitionLog, transaction: Transaction | None, producer_id: int, epoch: int, now_ms: int) -> None:
     control_type = ControlType.ABORT
-    if known is not None and known.state is TransactionState.COMPLETE_COMMIT and _is_last(known, producer_id, epoch):
+    if (
+        transaction is not None
+        and transaction.state is TransactionState.COMPLETE_COMMIT
+        and _is_last(transaction, producer_id, epoch)
+    ):
         control_type = ControlType.COMMIT
     marker_epoch = epoch
-    if known is not None and known.producer_id == producer_id:
-        marker_epoch = max(epoch, known.producer_epoch)
+    if transaction is not None and transaction.producer_id == producer_id:
+        marker_epoch = max(epoch, transaction.producer_epoch)
     logger.warning(
         "Producer %d: its open transaction in partition %s has no decision and is ended: %s",
         producer_id,
@@ -156,8 +160,8 @@ def _end_hanging(log: PartitionLog, known: Transaction | None, producer_id: int,
     _write(log, control_type, producer_id, marker_epoch, now_ms)
 
 
-def _is_last(known: Transaction, producer_id: int, epoch: int) -> bool:
+def _is_last(transaction: Transaction, producer_id: int, epoch: int) -> bool:
     """Return whether the epoch is the one of the last ended transaction."""
-    if producer_id != known.producer_id:
-        return known.producer_epoch == 0
-    return epoch == known.producer_epoch - (1 if known.bumps_epoch else 0)
+    if producer_id != transaction.producer_id:
+        return transaction.producer_epoch == 0
+    return epoch == transaction.producer_epoch - (1 if transaction.bumps_epoch else 0)

@@ -81,26 +81,28 @@ def check_timeout(timeout_ms: int, max_timeout_ms: int) -> None:
 # -- InitProducerId
 
 
-def needs_new_producer_id(known: Transaction | None, expected: ProducerIdentity | None) -> bool:
+def needs_new_producer_id(transaction: Transaction | None, expected: ProducerIdentity | None) -> bool:
     """Return whether InitProducerId needs a new producer id: a new transactional id, or no epoch is left."""
-    if known is None:
+    if transaction is None:
         return True
-    is_at_rest = not known.state.is_ending and known.state is not TransactionState.ONGOING
+    is_at_rest = not transaction.state.is_ending and transaction.state is not TransactionState.ONGOING
     return (
         is_at_rest
-        and known.is_epoch_exhausted
-        and (expected is None or expected.producer_epoch == known.producer_epoch)
+        and transaction.is_epoch_exhausted
+        and (expected is None or expected.producer_epoch == transaction.producer_epoch)
     )
 
 
-def initialize(known: Transaction, *, expected: ProducerIdentity | None, timeout_ms: int, now_ms: int) -> Transaction:
+def initialize(
+    transaction: Transaction, *, expected: ProducerIdentity | None, timeout_ms: int, now_ms: int
+) -> Transaction:
     """Return the state after InitProducerId. The epoch is raised, so the previous producer is fenced.
 
     A producer that sends its current id and epoch resumes after an error (KIP-360). If it repeats a request whose
     response it lost, it gets the same epoch again.
 
     Args:
-        known: Current state. Not ONGOING: an ongoing transaction has to be aborted first (``fence``).
+        transaction: Current state. Not ONGOING: an ongoing transaction has to be aborted first (``fence``).
         expected: Current producer id and epoch as the producer knows them; None for a new producer.
         timeout_ms: Transaction timeout of the producer.
         now_ms: Milliseconds since the epoch.
@@ -109,15 +111,15 @@ def initialize(known: Transaction, *, expected: ProducerIdentity | None, timeout
         ProducerFencedError: A newer producer uses the transactional id.
         ConcurrentTransactionsError: The last transaction is still being ended.
     """
-    check_expected(known, expected)
-    if known.state.is_ending:
+    check_expected(transaction, expected)
+    if transaction.state.is_ending:
         raise ConcurrentTransactionsError("The last transaction is still being ended")
-    epoch, last_epoch = _next_epoch(known, expected)
+    epoch, last_epoch = _next_epoch(transaction, expected)
     return replace(
-        known,
+        transaction,
         producer_epoch=epoch,
         last_producer_epoch=last_epoch,
-        previous_producer_id=known.producer_id,
+        previous_producer_id=transaction.producer_id,
         timeout_ms=timeout_ms,
         state=TransactionState.EMPTY,
         partitions=frozenset(),
@@ -129,48 +131,52 @@ def initialize(known: Transaction, *, expected: ProducerIdentity | None, timeout
 
 
 def rotate(
-    known: Transaction, new_producer_id: int, *, expected: ProducerIdentity | None, timeout_ms: int, now_ms: int
+    transaction: Transaction, new_producer_id: int, *, expected: ProducerIdentity | None, timeout_ms: int, now_ms: int
 ) -> Transaction:
     """Return the state after InitProducerId with a new producer id, because the epochs of the old id are exhausted.
 
     Raises:
         ProducerFencedError: A newer producer uses the transactional id.
     """
-    check_expected(known, expected)
+    check_expected(transaction, expected)
     return replace(
         initialize(
-            replace(known, producer_epoch=NO_PRODUCER_EPOCH), expected=None, timeout_ms=timeout_ms, now_ms=now_ms
+            replace(transaction, producer_epoch=NO_PRODUCER_EPOCH), expected=None, timeout_ms=timeout_ms, now_ms=now_ms
         ),
         producer_id=new_producer_id,
         producer_epoch=0,
-        last_producer_epoch=known.producer_epoch if expected is not None else NO_PRODUCER_EPOCH,
-        previous_producer_id=known.producer_id,
+        last_producer_epoch=transaction.producer_epoch if expected is not None else NO_PRODUCER_EPOCH,
+        previous_producer_id=transaction.producer_id,
     )
 
 
-def check_expected(known: Transaction, expected: ProducerIdentity | None) -> None:
+def check_expected(transaction: Transaction, expected: ProducerIdentity | None) -> None:
     """Reject a producer whose id is not the current one of the transactional id.
 
     Raises:
         ProducerFencedError: The producer id is outdated.
     """
-    if expected is None or known.producer_epoch == NO_PRODUCER_EPOCH or expected.producer_id == known.producer_id:
+    if (
+        expected is None
+        or transaction.producer_epoch == NO_PRODUCER_EPOCH
+        or expected.producer_id == transaction.producer_id
+    ):
         return
     # The previous producer id is accepted with its last epoch: the response with the new producer id may be lost.
-    if expected.producer_id != known.previous_producer_id or expected.producer_epoch < MAX_EPOCH:
+    if expected.producer_id != transaction.previous_producer_id or expected.producer_epoch < MAX_EPOCH:
         raise ProducerFencedError(f"Producer id {expected.producer_id} is not the current one of this transactional id")
 
 
-def _next_epoch(known: Transaction, expected: ProducerIdentity | None) -> tuple[int, int]:
+def _next_epoch(transaction: Transaction, expected: ProducerIdentity | None) -> tuple[int, int]:
     if expected is None:
-        return known.producer_epoch + 1, NO_PRODUCER_EPOCH
-    if known.producer_epoch in (NO_PRODUCER_EPOCH, expected.producer_epoch):
-        return known.producer_epoch + 1, known.producer_epoch
-    if expected.producer_epoch == known.last_producer_epoch:
+        return transaction.producer_epoch + 1, NO_PRODUCER_EPOCH
+    if transaction.producer_epoch in (NO_PRODUCER_EPOCH, expected.producer_epoch):
+        return transaction.producer_epoch + 1, transaction.producer_epoch
+    if expected.producer_epoch == transaction.last_producer_epoch:
         # A retry: the response with the new epoch was lost.
-        return known.producer_epoch, known.last_producer_epoch
+        return transaction.producer_epoch, transaction.last_producer_epoch
     raise ProducerFencedError(
-        f"Epoch {expected.producer_epoch} is neither the current one, {known.producer_epoch}, nor the previous one"
+        f"Epoch {expected.producer_epoch} is neither the current one, {transaction.producer_epoch}, nor the previous"
     )
 
 
@@ -178,7 +184,7 @@ def _next_epoch(known: Transaction, expected: ProducerIdentity | None) -> tuple[
 
 
 def add(
-    known: Transaction,
+    transaction: Transaction,
     producer: ProducerIdentity,
     *,
     partitions: AbstractSet[TransactionPartition] = frozenset(),
@@ -187,7 +193,7 @@ def add(
 ) -> Transaction:
     """Return the state with more partitions and groups. The first ones start the transaction.
 
-    Returns ``known`` itself if it already contains all of them.
+    Returns ``transaction`` itself if it already contains all of them.
 
     Raises:
         InvalidProducerIdMappingError: The transactional id belongs to another producer id.
@@ -195,23 +201,23 @@ def add(
         ConcurrentTransactionsError: The last transaction is still being ended.
         InvalidRequestError: The transaction would have more than ``MAX_GROUPS`` groups.
     """
-    check_producer(known, producer)
-    is_ongoing = known.state is TransactionState.ONGOING
-    if len(known.groups | groups) > MAX_GROUPS:
+    check_producer(transaction, producer)
+    is_ongoing = transaction.state is TransactionState.ONGOING
+    if len(transaction.groups | groups) > MAX_GROUPS:
         raise InvalidRequestError(f"A transaction can commit the offsets of at most {MAX_GROUPS} groups")
-    if is_ongoing and partitions <= known.partitions and groups <= known.groups:
-        return known
+    if is_ongoing and partitions <= transaction.partitions and groups <= transaction.groups:
+        return transaction
     return replace(
-        known,
+        transaction,
         state=TransactionState.ONGOING,
-        partitions=known.partitions | partitions,
-        groups=known.groups | groups,
-        started_ms=known.started_ms if is_ongoing else now_ms,
+        partitions=transaction.partitions | partitions,
+        groups=transaction.groups | groups,
+        started_ms=transaction.started_ms if is_ongoing else now_ms,
         updated_ms=now_ms,
     )
 
 
-def check_producer(known: Transaction, producer: ProducerIdentity) -> None:
+def check_producer(transaction: Transaction, producer: ProducerIdentity) -> None:
     """Reject a producer that is not the current one, or whose last transaction is still being ended.
 
     Raises:
@@ -219,46 +225,48 @@ def check_producer(known: Transaction, producer: ProducerIdentity) -> None:
         ProducerFencedError: The producer epoch is not the current one.
         ConcurrentTransactionsError: The last transaction is still being ended.
     """
-    if producer.producer_id != known.producer_id:
+    if producer.producer_id != transaction.producer_id:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
-    if not _has_epoch(producer, known):
-        raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the current one, {known.producer_epoch}")
-    if known.state.is_ending:
+    if not _has_epoch(producer, transaction):
+        raise ProducerFencedError(
+            f"Epoch {producer.producer_epoch} is not the current one, {transaction.producer_epoch}"
+        )
+    if transaction.state.is_ending:
         raise ConcurrentTransactionsError("The last transaction is still being ended")
 
 
-def _has_epoch(producer: ProducerIdentity, known: Transaction) -> bool:
+def _has_epoch(producer: ProducerIdentity, transaction: Transaction) -> bool:
     """Return whether a producer has the current epoch.
 
     Epoch 32767, the one after ``MAX_EPOCH``, is rejected even if it is current: no producer ever receives it. It only
     appears in markers that fence epoch 32766, and a transaction with it could not be fenced by a higher epoch.
     """
-    return known.producer_epoch == producer.producer_epoch <= MAX_EPOCH
+    return transaction.producer_epoch == producer.producer_epoch <= MAX_EPOCH
 
 
-def verify(known: Transaction, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
+def verify(transaction: Transaction, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
     """Check that a partition, or a group given by its id, was added to the producer's transaction.
 
     Raises:
         TransactionAbortableError: It was not added, or no transaction is ongoing.
         KafkaApiError: Errors of ``check_producer``.
     """
-    check_producer(known, producer)
-    added = known.groups if isinstance(wanted, str) else known.partitions
-    if known.state is not TransactionState.ONGOING or wanted not in added:
+    check_producer(transaction, producer)
+    added = transaction.groups if isinstance(wanted, str) else transaction.partitions
+    if transaction.state is not TransactionState.ONGOING or wanted not in added:
         raise TransactionAbortableError("The partition was not added to the transaction")
 
 
 # -- the end
 
 
-def needs_next_producer_id(known: Transaction, *, bumps_epoch: bool) -> bool:
+def needs_next_producer_id(transaction: Transaction, *, bumps_epoch: bool) -> bool:
     """Return whether ``end`` needs a new producer id for the next transaction, because this end uses the last epoch."""
-    return bumps_epoch and known.is_epoch_exhausted and not known.state.is_ending
+    return bumps_epoch and transaction.is_epoch_exhausted and not transaction.state.is_ending
 
 
 def end(
-    known: Transaction,
+    transaction: Transaction,
     producer: ProducerIdentity,
     *,
     is_commit: bool,
@@ -272,7 +280,7 @@ def end(
     the epochs were exhausted, the previous producer id), and is recognized by that.
 
     Args:
-        known: Current state.
+        transaction: Current state.
         producer: Producer id and epoch of the request.
         is_commit: True to commit, False to abort.
         bumps_epoch: Whether the client has ``transaction.version`` 2.
@@ -285,24 +293,26 @@ def end(
         ConcurrentTransactionsError: The same end is in progress.
         InvalidTxnStateError: No transaction is ongoing, or the last one ended with the other outcome.
     """
-    is_retry = bumps_epoch and _is_retry_of_end(known, producer)
-    if producer.producer_id != known.producer_id and not is_retry:
+    is_retry = bumps_epoch and _is_retry_of_end(transaction, producer)
+    if producer.producer_id != transaction.producer_id and not is_retry:
         raise InvalidProducerIdMappingError("The transactional id belongs to another producer id")
-    is_present = _has_epoch(producer, known) and not (bumps_epoch and known.state.is_ending)
-    if not (is_present or (is_retry and known.state in _DECIDED)):
-        raise ProducerFencedError(f"Epoch {producer.producer_epoch} is not the current one, {known.producer_epoch}")
+    is_present = _has_epoch(producer, transaction) and not (bumps_epoch and transaction.state.is_ending)
+    if not (is_present or (is_retry and transaction.state in _DECIDED)):
+        raise ProducerFencedError(
+            f"Epoch {producer.producer_epoch} is not the current one, {transaction.producer_epoch}"
+        )
     began_ms = None
-    if known.state is TransactionState.ONGOING:
-        began_ms = known.started_ms
-    elif _was_ended(known, is_commit=is_commit) and (is_retry or not bumps_epoch):
-        if known.state.is_ending:
+    if transaction.state is TransactionState.ONGOING:
+        began_ms = transaction.started_ms
+    elif _was_ended(transaction, is_commit=is_commit) and (is_retry or not bumps_epoch):
+        if transaction.state.is_ending:
             raise ConcurrentTransactionsError("The transaction is still being ended")
-        return EndDecision(transaction=known, is_repeated=True)
+        return EndDecision(transaction=transaction, is_repeated=True)
     elif bumps_epoch and not is_commit and not is_retry:
         began_ms = now_ms  # a delayed record must not get into the next transaction
     if began_ms is not None:
         prepared = _prepare(
-            known,
+            transaction,
             is_commit=is_commit,
             bumps_epoch=bumps_epoch,
             next_producer_id=next_producer_id,
@@ -311,29 +321,29 @@ def end(
         )
         return EndDecision(transaction=prepared)
     raise InvalidTxnStateError(
-        f"A transaction in state {known.state.value} cannot be {'committed' if is_commit else 'aborted'}"
+        f"A transaction in state {transaction.state.value} cannot be {'committed' if is_commit else 'aborted'}"
     )
 
 
-def _is_retry_of_end(known: Transaction, producer: ProducerIdentity) -> bool:
+def _is_retry_of_end(transaction: Transaction, producer: ProducerIdentity) -> bool:
     """Return whether a producer repeats the EndTxn that raised its epoch or replaced its producer id."""
-    if producer.producer_id == known.producer_id:
-        return producer.producer_epoch + 1 == known.producer_epoch
+    if producer.producer_id == transaction.producer_id:
+        return producer.producer_epoch + 1 == transaction.producer_epoch
     return (
-        producer.producer_id == known.previous_producer_id
+        producer.producer_id == transaction.previous_producer_id
         and producer.producer_epoch == MAX_EPOCH
-        and known.producer_epoch == 0
+        and transaction.producer_epoch == 0
     )
 
 
-def _was_ended(known: Transaction, *, is_commit: bool) -> bool:
+def _was_ended(transaction: Transaction, *, is_commit: bool) -> bool:
     if is_commit:
-        return known.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-    return known.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+        return transaction.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+    return transaction.state in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
 
 
 def _prepare(
-    known: Transaction,
+    transaction: Transaction,
     *,
     is_commit: bool,
     bumps_epoch: bool,
@@ -342,10 +352,10 @@ def _prepare(
     now_ms: int,
 ) -> Transaction:
     return replace(
-        known,
+        transaction,
         state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
-        producer_epoch=known.producer_epoch + 1 if bumps_epoch else known.producer_epoch,
-        last_producer_epoch=known.producer_epoch if bumps_epoch else known.last_producer_epoch,
+        producer_epoch=transaction.producer_epoch + 1 if bumps_epoch else transaction.producer_epoch,
+        last_producer_epoch=transaction.producer_epoch if bumps_epoch else transaction.last_producer_epoch,
         next_producer_id=next_producer_id if bumps_epoch else NO_PRODUCER_ID,
         started_ms=started_ms,
         updated_ms=now_ms,
@@ -353,32 +363,32 @@ def _prepare(
     )
 
 
-def fence(known: Transaction, *, now_ms: int) -> Transaction:
+def fence(transaction: Transaction, *, now_ms: int) -> Transaction:
     """Return the state that aborts an ongoing transaction whose producer is replaced or exceeded its timeout.
 
     The epoch is raised, so the producer is fenced. Until another producer takes its place, the fenced producer may
     resume with InitProducerId, which returns the raised epoch (KIP-360, KIP-588).
     """
     return replace(
-        known,
+        transaction,
         state=TransactionState.PREPARE_ABORT,
-        producer_epoch=known.producer_epoch + 1,
-        last_producer_epoch=known.producer_epoch,
+        producer_epoch=transaction.producer_epoch + 1,
+        last_producer_epoch=transaction.producer_epoch,
         next_producer_id=NO_PRODUCER_ID,
         updated_ms=now_ms,
         bumps_epoch=True,
     )
 
 
-def complete(known: Transaction, *, now_ms: int) -> Transaction:
+def complete(transaction: Transaction, *, now_ms: int) -> Transaction:
     """Return the state after every partition has received its marker."""
-    has_next = known.bumps_epoch and known.next_producer_id != NO_PRODUCER_ID
+    has_next = transaction.bumps_epoch and transaction.next_producer_id != NO_PRODUCER_ID
     return replace(
-        known,
-        state=_ENDED[known.state],
-        producer_id=known.next_producer_id if has_next else known.producer_id,
-        producer_epoch=0 if has_next else known.producer_epoch,
-        previous_producer_id=known.producer_id if has_next else known.previous_producer_id,
+        transaction,
+        state=_ENDED[transaction.state],
+        producer_id=transaction.next_producer_id if has_next else transaction.producer_id,
+        producer_epoch=0 if has_next else transaction.producer_epoch,
+        previous_producer_id=transaction.producer_id if has_next else transaction.previous_producer_id,
         next_producer_id=NO_PRODUCER_ID,
         partitions=frozenset(),
         groups=frozenset(),
@@ -389,19 +399,19 @@ def complete(known: Transaction, *, now_ms: int) -> Transaction:
 # -- time
 
 
-def is_timed_out(known: Transaction, now_ms: int, *, counted_from_ms: int = 0) -> bool:
+def is_timed_out(transaction: Transaction, now_ms: int, *, counted_from_ms: int = 0) -> bool:
     """Return whether an ongoing transaction exceeds its transaction timeout.
 
     Args:
-        known: Current state.
+        transaction: Current state.
         now_ms: Milliseconds since the epoch.
         counted_from_ms: Start of the broker. The time during which it was down does not count.
     """
-    began = max(known.started_ms, counted_from_ms)
-    return known.state is TransactionState.ONGOING and began + known.timeout_ms < now_ms
+    began = max(transaction.started_ms, counted_from_ms)
+    return transaction.state is TransactionState.ONGOING and began + transaction.timeout_ms < now_ms
 
 
-def is_expired(known: Transaction, now_ms: int, expiration_ms: int) -> bool:
+def is_expired(transaction: Transaction, now_ms: int, expiration_ms: int) -> bool:
     """Return whether a transactional id at rest is unused for ``transactional.id.expiration.ms``."""
-    is_at_rest = known.state is not TransactionState.ONGOING and not known.state.is_ending
-    return is_at_rest and known.updated_ms + expiration_ms <= now_ms
+    is_at_rest = transaction.state is not TransactionState.ONGOING and not transaction.state.is_ending
+    return is_at_rest and transaction.updated_ms + expiration_ms <= now_ms

@@ -88,11 +88,11 @@ def list_acls(admin: AdminClient, options: argparse.Namespace) -> int:
     acls = sorted({acl for wanted in filters for acl in admin.describe_acls(wanted).result()})
     if principals:
         tables = {principal: [acl for acl in acls if acl.principal == principal] for principal in principals}
-        documents = [_document(acl) for found in tables.values() for acl in found]
+        documents = [_document(acl) for acls in tables.values() for acl in acls]
         lines = [
             line
-            for principal, found in tables.items()
-            for line in (f"ACLs for principal `{escaped(principal)}`", *_listed(found))
+            for principal, acls in tables.items()
+            for line in (f"ACLs for principal `{escaped(principal)}`", *_listed(acls))
         ]
     else:
         documents, lines = [_document(acl) for acl in acls], list(_listed(acls))

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.acls.rules import RESOURCES, rules_of
-from klamm.cli.arguments import ToolParser, add_common, check_conflicts, given_flags
+from klamm.cli.arguments import ToolParser, add_common, check_conflicts, flags_of
 from klamm.cli.connection import RequestError
 from klamm.security.acls import AclOperation, PatternType
 
@@ -93,7 +93,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    used_flags = given_flags(options)
+    used_flags = flags_of(options)
     if options.bootstrap_server is not None and options.bootstrap_controller is not None:
         flags.error("Only one of --bootstrap-server or --bootstrap-controller must be specified")
     if options.bootstrap_server is None and options.bootstrap_controller is None:

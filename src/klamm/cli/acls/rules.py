@@ -133,18 +133,18 @@ def rules_of(options: argparse.Namespace) -> Rules:
     if not options.producer and not options.consumer:
         words = options.operation or ["all"]
         operations = [_OPERATIONS.get(word.strip().replace("_", "").lower(), AclOperation.UNKNOWN) for word in words]
-        found = {resource: _rules(options, operations) for resource in resources}
+        by_resource = {resource: _rules(options, operations) for resource in resources}
     else:
-        found = {}
+        by_resource = {}
         for resource in resources:
             operations = list(_of_roles(resource.resource_type, options))
             if operations:
-                found[resource] = _rules(options, operations)
-    for resource, rules in found.items():
+                by_resource[resource] = _rules(options, operations)
+    for resource, rules in by_resource.items():
         _check_operations(resource.resource_type, rules)
         if options.add and not rules:
             raise RequestError("You must specify one of: --allow-principal, --deny-principal when trying to add ACLs.")
-    return found
+    return by_resource
 
 
 def _resources(options: argparse.Namespace) -> list[ResourceFilter]:

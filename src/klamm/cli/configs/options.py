@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, given_flags
+from klamm.cli.arguments import Once, ToolParser, add_common, check_conflicts, flags_of
 from klamm.cli.configs.entities import ENTITY_TYPES, Target
 from klamm.cli.connection import RequestError
 from klamm.cli.impact import IMPACT_FLAGS, add_impact_flags
@@ -124,7 +124,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    used_flags = given_flags(options)
+    used_flags = flags_of(options)
     if ("alter" in used_flags) == ("describe" in used_flags):
         flags.error("Command must include exactly one action: --describe, --alter")
     if options.bootstrap_server is None and options.bootstrap_controller is None:

@@ -178,8 +178,8 @@ class LineReader:
         )
 
     def _split(self, line: str, rest: str, separator: str, what: str) -> tuple[str | None, str]:
-        before, found, after = rest.partition(separator)
-        if found:
+        before, has_separator, after = rest.partition(separator)
+        if has_separator:
             return before, after
         if self.ignores_errors:
             return None, rest

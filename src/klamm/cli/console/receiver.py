@@ -160,13 +160,13 @@ class RecordReceiver:
         while limit is None or self.count < limit:
             self._flush()
             self._first, self._next = {}, {}
-            found = self._poll(None if limit is None else limit - self.count, timeout_ms)
-            if not found:
+            batches = self._poll(None if limit is None else limit - self.count, timeout_ms)
+            if not batches:
                 print_error(f"klamm consume: no message within {timeout_ms} ms")
                 return
-            self._first = {partition: records[0].offset for partition, records in found.items()}
+            self._first = {partition: records[0].offset for partition, records in batches.items()}
             self._next = dict(self._first)
-            for partition, records in found.items():
+            for partition, records in batches.items():
                 for record in records:
                     self.count += 1
                     yield _consumed(record)

@@ -135,15 +135,15 @@ def describe(admin: AdminClient, options: argparse.Namespace) -> int:
 
 def _tables(groups: Sequence[GroupDescription], tables: Sequence[Sequence[str]], *, has_states: bool) -> list[str]:
     """Return the tables of groups one below the other; a remark about a group goes to stderr."""
-    found = []
+    lines = []
     for group, table in zip(groups, tables, strict=True):
         if group.state == "Empty":
             print_error(f"\nConsumer group '{escaped(group.group_id)}' has no active members.")
         elif group.state in _REBALANCING:
             print_error(f"\nWarning: Consumer group '{escaped(group.group_id)}' is rebalancing.")
         if has_states or len(table) > 1:
-            found += ["", *table]
-    return found
+            lines += ["", *table]
+    return lines
 
 
 def _offsets(
@@ -155,8 +155,8 @@ def _offsets(
     }
     everything = assigned.union(*committed.values())
     ends = {
-        partition: None if found.exception() else found.result().offset
-        for partition, found in admin.list_offsets(dict.fromkeys(in_order(everything), OffsetSpec.LATEST))
+        partition: None if future.exception() else future.result().offset
+        for partition, future in admin.list_offsets(dict.fromkeys(in_order(everything), OffsetSpec.LATEST))
         .values()
         .items()
     }

@@ -9,7 +9,7 @@ from klamm.cli.arguments import (
     ToolParser,
     add_common,
     check_conflicts,
-    given_flags,
+    flags_of,
     moment_ms,
     whole_number,
 )
@@ -128,7 +128,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    used_flags = (*given_flags(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
+    used_flags = (*flags_of(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
     if "validate-regex" not in used_flags and options.bootstrap_server is None:
         flags.error("--bootstrap-server must be specified")
     _check_describe(flags, options, used_flags)

@@ -84,7 +84,7 @@ def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...
     Raises:
         RequestError: A line has the wrong number of columns, or a partition or an offset is not a number.
     """
-    found = []
+    planned = []
     for number, row in enumerate(csv.reader(text.splitlines()), 1):
         if not row:
             continue
@@ -93,8 +93,8 @@ def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...
             columns = "topic,partition,offset or " if has_one_group else ""
             raise RequestError(f"line {number}: expected {columns}group,topic,partition,offset, got {','.join(row)}")
         *group, topic, partition, offset = row
-        found.append(PlannedOffset(group[0] if group else None, topic, int(partition), int(offset)))
-    return tuple(found)
+        planned.append(PlannedOffset(group[0] if group else None, topic, int(partition), int(offset)))
+    return tuple(planned)
 
 
 def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

@@ -332,9 +332,11 @@ def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind
     ]
     with connect(options) as admin:
         impact = predicted(admin, altered, options)
-        asked = AlterConfigsOptions(validate_only=options.validate_only)
+        alter_options = AlterConfigsOptions(validate_only=options.validate_only)
         resource = ConfigResource(kind, name)
-        return admin.incremental_alter_configs({resource: operations}, asked).values()[resource].result(), impact
+        return admin.incremental_alter_configs({resource: operations}, alter_options).values()[
+            resource
+        ].result(), impact
 
 
 def _send_client_configs(

@@ -120,14 +120,14 @@ def _history_topics(admin: AdminClient) -> Sequence[str]:
     """Return the topics in which gateways keep histories in the cluster, as far as the principal may know."""
     from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC  # noqa: PLC0415  # needs the network library
 
-    found = []
+    topics = []
     for topic, outcome in admin.describe_topics([TOPIC, CLIENT_CONFIGS_TOPIC]).values().items():
         try:
             outcome.result()
         except (TopicAuthorizationError, UnknownTopicOrPartitionError):
             continue
-        found.append(topic)
-    return found
+        topics.append(topic)
+    return topics
 
 
 def _local_directory(admin: AdminClient) -> Path | None:

@@ -38,22 +38,22 @@ _FAILURES: Final = (RequestError, SettingsError, OSError, *CLUSTER_ERRORS)
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm drift``."""
-    found = ToolParser(
+    tool = ToolParser(
         prog=_PROG,
         description="Compare clusters with files again and again, and report what differs. Nothing is changed.",
         epilog="Exit codes: 0 all is in line (--once), 1 a check failed, 2 wrong flags, 3 something differs (--once).",
     )
-    add_flags(found)
-    found.add_switch("--once", help="check once and exit")
-    found.add_value(
+    add_flags(tool)
+    tool.add_switch("--once", help="check once and exit")
+    tool.add_value(
         "--interval",
         type=whole_number(INT32_MAX, lowest=1),
         metavar="S",
         help=f"seconds between two checks (default: {DEFAULT_INTERVAL_S})",
     )
-    found.add_value("--metrics", metavar="HOST:PORT", help="address on which to serve /metrics for Prometheus")
-    found.add_value("--metrics-file", metavar="FILE", help="file to replace with the metrics after each check")
-    return found
+    tool.add_value("--metrics", metavar="HOST:PORT", help="address on which to serve /metrics for Prometheus")
+    tool.add_value("--metrics-file", metavar="FILE", help="file to replace with the metrics after each check")
+    return tool
 
 
 def drift_main(arguments: Sequence[str]) -> int:

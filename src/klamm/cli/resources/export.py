@@ -26,20 +26,20 @@ _STDOUT: Final = "-"
 
 def parser(prog: str) -> ToolParser:
     """Return the argument parser of ``klamm export``."""
-    found = ToolParser(
+    tool = ToolParser(
         prog=prog,
         description="Write the resources of a cluster, and what is set on them, to a file for klamm plan.",
         epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
     )
-    found.add_argument(
+    tool.add_argument(
         "file", nargs="?", default=_STDOUT, metavar="FILE", help="file to write or replace; - for stdout (default)"
     )
-    add_common(found)
-    found.add_argument(
+    add_common(tool)
+    tool.add_argument(
         "--kind", action="append", choices=[str(kind) for kind in Kind], help="only these resources; may be repeated"
     )
-    found.add_value("--topic", metavar="TOPIC", help="regular expression for topics; only topics are written")
-    return found
+    tool.add_value("--topic", metavar="TOPIC", help="regular expression for topics; only topics are written")
+    return tool
 
 
 def export_main(arguments: Sequence[str], *, prog: str = "klamm export") -> int:
@@ -64,15 +64,15 @@ def _run(options: argparse.Namespace, prog: str) -> int:
         for kind, error in observation.failures.items()
         if not (is_optional and kind in observation.missing_kinds)
     }
-    found = {key: existing for key, existing in observation.resources.items() if existing.problem is None}
+    resources = {key: existing for key, existing in observation.resources.items() if existing.problem is None}
     problems |= {str(key): existing.problem for key, existing in observation.resources.items() if existing.problem}
     if options.topic is not None:
-        names = set(matching((key.name for key in found), options.topic, exclude_internal=True))
-        found = {key: existing for key, existing in found.items() if key.name in names}
+        names = set(matching((key.name for key in resources), options.topic, exclude_internal=True))
+        resources = {key: existing for key, existing in resources.items() if key.name in names}
     for name, problem in problems.items():
         print_error(f"{prog}: left out {name}: {escaped(problem or '')}")
     code = EXIT_FAILED if problems else EXIT_OK
-    text = as_text(document(found), options.output)
+    text = as_text(document(resources), options.output)
     if options.file == _STDOUT:
         sys.stdout.write(text)
         return code
@@ -80,12 +80,12 @@ def _run(options: argparse.Namespace, prog: str) -> int:
         Path(options.file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{options.file}: cannot be written: {error.strerror}") from error
-    print_error(f"Wrote {_counts(found)} to {options.file}.")
+    print_error(f"Wrote {_counts(resources)} to {options.file}.")
     return code
 
 
-def _counts(found: Mapping[ResourceKey, Existing]) -> str:
-    kinds = [key.kind for key, existing in found.items() if key.kind is Kind.TOPIC or existing.own]
+def _counts(resources: Mapping[ResourceKey, Existing]) -> str:
+    kinds = [key.kind for key, existing in resources.items() if key.kind is Kind.TOPIC or existing.own]
     topics = kinds.count(Kind.TOPIC)
     others = len(kinds) - topics
     return counted(topics, "topic") + (f" and {counted(others, 'other resource')}" if others else "")

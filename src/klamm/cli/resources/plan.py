@@ -50,7 +50,7 @@ _EPILOG: Final = (
 def parser(prog: str) -> ToolParser:
     """Return the argument parser of ``plan`` or ``apply``."""
     is_plan = prog.endswith("plan")
-    found = ToolParser(
+    tool = ToolParser(
         prog=prog,
         description="Compare a cluster with files; nothing is changed."
         if is_plan
@@ -59,49 +59,47 @@ def parser(prog: str) -> ToolParser:
         + "Exit codes: 0 done, 1 something was refused or failed, 2 wrong flags"
         + (", 3 something differs (--check), 4 the impact is too bad." if is_plan else ", 4 the impact is too bad."),
     )
-    add_flags(found)
-    add_max_impact_flag(found)
+    add_flags(tool)
+    add_max_impact_flag(tool)
     if is_plan:
-        found.add_switch("--check", help="exit with 3 when anything differs")
-        found.add_switch("--offline", help="check the files without a cluster, with the configs of Kafka 4.4")
-        found.set_defaults(validate_only=True)
+        tool.add_switch("--check", help="exit with 3 when anything differs")
+        tool.add_switch("--offline", help="check the files without a cluster, with the configs of Kafka 4.4")
+        tool.set_defaults(validate_only=True)
     else:
-        found.add_switch("--validate-only", help="check with the cluster and change nothing, as plan does")
-        found.add_switch("--keep-going", help="change later kinds although a resource of an earlier kind failed")
-        found.add_value(
+        tool.add_switch("--validate-only", help="check with the cluster and change nothing, as plan does")
+        tool.add_switch("--keep-going", help="change later kinds although a resource of an earlier kind failed")
+        tool.add_value(
             "--throttle",
             type=whole_number(2**63 - 1, lowest=1),
             metavar="BYTES",
             help="limit of each broker in bytes per second while replicas move; waits until they have moved",
         )
-        found.set_defaults(check=False, offline=False)
-    return found
+        tool.set_defaults(check=False, offline=False)
+    return tool
 
 
-def add_flags(found: ToolParser) -> None:
+def add_flags(tool: ToolParser) -> None:
     """Add the flags of all commands that compare files with clusters."""
-    found.add_argument("path", type=Path, metavar="PATH", help="file or directory that declares the resources")
-    add_common(found, outputs=OUTPUTS)
-    found.connects(("path",))
-    found.add_argument(
+    tool.add_argument("path", type=Path, metavar="PATH", help="file or directory that declares the resources")
+    add_common(tool, outputs=OUTPUTS)
+    tool.connects(("path",))
+    tool.add_argument(
         "--prune",
         action="append",
         default=[],
         metavar="KIND[=REGEX]",
         help=f"delete resources of a kind that the files do not declare, but no internal topics: {', '.join(Kind)}",
     )
-    found.add_switch("--prune-configs", help="remove keys that are set on a declared resource but not in the files")
-    found.add_value(
+    tool.add_switch("--prune-configs", help="remove keys that are set on a declared resource but not in the files")
+    tool.add_value(
         "--max-deletes",
         type=whole_number(INT32_MAX, lowest=0),
         metavar="N",
         help=f"refuse to delete more resources, ACLs, quotas and credentials in a cluster (default: {MAX_DELETES})",
     )
-    found.add_switch(
-        "--send-secrets", help="set declared passwords again; a cluster does not show whether they changed"
-    )
-    found.add_value("--rules", metavar="FILE", help="rules file of policies that judges the changes")
-    found.add_value("--principal", metavar="NAME", help="principal that the rules see (default: User:ANONYMOUS)")
+    tool.add_switch("--send-secrets", help="set declared passwords again; a cluster does not show whether they changed")
+    tool.add_value("--rules", metavar="FILE", help="rules file of policies that judges the changes")
+    tool.add_value("--principal", metavar="NAME", help="principal that the rules see (default: User:ANONYMOUS)")
 
 
 def main(arguments: Sequence[str], *, prog: str) -> int:
@@ -245,15 +243,15 @@ def clusters_of(options: argparse.Namespace) -> Iterator[ClusterFiles]:
     """
     from klamm.resources.files import read_files  # noqa: PLC0415  # wrong flags need no YAML
 
-    found = read_files(options.path)
-    chosen = [files for files in found if options.profile in (None, files.cluster)]
-    if not chosen and len(found) == 1 and found[0].cluster is None:
-        chosen = list(found)
+    clusters = read_files(options.path)
+    chosen = [files for files in clusters if options.profile in (None, files.cluster)]
+    if not chosen and len(clusters) == 1 and clusters[0].cluster is None:
+        chosen = list(clusters)
     if not chosen:
-        names = ", ".join(str(files.cluster) for files in found)
+        names = ", ".join(str(files.cluster) for files in clusters)
         raise RequestError(f"--cluster {options.profile}: {options.path} declares {names}")
     if len(chosen) > 1 and options.profile is None and options.bootstrap_server is not None:
-        names = ", ".join(str(files.cluster) for files in found)
+        names = ", ".join(str(files.cluster) for files in clusters)
         raise RequestError(f"{options.path} declares several clusters ({names}): name one directory, or no server")
     yield from chosen
 

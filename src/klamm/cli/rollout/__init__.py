@@ -45,15 +45,15 @@ Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing fla
 
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm rollout``."""
-    found = ToolParser(
+    tool = ToolParser(
         prog=_PROG,
         description="Change configs in waves. Guards watch each wave; when one fails, all waves are reverted.",
         epilog=_EPILOG,
     )
-    found.add_argument("action", choices=_ACTIONS, help="start one, show one or all, or decide about one")
-    found.add_argument("id", nargs="?", metavar="ID", help="the roll-out; not for start and list")
-    add_common(found)
-    which = found.add_argument_group("start: what is changed")
+    tool.add_argument("action", choices=_ACTIONS, help="start one, show one or all, or decide about one")
+    tool.add_argument("id", nargs="?", metavar="ID", help="the roll-out; not for start and list")
+    add_common(tool)
+    which = tool.add_argument_group("start: what is changed")
     for flag, metavar, text in (
         ("--topic", "PATTERN", "topics, as a regular expression for whole names; commas mean or"),
         ("--broker", "ID,ID", "brokers, or all"),
@@ -64,7 +64,7 @@ def parser() -> ToolParser:
     ):
         which.add_argument(flag, metavar=metavar, help=text)
     which.add_argument("--user-defaults", action="store_true", help="client configs of the default user")
-    how = found.add_argument_group("start: how")
+    how = tool.add_argument_group("start: how")
     how.add_argument(
         "--waves",
         metavar="PERCENTAGES",
@@ -90,7 +90,7 @@ def parser() -> ToolParser:
         help="what happens when a guard has no data at the end of a bake time (default hold)",
     )
     how.add_argument("--dry-run", action="store_true", help="show waves and impact, validate, change nothing")
-    return found
+    return tool
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from klamm.cli.arguments import (
     ToolParser,
     add_common,
     check_conflicts,
-    given_flags,
+    flags_of,
     whole_number,
 )
 from klamm.cli.impact import IMPACT_FLAGS, add_impact_flags
@@ -106,7 +106,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     flags = parser()
     options = flags.parse_args(list(words))
-    used_flags = given_flags(options)
+    used_flags = flags_of(options)
     if sum(action in used_flags for action in ACTIONS) != 1:
         flags.error("Command must include exactly one action: --list, --describe, --create, --alter or --delete")
     if "delete-config" in used_flags:

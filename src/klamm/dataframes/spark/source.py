@@ -127,12 +127,12 @@ class KafkaSource(DataSource):
 
 
 def _checked(schema: StructType) -> StructType:
-    known = {field.name: field.dataType for field in SCHEMA}
-    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+    types = {field.name: field.dataType for field in SCHEMA}
+    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
     if not schema.fields:  # Spark would count no rows
         raise SettingsError(f"schema: it has no columns: expected some of {columns}")
     for field in schema:
-        if known.get(field.name) != field.dataType:
+        if types.get(field.name) != field.dataType:
             raise SettingsError(f"schema: {field.name} {field.dataType.simpleString()}: expected some of {columns}")
         if schema.names.count(field.name) > 1:
             raise SettingsError(f"schema: {field.name}: expected each column once")

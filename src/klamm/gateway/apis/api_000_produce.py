@@ -305,7 +305,7 @@ class ProducedTopics:
             async for question in slices.over(questions):
                 is_overridden = overridden is not None and outcomes[question][1].error is None
                 details = changed[question] = replace(question, acks=checked_acks) if is_overridden else question
-                remembered[details] = learned.get(details) or policies.known(FLOW, details)
+                remembered[details] = learned.get(details) or policies.cached_outcome(FLOW, details)
             decided: Mapping[Details, Any] = (
                 await learn({**learned, **remembered}) if None in remembered.values() else remembered
             )

@@ -93,7 +93,7 @@ _SETTING_LASTS_S: Final = 30.0
 Topic = MetadataResponse.MetadataResponseTopic
 
 
-def asked_names(request: MetadataRequest, api_version: int) -> frozenset[str]:
+def requested_names(request: MetadataRequest, api_version: int) -> frozenset[str]:
     """Return the topics that the request would create if they are missing."""
     if request.topics is None or not (request.allow_auto_topic_creation or api_version < _ASKS_FOR_CREATION_SINCE):
         return frozenset()
@@ -131,7 +131,7 @@ class RequestedTopics:
 
     async def handle(self, request: MetadataRequest, context: FilterContext) -> MetadataResponse:
         """Return the upstream's response. A topic whose creation is denied has TOPIC_AUTHORIZATION_FAILED."""
-        names = asked_names(request, context.api_version)
+        names = requested_names(request, context.api_version)
         if not names:
             plain: MetadataResponse = await context.forward(request)
             return plain

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from klamm.gateway.relay.filter import FilterContext
 
-Asked = AlterPartitionReassignmentsRequest.ReassignableTopic
+ReassignableTopic = AlterPartitionReassignmentsRequest.ReassignableTopic
 Entry = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionEntry = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 
 
-def resized(topic: Asked, current: TopicFacts) -> dict[int, Sequence[int]]:
+def resized(topic: ReassignableTopic, current: TopicFacts) -> dict[int, Sequence[int]]:
     """Return the new replicas of the partitions whose number of replicas a reassignment would change."""
     changed: dict[int, Sequence[int]] = {}
     for each in topic.partitions:
@@ -106,7 +106,7 @@ class AlteredReassignments(ChangeServer):
         return real if real.error_code or not denied else merge_partitions(request, denied, real)
 
     async def _denial(
-        self, topic: Asked, current: TopicFacts | KafkaApiError, context: FilterContext
+        self, topic: ReassignableTopic, current: TopicFacts | KafkaApiError, context: FilterContext
     ) -> tuple[Collection[int], ApiError | None]:
         """Return the partitions that the policy decides on, and the error that it denies them with."""
         if isinstance(current, KafkaApiError):

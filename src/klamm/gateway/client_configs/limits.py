@@ -68,7 +68,7 @@ class UpstreamLimits:
         self._settings = settings
         self._is_denied = False
         self._task: asyncio.Task[None] | None = None
-        self._found = narrowed(settings.own_limits, ())
+        self._limits = narrowed(settings.own_limits, ())
         self.on_change: Callable[[], None] = lambda: None
         """Called when a limit has changed."""
 
@@ -76,8 +76,8 @@ class UpstreamLimits:
     def values(self) -> BrokerLimits:
         """Limits for values of client configs."""
         return BrokerLimits(
-            min_session_timeout_ms=self._found[MIN_SESSION],
-            max_session_timeout_ms=self._found[MAX_SESSION],
+            min_session_timeout_ms=self._limits[MIN_SESSION],
+            max_session_timeout_ms=self._limits[MAX_SESSION],
             allowed_keys=self._settings.allowed_keys,
         )
 
@@ -85,7 +85,7 @@ class UpstreamLimits:
     def timings(self) -> TimingLimits:
         """Limits for the heartbeat intervals of members of the consumer protocol."""
         return TimingLimits(
-            min_heartbeat_interval_ms=self._found[MIN_INTERVAL], max_heartbeat_interval_ms=self._found[MAX_INTERVAL]
+            min_heartbeat_interval_ms=self._limits[MIN_INTERVAL], max_heartbeat_interval_ms=self._limits[MAX_INTERVAL]
         )
 
     async def start(self, admin: AdminClient) -> None:
@@ -111,8 +111,8 @@ class UpstreamLimits:
             return
         self._is_denied = False
         values = narrowed(self._settings.own_limits, brokers)
-        if values != self._found:
-            self._found = values
+        if values != self._limits:
+            self._limits = values
             self.on_change()
 
     async def _keep_reading(self, admin: AdminClient) -> None:

@@ -73,7 +73,7 @@ class ClientHandshake:
             stream.close()
             raise ProtocolError("no rule of ssl.principal.mapping.rules applies to the certificate")
         peer.principal = principal
-        if self.hosts is not None and (node_id := self.hosts.node_of(stream.asked_name)) is not None:
+        if self.hosts is not None and (node_id := self.hosts.node_of(stream.requested_name)) is not None:
             peer.node_id, peer.is_bootstrap = node_id, False
         return stream
 

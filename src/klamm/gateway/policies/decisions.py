@@ -203,7 +203,7 @@ def remembered_effect(
 ) -> ApiError | Answer | Wait | None:
     """Return the effect of a policy that remembers its decisions, on a request with a single question."""
     learned = context.wait_result or {}
-    outcome = learned.get(details) or policies.known(kind, details)
+    outcome = learned.get(details) or policies.cached_outcome(kind, details)
     if outcome is None:
         questions = {**learned, details: None}
         return Wait(work=partial(policies.learn, kind, questions), kept_bytes=OBJECT_BYTES * len(questions))

@@ -187,13 +187,13 @@ class RelayedSocket:
 class NamedSocket(ssl.SSLSocket):
     """Server side of a TLS socket, with the host name that the client sent (SNI)."""
 
-    asked_name: str | None = None
+    requested_name: str | None = None
 
 
 def keep_asked_name(connected: ssl.SSLSocket | ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
     """Store the host name that a client sent. Used as ``sni_callback`` of contexts that create a ``NamedSocket``."""
     if isinstance(connected, NamedSocket):
-        connected.asked_name = name
+        connected.requested_name = name
 
 
 class AcceptedTls(TlsStream):
@@ -202,9 +202,9 @@ class AcceptedTls(TlsStream):
     __slots__ = ()
 
     @property
-    def asked_name(self) -> str | None:
+    def requested_name(self) -> str | None:
         """Host name that the client sent (SNI); None if it sent none."""
-        return self._socket.asked_name if isinstance(self._socket, NamedSocket) else None
+        return self._socket.requested_name if isinstance(self._socket, NamedSocket) else None
 
     @property
     def certificate(self) -> bytes | None:

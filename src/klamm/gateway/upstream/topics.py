@@ -44,7 +44,7 @@ class UpstreamTopics:
         self._turn = asyncio.Lock()
         self._names: Sequence[str] = ()
         self._next_listing = -float("inf")
-        self._known: OrderedDict[str, tuple[float, Document]] = OrderedDict()
+        self._documents: OrderedDict[str, tuple[float, Document]] = OrderedDict()
         self._described_at: deque[float] = deque(maxlen=MAX_REQUESTS)
         self.failure: str | None = None
         """Reason why the latest listing failed. The topics of the listing before it are shown."""
@@ -68,16 +68,18 @@ class UpstreamTopics:
         """Return partitions and configs of some topics as JSON objects. ``problem`` says why they are unknown."""
         async with self._turn:
             earliest = self._now() - TOPICS_KEPT_S
-            wanted = [name for name in names if self._known.get(name, (earliest, {}))[0] <= earliest]
+            wanted = [name for name in names if self._documents.get(name, (earliest, {}))[0] <= earliest]
             if wanted and self._may_describe(earliest):
                 self._described_at.append(self._now())
                 for name, document in zip(wanted, await self._describe(wanted), strict=True):
-                    self._known[name] = self._now(), document
-                    self._known.move_to_end(name)
+                    self._documents[name] = self._now(), document
+                    self._documents.move_to_end(name)
             unknown = "too many requests, reload in some seconds"
-            descriptions = [self._known[name][1] if name in self._known else _unknown(name, unknown) for name in names]
-            while len(self._known) > MAX_KEPT:
-                self._known.popitem(last=False)
+            descriptions = [
+                self._documents[name][1] if name in self._documents else _unknown(name, unknown) for name in names
+            ]
+            while len(self._documents) > MAX_KEPT:
+                self._documents.popitem(last=False)
         return descriptions
 
     def _may_describe(self, earliest: float) -> bool:

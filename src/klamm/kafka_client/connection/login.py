@@ -180,8 +180,8 @@ def _log_in(connection: Connection, security: Security, host: str, timeout_s: fl
     # From SaslHandshake version 1 on, tokens are sent in SaslAuthenticate, whose response has an error message.
     version = connection.version_of(SaslHandshakeRequest, at_least=1)
     steps = login_steps(security, host)
-    asked = next(steps)
-    answer: Message = connection.call(asked, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
+    handshake = next(steps)
+    answer: Message = connection.call(handshake, SaslHandshakeResponse, version=version, timeout_s=timeout_s)
     try:
         while True:
             answer = connection.call(steps.send(answer), SaslAuthenticateResponse, timeout_s=timeout_s)

@@ -122,9 +122,9 @@ class Cluster:
         opened = [self._bootstrap, *self._connections.values()]
         now = time.monotonic()
         yield from [c for c in opened if c is not None and not c.closed and now < c.login_due_at]
-        known = list(self._addresses.values())
-        given = filter(None, map(split_address, self._settings.bootstrap_servers))
-        for host, port in [*given, *known]:
+        advertised = list(self._addresses.values())
+        bootstrap = filter(None, map(split_address, self._settings.bootstrap_servers))
+        for host, port in [*bootstrap, *advertised]:
             try:
                 self._close_bootstrap()
                 self._bootstrap = self._open(host, port)
@@ -168,14 +168,14 @@ class Cluster:
         Raises:
             ConnectionLostError: The node is unreachable or unknown.
         """
-        found = self._connections.get((node_id, lane))
-        if found is not None and not found.closed:
-            if time.monotonic() >= found.login_due_at:
+        connection = self._connections.get((node_id, lane))
+        if connection is not None and not connection.closed:
+            if time.monotonic() >= connection.login_due_at:
                 if node_id not in self._addresses:
                     raise ConnectionLostError(f"Node {node_id} is unknown")
                 host, _ = self._addresses[node_id]
-                log_in(found, self._settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
-            return found
+                log_in(connection, self._settings.security, host=host, timeout_s=HANDSHAKE_TIMEOUT_S)
+            return connection
         if node_id not in self._addresses:
             raise ConnectionLostError(f"Node {node_id} is unknown")
         opened = self._connections[node_id, lane] = self._open(*self._addresses[node_id])
@@ -202,7 +202,7 @@ class Cluster:
         for topic, partition in partitions:
             if (leader := self.leader(topic, partition)) is not None:
                 by_leader.setdefault(leader, {}).setdefault(topic, []).append(partition)
-        found: dict[PartitionTuple, int] = {}
+        offsets: dict[PartitionTuple, int] = {}
         for leader, topics in by_leader.items():
             request = ListOffsetsRequest(
                 replica_id=-1,
@@ -226,8 +226,8 @@ class Cluster:
             for topic_answer in response.topics:
                 for answer in topic_answer.partitions:
                     if answer.error_code == ErrorCode.NONE:
-                        found[topic_answer.name, answer.partition_index] = answer.offset
-        return found
+                        offsets[topic_answer.name, answer.partition_index] = answer.offset
+        return offsets
 
     def coordinator(self, key: str, kind: CoordinatorType) -> int:
         """Return the node id of the coordinator of a group or transactional id. Pass it to ``connection``.

@@ -162,8 +162,8 @@ def fetched_partitions(
 
 
 def _diverging(partition: FetchResponse.PartitionData) -> EpochEnd | None:
-    found = partition.diverging_epoch
-    return None if found is None or found.end_offset < 0 else EpochEnd(found.epoch, found.end_offset)
+    diverging = partition.diverging_epoch
+    return None if diverging is None or diverging.end_offset < 0 else EpochEnd(diverging.epoch, diverging.end_offset)
 
 
 def _aborted(partition: FetchResponse.PartitionData) -> tuple[AbortedTransaction, ...]:
@@ -203,8 +203,8 @@ class FetchSessionHandler:
 
     def offset(self, key: Key) -> int:
         """Return the next fetch offset of a partition, or -1 if it is not being fetched."""
-        found = self._wanted.get(key)
-        return -1 if found is None else found.fetch_offset
+        partition = self._wanted.get(key)
+        return -1 if partition is None else partition.fetch_offset
 
     def want(self, wanted: WantedRecords) -> None:
         """Add a partition to the next request, or change its fetch offset."""

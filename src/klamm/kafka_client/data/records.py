@@ -143,9 +143,9 @@ def read_records(
         raise ConnectionLostError(f"Fetch response has no entry for partition {partition} of {topic}")
     if answer.error_code != ErrorCode.NONE:
         raise ConnectionLostError(f"Partition {partition} of {topic}: {error_name(answer.error_code)}")
-    found: list[Record] = []
+    records: list[Record] = []
     for fetched in walk(answer.records, fetch_offset, answer.aborted):
         fetch_offset = fetched.next_offset
         if fetched.treatment is not Treatment.DROP:
-            found += decode_records(fetched.batch)
-    return found, fetch_offset
+            records += decode_records(fetched.batch)
+    return records, fetch_offset

@@ -249,22 +249,22 @@ class TransactionOffsets:
 
     def read(self) -> dict[PartitionTuple, CommittedOffset]:
         """Return the committed offsets, after waiting for pending offsets of open transactions."""
-        found: dict[PartitionTuple, CommittedOffset] = {}
+        offsets: dict[PartitionTuple, CommittedOffset] = {}
         request = OffsetFetchRequest(group_id=self._group, topics=None, require_stable=True)
 
         def ask(connection: Connection) -> set[int]:
             version = connection.version_of(OffsetFetchRequest, at_least=_REQUIRE_STABLE_SINCE, at_most=_LAST_FETCH)
             answer = connection.call(request, OffsetFetchResponse, version=version, timeout_s=_TIMEOUT_S)
-            found.clear()
+            offsets.clear()
             codes = {answer.error_code}
             for topic in answer.topics:
                 for one in topic.partitions:
                     codes.add(one.error_code)
-                    found[topic.name, one.partition_index] = CommittedOffset(one.committed_offset, one.metadata or "")
+                    offsets[topic.name, one.partition_index] = CommittedOffset(one.committed_offset, one.metadata or "")
             return codes
 
         self._group_calls.until_answered(ask, "OffsetFetch")
-        return found
+        return offsets
 
     def add(self, identity: ProducerStamp) -> None:
         """Add the group's offsets to the open transaction (AddOffsetsToTxn).

@@ -90,8 +90,8 @@ class KeyedCall(Generic[Key, Value]):
         if deadline.passed():
             raise TimeoutError(f"{self.what}: no result within {deadline.limit_ms} ms")
         if self.find is None:
-            asked = list(waiting)
-            waiting.take(asked, await self.ask(self.node_id, asked, deadline), self.retriable)
+            keys = list(waiting)
+            waiting.take(keys, await self.ask(self.node_id, keys, deadline), self.retriable)
             return
         for node_id, some in (await _nodes(self.find, waiting)).items():
             attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
@@ -113,10 +113,10 @@ class _Waiting(dict[Key, None], Generic[Key, Value]):
         """Latest reason why a key had to wait."""
 
     def take(
-        self, asked: Iterable[Key], outcomes: Mapping[Key, Value | KafkaApiError], retriable: frozenset[ErrorCode]
+        self, keys: Iterable[Key], outcomes: Mapping[Key, Value | KafkaApiError], retriable: frozenset[ErrorCode]
     ) -> None:
         """Settle the keys that were asked for, except those with a retriable error."""
-        for key in asked:
+        for key in keys:
             outcome = outcomes[key] if key in outcomes else _missing()
             if isinstance(outcome, KafkaApiError) and outcome.error_code in retriable:
                 self.reason = error_text(outcome)
@@ -131,12 +131,12 @@ def _missing() -> KafkaApiError:
 
 async def _nodes(find: Find[Key], waiting: _Waiting[Key, Value]) -> Mapping[int, list[Key]]:
     """Return the waiting keys by their nodes. Keys that the lookup rejects for good are settled."""
-    asked = list(waiting)
-    places = await find(asked)
+    keys = list(waiting)
+    places = await find(keys)
     errors = {key: place for key, place in places.items() if isinstance(place, KafkaApiError)}
-    waiting.take([key for key in asked if key in errors or key not in places], errors, RETRIABLE_CODES)
+    waiting.take([key for key in keys if key in errors or key not in places], errors, RETRIABLE_CODES)
     by_node: dict[int, list[Key]] = defaultdict(list)
-    for key in asked:
+    for key in keys:
         place = places.get(key)
         if isinstance(place, int):
             by_node[place].append(key)
@@ -160,7 +160,8 @@ async def find_coordinators(
         request, FindCoordinatorResponse, deadline=deadline, min_version=_FIRST_WITH_SEVERAL_KEYS
     )
     return {
-        found.key: result_of(found.error_code, found.error_message, found.node_id) for found in response.coordinators
+        coordinator.key: result_of(coordinator.error_code, coordinator.error_message, coordinator.node_id)
+        for coordinator in response.coordinators
     }
 
 

@@ -445,18 +445,18 @@ class ConnectionPool:
         """
         if not response.brokers:  # a cluster that starts has registered none yet
             raise NotReadyError("The cluster has no broker yet")
-        known, self._nodes = self._nodes, {}
+        previous, self._nodes = self._nodes, {}
         for broker in response.brokers:
             address = (broker.host, broker.port)
-            node = known.get(broker.node_id)
+            node = previous.get(broker.node_id)
             if node is None or node.address != address:
                 node = PoolNode(address, self._open, self._settings)
             else:
-                del known[broker.node_id]
+                del previous[broker.node_id]
             if server is not None and server.address == address:
                 node.take_over(server)
             self._nodes[broker.node_id] = node
-        for gone in known.values():
+        for gone in previous.values():
             gone.discard()
         self._controller_id = response.controller_id if response.controller_id >= 0 else None
 
@@ -494,10 +494,10 @@ def _reason(error: Exception | None) -> str:
 
 
 def _address(server: str) -> tuple[str, int]:
-    found = split_address(server if ":" in server else f"{server}:{_DEFAULT_PORT}")
-    if found is None:
+    address = split_address(server if ":" in server else f"{server}:{_DEFAULT_PORT}")
+    if address is None:
         raise ValueError(f"bootstrap_servers={server!r}: expected host:port")
-    return found
+    return address
 
 
 class _UnknownNodeError(ConnectionLostError):

@@ -232,28 +232,28 @@ class GroupControl:
     def _find_groups(self) -> None:
         wanted = self._settings.group_filter.should_replicate_group
         skipped = {}
-        asked = []
+        candidates = []
         for group in consumer_groups(self._source):
             if wanted(group):
-                asked.append(group)
+                candidates.append(group)
             else:
                 skipped[group] = "not among groups, or excluded by groups.exclude"
-        found = []
-        for group, offsets in group_offsets(self._source, asked).items():
+        mirrored = []
+        for group, offsets in group_offsets(self._source, candidates).items():
             if isinstance(offsets, KafkaApiError):
                 skipped[group] = error_text(offsets)
             elif accepted(self._flow, offsets):
-                found.append(group)
+                mirrored.append(group)
             else:
                 skipped[group] = "it has no offsets on topics that are mirrored"
         new = sorted(group for group, reason in skipped.items() if self._skipped.get(group) != reason)
         for reason in sorted({skipped[group] for group in new}):
             named = _some([group for group in new if skipped[group] == reason])
             logger.info("%s: groups skipped: %s: %s", self._flow.name, named, reason)
-        if added := sorted(set(found) - set(self._groups)):
+        if added := sorted(set(mirrored) - set(self._groups)):
             logger.info("%s: groups found: %s", self._flow.name, _some(added))
-        self._groups, self._skipped = tuple(sorted(found)), skipped
-        kept = frozenset(found)
+        self._groups, self._skipped = tuple(sorted(mirrored)), skipped
+        kept = frozenset(mirrored)
         self._rows = {group: rows for group, rows in self._rows.items() if group in kept}
         self._latencies = {group: ages for group, ages in self._latencies.items() if group in kept}
         self._publish()
@@ -324,13 +324,13 @@ class GroupControl:
     def _note_written(self, written: Iterable[Checkpoint], asked_at_ms: float) -> None:
         now_ms = self._now() * 1000
         new = {(each.group, each.topic, each.partition) for each in written}
-        asked = int(asked_at_ms)
+        written_ms = int(asked_at_ms)
         for group, rows in self._rows.items():
             latencies = self._latencies.setdefault(group, {})
             for where, row in rows.items():
                 if (group, row.remote_topic, row.partition) in new:
                     ages = latencies.setdefault(where, RecentAges())
-                    ages.observe(now_ms, first_timestamp=asked, max_timestamp=asked, count=1)
+                    ages.observe(now_ms, first_timestamp=written_ms, max_timestamp=written_ms, count=1)
                 if where in latencies:
                     rows[where] = replace(row, checkpoint_latency_ms=latencies[where].summary(now_ms))
 

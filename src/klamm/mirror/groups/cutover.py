@@ -119,11 +119,11 @@ def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
             problems.append(f"it cannot be described on cluster {alias}: {error_text(state)}")
         elif not state.is_idle:
             problems.append(f"it has {state.members} on cluster {alias}: stop its consumers first")
-    found = group_offsets(sides.source, [group])[group]
-    if isinstance(found, KafkaApiError):
-        log_rejection(found, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
-        raise found
-    offsets = accepted(flow, found)
+    source_offsets = group_offsets(sides.source, [group])[group]
+    if isinstance(source_offsets, KafkaApiError):
+        log_rejection(source_offsets, f"list offsets for consumer group {group} on cluster {flow.source.alias}")
+        raise source_offsets
+    offsets = accepted(flow, source_offsets)
     if not offsets:
         problems.append(f"it has no offsets on cluster {flow.source.alias} on topics that {flow.name} mirrors")
     return _Look(offsets, tuple(problems))

@@ -78,7 +78,7 @@ class ConfigSync:
         self._logged_unknown: dict[tuple[str, str], str | None] = {}
         """Values already logged, by remote topic and name of a config that the target does not know."""
         self._logged_rejections: dict[str, str] = {}
-        self._known: dict[str, frozenset[str]] = {}
+        self._supported: dict[str, frozenset[str]] = {}
         """Names of all configs by remote topic. Contains the topics that could be described in the latest round."""
 
     def run(self, topics: Sequence[str]) -> None:
@@ -140,12 +140,12 @@ class ConfigSync:
         remote = {self._settings.remote_topic(topic): topic for topic in described}
         current = topic_configs(self._target, remote)
         out = {}
-        self._known = {}
+        self._supported = {}
         for name, topic in remote.items():
             target = current[name]
             own: Collection[ConfigEntry] | None = None
             if not isinstance(target, KafkaApiError):
-                self._known[name], own = frozenset(target), target.values()
+                self._supported[name], own = frozenset(target), target.values()
             elif not is_denial(target):
                 continue  # the topic was just created with its configs, and not every broker knows it yet
             planned = plan_config_operations(described[topic].values(), self._settings.config_filter, target=own)
@@ -155,22 +155,22 @@ class ConfigSync:
 
     def is_known(self, remote_topic: str, name: str) -> bool:
         """Return whether the target knows a config, or True if the remote topic could not be described."""
-        known = self._known.get(remote_topic)
-        return known is None or name in known
+        names = self._supported.get(remote_topic)
+        return names is None or name in names
 
     def is_described(self, remote_topic: str) -> bool:
         """Return whether the planned remote topic could be described. If not, all configs are sent."""
-        return remote_topic in self._known
+        return remote_topic in self._supported
 
     def without_unknown(
         self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]
     ) -> dict[str, tuple[TopicConfigOperation, ...]]:
         """Return the operations on configs that the target knows. A single unknown one would fail the whole topic."""
-        known = {
+        supported = {
             topic: tuple(each for each in operations if self.is_known(topic, each.name))
             for topic, operations in planned.items()
         }
-        return {topic: operations for topic, operations in known.items() if operations}
+        return {topic: operations for topic, operations in supported.items() if operations}
 
     def _log_unknown(self, planned: Mapping[str, tuple[TopicConfigOperation, ...]]) -> None:
         """Log the configs that the target does not know. Each is logged again only when its value changes."""

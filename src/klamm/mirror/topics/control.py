@@ -344,19 +344,21 @@ class FlowControl:
         if not topics:
             return {}
         # DescribeConfigs of any topic returns all config names that the target knows. This topic exists.
-        known = topic_configs(self._target, [self._settings.source_offsets_topic])[self._settings.source_offsets_topic]
-        if isinstance(known, KafkaApiError):
+        supported = topic_configs(self._target, [self._settings.source_offsets_topic])[
+            self._settings.source_offsets_topic
+        ]
+        if isinstance(supported, KafkaApiError):
             return {}
         fewer = []
         for topic in topics:
-            unknown = sorted(topic.configs.keys() - known.keys())
+            unknown = sorted(topic.configs.keys() - supported.keys())
             if unknown:
                 alias, names = self._settings.target.alias, ", ".join(unknown)
                 logger.warning(
                     "%s: topic %s: skipping configs that cluster %s does not know: %s",
                     self._settings.name, topic.name, alias, names,
                 )  # fmt: skip
-                configs = {name: value for name, value in topic.configs.items() if name in known}
+                configs = {name: value for name, value in topic.configs.items() if name in supported}
                 fewer.append(replace(topic, configs=configs))
         return create_topics(self._target, fewer)
 

@@ -301,11 +301,11 @@ class _Checks:
 def _with_known_configs(side: _Side, topics: Sequence[NewTopic]) -> list[NewTopic]:
     """Return topics without the configs that a cluster does not know. The mirror leaves these out as well."""
     names = list(side.topics)[:1]
-    known = topic_configs(side.admin, names)[names[0]] if names else None
-    if known is None or isinstance(known, KafkaApiError):
+    supported = topic_configs(side.admin, names)[names[0]] if names else None
+    if supported is None or isinstance(supported, KafkaApiError):
         return [replace(topic, configs={}) for topic in topics]  # it is not known which configs the cluster knows
     return [
-        replace(topic, configs={name: value for name, value in topic.configs.items() if name in known})
+        replace(topic, configs={name: value for name, value in topic.configs.items() if name in supported})
         for topic in topics
     ]
 

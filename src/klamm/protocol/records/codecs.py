@@ -86,8 +86,8 @@ def decompress(
         DecompressedTooLargeError: The result exceeds ``limit``.
         CorruptBatchError: The data is not valid for the codec.
     """
-    found = decompress_view(codec, data, magic=magic, limit=limit)
-    return memoryview(bytes(found)) if found.obj is getattr(_of_thread, "scratch", None) else found
+    view = decompress_view(codec, data, magic=magic, limit=limit)
+    return memoryview(bytes(view)) if view.obj is getattr(_of_thread, "scratch", None) else view
 
 
 def decompress_view(
@@ -190,10 +190,10 @@ def _growing(decompress_into: Callable[[memoryview, memoryview], int]) -> Callab
 
 def _scratch() -> bytearray:
     """Return this thread's scratch buffer. Its content may change with the next call."""
-    found: bytearray | None = getattr(_of_thread, "scratch", None)
-    if found is None:
-        found = _of_thread.scratch = bytearray(_SCRATCH)
-    return found
+    scratch: bytearray | None = getattr(_of_thread, "scratch", None)
+    if scratch is None:
+        scratch = _of_thread.scratch = bytearray(_SCRATCH)
+    return scratch
 
 
 def _decompress_lz4_into(data: memoryview, room: memoryview) -> int:

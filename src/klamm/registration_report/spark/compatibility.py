@@ -111,13 +111,13 @@ def _versions() -> Column:
     def of_version(name: Column) -> Column:
         rows = sf.filter("standing", lambda row: row["client_information"] == name)
         lists = _lists(rows)
-        known = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
+        supported = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
         return sf.struct(
             sf.array_max(sf.transform(rows, lambda row: row["offset"])).alias("offset"),
             sf.array_max(sf.transform(rows, lambda row: row["timestamp"])).alias("timestamp"),
             software(name).alias("software"),
             version(name).alias("version"),
-            known.alias("supported_configs"),
+            supported.alias("supported_configs"),
             kinds.alias("kinds"),
         )
 
@@ -132,8 +132,8 @@ def _lists(rows: Column | str) -> Column:
 def _kinds_of(configs: Column) -> Column:
     """Return the kinds of a client that registered these configs, sorted."""
     kind = sf.create_map(*[sf.lit(str(part)) for pair in KIND_OF_CONFIG.items() for part in pair])
-    known = sf.filter(sf.transform(configs, lambda name: sf.element_at(kind, name)), lambda one: one.isNotNull())
-    return sf.array_sort(sf.array_distinct(known))
+    kinds = sf.filter(sf.transform(configs, lambda name: sf.element_at(kind, name)), lambda one: one.isNotNull())
+    return sf.array_sort(sf.array_distinct(kinds))
 
 
 def _is_concerned() -> Column:
@@ -315,10 +315,10 @@ def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFram
     Columns: ``config, user, client_id, software, version, supported_configs``. The newest software version of a client
     decides, with all lists that this version registered. No list means unknown.
     """
-    known = sf.coalesce("supported_configs", sf.array().cast(ArrayType(StringType())))
+    supported = sf.coalesce("supported_configs", sf.array().cast(ArrayType(StringType())))
     return (
         newest_versions.withColumn("config", _each(configs))
-        .where(~sf.array_contains(known, sf.col("config")) & _is_concerned())
+        .where(~sf.array_contains(supported, sf.col("config")) & _is_concerned())
         .select("config", "user", "client_id", "software", "version", "supported_configs")
     )
 

@@ -157,8 +157,8 @@ class Throttles:
         """Return a stopwatch for a request; None when its client has no quota on busy time."""
         if self._quotas.is_empty or api_key in _EXEMPT or not (session.login is None or session.login.is_open):
             return None
-        found = self._quotas.limit(REQUEST_PERCENTAGE, session.principal_name, client_id or "")
-        return None if found is None else Stopwatch(found)
+        limit = self._quotas.limit(REQUEST_PERCENTAGE, session.principal_name, client_id or "")
+        return None if limit is None else Stopwatch(limit)
 
     def after(
         self,
@@ -193,8 +193,8 @@ class Throttles:
         self._window((REQUEST_PERCENTAGE, stopwatch.limit.shared_by), now_s).add(stopwatch.read_out() * 100, now_s)
 
     def _charge(self, name: str, amount: float, session: Session, client_id: str | None) -> float:
-        found = self._quotas.limit(name, session.principal_name, client_id or "")
-        return 0.0 if found is None else self._wait_for(name, amount, found)
+        limit = self._quotas.limit(name, session.principal_name, client_id or "")
+        return 0.0 if limit is None else self._wait_for(name, amount, limit)
 
     def _charge_time(self, stopwatch: Stopwatch) -> float:
         """Charge the busy time. A quota of 100 is the whole time of one thread."""

@@ -121,10 +121,10 @@ def _server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
 def _client_auth(listener: Listener, configs: Mapping[str, str]) -> ssl.VerifyMode:
     """Return the verify mode for client certificates. With SASL only the listener's own setting counts, as in Kafka."""
     if listener.protocol is SecurityProtocol.SASL_SSL:
-        asked = configs.get(f"listener.name.{listener.name.lower()}.ssl.client.auth")
+        client_auth = configs.get(f"listener.name.{listener.name.lower()}.ssl.client.auth")
     else:
-        asked = setting_of(configs, listener.name, "ssl.client.auth")
+        client_auth = setting_of(configs, listener.name, "ssl.client.auth")
     try:
-        return _CLIENT_AUTH[(asked or "none").strip().lower()]
+        return _CLIENT_AUTH[(client_auth or "none").strip().lower()]
     except KeyError:
-        raise SettingsError(f"ssl.client.auth={asked}: expected one of {', '.join(_CLIENT_AUTH)}") from None
+        raise SettingsError(f"ssl.client.auth={client_auth}: expected one of {', '.join(_CLIENT_AUTH)}") from None

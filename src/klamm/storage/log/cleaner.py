@@ -232,7 +232,7 @@ async def _compact(
 ) -> int:
     config = log.config
     dirty = [segment.file.path for segment, end in _with_ends(plan) if end > plan.start]
-    found = await asyncio.to_thread(
+    offset_map = await asyncio.to_thread(
         find_last_offsets,
         dirty,
         start=plan.start,
@@ -242,14 +242,14 @@ async def _compact(
         sweep=_sweep(log, plan.start, plan.end),
     )
     rules = Rules(
-        last_offsets=found.offsets,
+        last_offsets=offset_map.offsets,
         producers_last_offsets=frozenset(log.producers.last_offsets()),
         marker_epochs=log.producers.marker_epochs(),
         sweep=_sweep(log, plan.segments[0].base_offset, plan.end),
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
     )
-    waiting = [segment for segment in plan.segments if segment.base_offset < found.end_offset]
+    waiting = [segment for segment in plan.segments if segment.base_offset < offset_map.end_offset]
     saved = 0
     try:
         while waiting and not log.is_deleted:
@@ -259,7 +259,7 @@ async def _compact(
     finally:
         await asyncio.to_thread(shutil.rmtree, log.directory / WORK, ignore_errors=True)
     if not log.is_deleted:
-        log.compacted_up_to = max(log.compacted_up_to, found.end_offset)
+        log.compacted_up_to = max(log.compacted_up_to, offset_map.end_offset)
     if saved:
         logger.info("Compacted %s: %d bytes saved", log.name, saved)
     return saved

@@ -309,8 +309,8 @@ def is_claimed(directory: Path, topic_id: UUID) -> bool:
     Raises:
         OSError: ``partition.metadata`` cannot be read.
     """
-    found = read_topic_id(directory)
-    if found is None:
+    directory_id = read_topic_id(directory)
+    if directory_id is None:
         logger.warning(
             "%s has no readable topic id. By its name it belongs to topic id %s and is used for it.",
             directory,
@@ -318,7 +318,7 @@ def is_claimed(directory: Path, topic_id: UUID) -> bool:
         )
         with suppress(OSError):  # with a full disk, the next start logs the warning again
             write_topic_id(directory, topic_id)
-    return found is None or found == topic_id
+    return directory_id is None or directory_id == topic_id
 
 
 def remove_all(paths: Sequence[Path]) -> None:

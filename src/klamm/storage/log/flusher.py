@@ -96,8 +96,8 @@ def syncfs(descriptor: int) -> None:
 def _kernel_version() -> tuple[int, ...]:
     """Return the version of Linux, (0,) on other systems."""
     system = os.uname() if hasattr(os, "uname") else None
-    found = re.match(r"(\d+)\.(\d+)", system.release) if system is not None and system.sysname == "Linux" else None
-    return (0,) if found is None else tuple(map(int, found.groups()))
+    match = re.match(r"(\d+)\.(\d+)", system.release) if system is not None and system.sysname == "Linux" else None
+    return (0,) if match is None else tuple(map(int, match.groups()))
 
 
 def _type_of(device: int) -> str | None:

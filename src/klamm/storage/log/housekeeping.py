@@ -110,7 +110,7 @@ class KeptLogs(Protocol):
         """Return the open logs."""
         ...
 
-    def known(self) -> Sequence[tuple[UUID, int]]:
+    def partitions(self) -> Sequence[tuple[UUID, int]]:
         """Return all partitions."""
         ...
 
@@ -274,7 +274,7 @@ class Housekeeper:
         """Apply retention to every log with data, and write the checkpoint files."""
         self._changed.clear()
         self._all_changed = False
-        async for topic_id, partition in with_pauses(self._logs.known()):
+        async for topic_id, partition in with_pauses(self._logs.partitions()):
             if self._logs.has_directory(topic_id, partition):
                 try:
                     self._logs.get(topic_id, partition)

@@ -143,8 +143,8 @@ class LogManager:
                 self._strays.append(RetiredFile(stray_since_ms(path) + STRAY_RETENTION_MS, path))
             elif "-" in path.name and path.is_dir():
                 self._directories.add(path.name)
-        known = {*self._recovery_points, *self._start_offsets, *self._compacted}
-        for name in known - self._directories:
+        checkpointed = {*self._recovery_points, *self._start_offsets, *self._compacted}
+        for name in checkpointed - self._directories:
             self._forget_offsets(name)
 
     def _forget_offsets(self, name: str) -> None:
@@ -157,15 +157,15 @@ class LogManager:
 
     def create(self, topic_id: UUID, topic: str, partition: int) -> None:
         """Register a partition. Has no effect if it is already registered."""
-        known = self._topics.get(topic_id)
-        if known is None:
+        state = self._topics.get(topic_id)
+        if state is None:
             config = LiveConfig(lambda: self._configs_of(topic), self._epoch)
-            known = self._topics[topic_id] = _Topic(topic, config)
+            state = self._topics[topic_id] = _Topic(topic, config)
         name = f"{topic}-{partition}"
-        if self._is_started and partition not in known.logs and name in self._directories:
+        if self._is_started and partition not in state.logs and name in self._directories:
             # A new partition has no directory yet, so this one belongs to another topic.
             self._put_stray_aside(self._data_dir / name)
-        known.logs.setdefault(partition, None)
+        state.logs.setdefault(partition, None)
 
     def get(self, topic_id: UUID, partition: int) -> PartitionLog | None:
         """Return the log of a partition, opening it if necessary; None if the partition is unknown.
@@ -357,7 +357,7 @@ class LogManager:
         """Return the open logs (a copy, so the iteration may be interrupted by awaits)."""
         return iter(tuple(self._open_logs.values()))
 
-    def known(self) -> Sequence[tuple[UUID, int]]:
+    def partitions(self) -> Sequence[tuple[UUID, int]]:
         """Return all partitions."""
         return [(topic_id, partition) for topic_id, topic in self._topics.items() for partition in topic.logs]
 
@@ -410,7 +410,7 @@ class LogManager:
 
         If a log cannot be opened, this is logged, and the next request for the log tries again.
         """
-        for topic_id, partition in self.known():
+        for topic_id, partition in self.partitions():
             if self.has_directory(topic_id, partition):
                 try:
                     self.get(topic_id, partition)

@@ -375,8 +375,8 @@ class PartitionLog:
             OffsetOutOfRangeError: ``offset`` is not in the log.
             StorageError: The read failed.
         """
-        found = self.find(offset, max_bytes, min_one_batch=min_one_batch)
-        return b"" if found is None else found.read()
+        log_range = self.find(offset, max_bytes, min_one_batch=min_one_batch)
+        return b"" if log_range is None else log_range.read()
 
     def find(self, offset: int, max_bytes: int, *, min_one_batch: bool = True) -> LogRange | None:
         """Return the file range that ``read`` would return for the same arguments; None if it is empty.
@@ -611,29 +611,29 @@ def find_committed(log: PartitionLog, offset: int, max_bytes: int, *, min_one_ba
     stable = log.last_stable_offset
     if stable <= offset <= log.end_offset:
         return None
-    found = log.find(offset, max_bytes, min_one_batch=min_one_batch)
-    if found is None or found.end_offset <= stable:
-        return found
+    log_range = log.find(offset, max_bytes, min_one_batch=min_one_batch)
+    if log_range is None or log_range.end_offset <= stable:
+        return log_range
     try:
         position = log.segments[max(log.segment_index(stable), 0)].position_of(stable)
     except OSError as error:
         raise StorageError(f"Cannot read {log.name}: {error}") from error
-    return found if position is None else found.cut(position, stable) or None
+    return log_range if position is None else log_range.cut(position, stable) or None
 
 
-def aborted_in(log: PartitionLog, offset: int, found: LogRange | None) -> list[AbortedTxn]:
-    """Return the aborted transactions that a consumer must filter out of ``found``, which starts at ``offset``.
+def aborted_in(log: PartitionLog, offset: int, log_range: LogRange | None) -> list[AbortedTxn]:
+    """Return the aborted transactions that a consumer must filter out of ``log_range``, which starts at ``offset``.
 
     Raises:
         StorageError: The read failed.
     """
-    if found is None:
+    if log_range is None:
         return []
     try:
         segments = log.segments[max(log.segment_index(offset), 0) :]
         if not any(segment.aborted.entries for segment in segments):
             return []
-        return overlapping(segments, offset, found.end_offset)
+        return overlapping(segments, offset, log_range.end_offset)
     except OSError as error:
         raise StorageError(f"Cannot read the index of aborted transactions of {log.name}: {error}") from error
 
@@ -649,15 +649,15 @@ def overlapping(segments: Iterable[LogSegment], start: int, end: int) -> list[Ab
     Raises:
         OSError: An index cannot be read.
     """
-    found = []
+    aborted = []
     for segment in segments:
         entries = segment.aborted.entries
         for entry in entries[bisect_left(entries, start, key=lambda entry: entry.last_offset) :]:
             if entry.first_offset < end:
-                found.append(entry)
+                aborted.append(entry)
             if entry.last_stable_offset >= end:
-                return found
-    return found
+                return aborted
+    return aborted
 
 
 def entry_for(producer_id: int, first_offset: int, marker_offset: int, first_open: int) -> AbortedTxn:

@@ -208,9 +208,9 @@ class ProducerStates:
             return None
         if batch.producer_epoch == state.epoch:
             last_sequence = batch.last_sequence
-            for known in state.batches:
-                if known.base_sequence == batch.base_sequence and known.last_sequence == last_sequence:
-                    return known
+            for appended in state.batches:
+                if appended.base_sequence == batch.base_sequence and appended.last_sequence == last_sequence:
+                    return appended
             expected = 0 if state.last_sequence == MAX_SEQUENCE else state.last_sequence + 1
         elif batch.producer_epoch < state.epoch:
             raise self._stale_epoch(batch.producer_id, batch.producer_epoch, state)

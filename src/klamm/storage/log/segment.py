@@ -576,20 +576,20 @@ class LogSegment:
         limit = position + max_bytes
         entry = self.offset_index.entry_below(limit)
         start = entry.value if entry is not None and entry.value > position and self._is_entry(entry) else position
-        found = self._whole_batches_from(start, limit)
-        if found is None and start > position:
+        whole = self._whole_batches_from(start, limit)
+        if whole is None and start > position:
             # The indexed batch ends beyond the limit, so the result ends where the indexed batch starts.
             return start, next(self.walk(start)).base_offset
-        return found if found is not None else (position, -1)
+        return whole if whole is not None else (position, -1)
 
     def _whole_batches_from(self, start: int, limit: int) -> tuple[int, int] | None:
-        found = None
+        whole = None
         for head in self.walk(start):
             end = head.position + head.size
             if end > limit:
                 break
-            found = end, head.last_offset + 1
-        return found
+            whole = end, head.last_offset + 1
+        return whole
 
     def batch_at(self, position: int) -> RecordBatch | None:
         """Return the whole batch at ``position``; None at the end or if the batch is incomplete."""

@@ -56,8 +56,8 @@ async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committe
         return TimestampOffset(-1, log.log_start_offset, epoch if epoch >= 0 else log.latest_epoch)
     if timestamp == LATEST_TIERED:
         return UNKNOWN
-    found = await _search(log, timestamp)
-    return found if found.offset < end_offset else UNKNOWN
+    first = await _search(log, timestamp)
+    return first if first.offset < end_offset else UNKNOWN
 
 
 async def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
@@ -66,9 +66,9 @@ async def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
             return await _of_max_timestamp(log)
         for segment in tuple(log.segments):
             if segment.max_timestamp >= timestamp:
-                found = await _in_segment(log, segment, timestamp)
-                if found is not None:
-                    return found
+                first = await _in_segment(log, segment, timestamp)
+                if first is not None:
+                    return first
     except OSError as error:
         raise StorageError(f"Cannot read {log.name}: {error}") from error
     return UNKNOWN
@@ -78,8 +78,8 @@ async def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
     newest = max(log.segments, key=lambda segment: segment.max_timestamp, default=None)
     if newest is None or newest.max_timestamp < 0:
         return UNKNOWN
-    found = await _in_segment(log, newest, newest.max_timestamp)
-    return found if found is not None else UNKNOWN
+    first = await _in_segment(log, newest, newest.max_timestamp)
+    return first if first is not None else UNKNOWN
 
 
 async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
@@ -95,9 +95,9 @@ async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) ->
         batch = segment.batch_at(head.position)
         if batch is None or not verify_crc(batch):
             raise CorruptBatchError(f"The batch at offset {head.base_offset} of {log.name} is damaged")
-        found = await _in_batch(batch, timestamp, log.log_start_offset)
-        if found is not None:
-            return found
+        first = await _in_batch(batch, timestamp, log.log_start_offset)
+        if first is not None:
+            return first
     return None
 
 
@@ -130,10 +130,10 @@ def _first_record(
     data = bytes(decompress_view(batch.codec, batch.buffer[BATCH_OVERHEAD:], limit=decompress_up_to))
     try:
         for index, fields in enumerate(iter_fields(data, batch.record_count)):
-            found = batch.max_timestamp if is_append_time else batch.base_timestamp + fields.timestamp_delta
+            record_timestamp = batch.max_timestamp if is_append_time else batch.base_timestamp + fields.timestamp_delta
             offset = batch.base_offset + fields.offset_delta
-            if found >= timestamp and offset >= start_offset:
-                return TimestampOffset(found, offset, batch.partition_leader_epoch)
+            if record_timestamp >= timestamp and offset >= start_offset:
+                return TimestampOffset(record_timestamp, offset, batch.partition_leader_epoch)
             if index % _RECORDS_AT_ONCE == 0 and abandoned is not None and abandoned.is_set():
                 raise AbandonedError
     except InvalidRecordError as error:

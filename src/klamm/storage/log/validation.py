@@ -288,8 +288,8 @@ class _Records:
         error: type[InvalidRecordsError | InvalidTimestampsError],
     ) -> None:
         walk = enumerate(iter_fields(self._data, self.batch.record_count))
-        found = (RecordError(index, message_of(fields)) for index, fields in walk if is_bad(fields))
-        errors = tuple(islice(found, _MAX_RECORD_ERRORS))
+        bad_records = (RecordError(index, message_of(fields)) for index, fields in walk if is_bad(fields))
+        errors = tuple(islice(bad_records, _MAX_RECORD_ERRORS))
         if errors:
             raise error("One or more records have been rejected", errors)
 

@@ -78,7 +78,7 @@ def check_metadata(
         return
     try:
         with closing(connect(metadata)) as database:
-            found = "ok" if was_clean else next(iter(database.execute("PRAGMA quick_check(1)")))[0]
+            verdict = "ok" if was_clean else next(iter(database.execute("PRAGMA quick_check(1)")))[0]
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             cluster_id = _setting(database, CLUSTER_ID_SETTING) if "settings" in tables else None
             topics = next(iter(database.execute("SELECT count(*) FROM topics")))[0] if "topics" in tables else 0
@@ -86,8 +86,8 @@ def check_metadata(
         if not is_damage(error):
             raise DataDirectoryError(f"Cannot read {metadata}: {error}") from error
         raise metadata_lost(metadata, f"is damaged ({error})") from error
-    if found != "ok":
-        raise metadata_lost(metadata, f"is damaged ({found})")
+    if verdict != "ok":
+        raise metadata_lost(metadata, f"is damaged ({verdict})")
     is_ours = not tables or "settings" in tables
     if holds_partitions and is_ours and cluster_id is None:
         raise metadata_lost(metadata, "holds no cluster id")
@@ -202,9 +202,9 @@ def topics_in(logs: Path, *, node_ids: Sequence[int], internal: AbstractSet[str]
         ids[topic][topic_id] += 1
         counts[topic] = max(counts[topic], partition + 1)
     changes: list[Change] = []
-    for topic, found in sorted(ids.items()):
+    for topic, votes in sorted(ids.items()):
         # A deleted topic of the same name may have left directories. The topic id with the most directories wins.
-        topic_id = max(found, key=lambda each: (found[each], each.int))
+        topic_id = max(votes, key=lambda each: (votes[each], each.int))
         replicas = tuple((node_ids[partition % len(node_ids)],) for partition in range(counts[topic]))
         changes.append(PutTopic(topic_id=topic_id, name=topic, is_internal=topic in internal, partitions=replicas))
         changes += [PutConfig(resource_type=_TOPIC, resource_name=topic, name=name, value="-1") for name in _KEEP]
@@ -214,8 +214,8 @@ def topics_in(logs: Path, *, node_ids: Sequence[int], internal: AbstractSet[str]
 
 def largest_leader_epoch(logs: Path) -> int:
     """Return the largest leader epoch in the checkpoints of the logs, -1 if there is none."""
-    found = (read_epochs(path / LEADER_EPOCHS) for path, _, _ in partition_directories(logs))
-    return max((epochs[-1].epoch for epochs in found if epochs), default=-1)
+    epochs_of_logs = (read_epochs(path / LEADER_EPOCHS) for path, _, _ in partition_directories(logs))
+    return max((epochs[-1].epoch for epochs in epochs_of_logs if epochs), default=-1)
 
 
 def largest_producer_id(logs: Path) -> int:

@@ -4,7 +4,7 @@ import pytest
 
 from klamm.broker.cluster import coordinator_for
 from klamm.broker.handlers.api_015_describe_groups import ROUTE
-from klamm.broker.requests.checks import NOT_ASKED
+from klamm.broker.requests.checks import OPERATIONS_OMITTED
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from tests.support.group_broker import GroupBroker
@@ -24,7 +24,7 @@ def test_unknown_group_is_dead_and_has_an_error_since_v6(version: int) -> None:
     assert group.error_message == ("Group g not found." if version >= 6 else None)
 
 
-@pytest.mark.parametrize(("asked", "operations"), [(True, ALL_OPERATIONS), (False, NOT_ASKED)])
+@pytest.mark.parametrize(("asked", "operations"), [(True, ALL_OPERATIONS), (False, OPERATIONS_OMITTED)])
 def test_authorized_operations_contain_all_without_authorizer(asked: bool, operations: int) -> None:
     with GroupBroker() as broker:
         request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked)

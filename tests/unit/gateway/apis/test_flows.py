@@ -53,7 +53,7 @@ class FlowGuard:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
         self.asked: list[Any] = []
-        self.known = self
+        self.cache = self
 
     def get(self, details: Any) -> PolicyOutcome:
         self.asked.append(details)

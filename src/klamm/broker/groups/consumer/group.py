@@ -217,8 +217,8 @@ class ConsumerGroup(ConsumerHeartbeats):
             raise RebalanceInProgressError
         self._cancel_deadline(DeadlineKind.SYNC, member.member_id)
         self._set_deadline(DeadlineKind.SESSION, member.member_id, traits.session_timeout_ms, now)
-        found = ((topics.by_id(topic_id), indexes) for topic_id, indexes in member.assigned.items())
-        partitions = {topic.name: sorted(indexes) for topic, indexes in found if topic is not None}
+        assignment = ((topics.by_id(topic_id), indexes) for topic_id, indexes in member.assigned.items())
+        partitions = {topic.name: sorted(indexes) for topic, indexes in assignment if topic is not None}
         return SyncReply(
             protocol_type=attempt.protocol_type,
             protocol_name=attempt.protocol_name,

@@ -204,21 +204,21 @@ class ConsumerHeartbeats(Membership):
         """Return the member that sent the request, and the static member that it replaces; None if it replaces none."""
         if attempt.instance_id is not None:
             return self._admit_static(attempt, attempt.instance_id)
-        known = self.members.get(attempt.member_id)
-        if known is None and attempt.member_epoch == JOIN_EPOCH:
-            known = ConsumerMember(member_id=attempt.member_id)
-        if known is None:
+        member = self.members.get(attempt.member_id)
+        if member is None and attempt.member_epoch == JOIN_EPOCH:
+            member = ConsumerMember(member_id=attempt.member_id)
+        if member is None:
             raise UnknownMemberIdError(f"Member {attempt.member_id} is not a member of group {self.group_id}.")
-        _check_epoch(known, attempt)
-        return known, None
+        _check_epoch(member, attempt)
+        return member, None
 
     def _admit_static(
         self, attempt: HeartbeatAttempt, instance_id: str
     ) -> tuple[ConsumerMember, ConsumerMember | None]:
         if attempt.member_epoch != JOIN_EPOCH:
-            known = self.find_static(attempt.member_id, instance_id)
-            _check_epoch(known, attempt)
-            return known, None
+            member = self.find_static(attempt.member_id, instance_id)
+            _check_epoch(member, attempt)
+            return member, None
         holder = self.static_member(instance_id)
         if holder is None:
             return self.members.get(attempt.member_id) or ConsumerMember(member_id=attempt.member_id), None
@@ -236,14 +236,14 @@ class ConsumerHeartbeats(Membership):
         """
         if pattern is None:
             return
-        known = self.regexes.get(pattern)
-        if known is not None:
-            age = now.seconds - known.at
-            is_stale = known.changes != topics.changes and age >= REGEX_INTERVAL_S
+        resolved = self.regexes.get(pattern)
+        if resolved is not None:
+            age = now.seconds - resolved.at
+            is_stale = resolved.changes != topics.changes and age >= REGEX_INTERVAL_S
             if not is_stale and age < self._limits.regex_refresh_interval_ms / 1000:
                 return
         names = resolve(pattern)
-        if known is None or known.names != names:
+        if resolved is None or resolved.names != names:
             self._seen_changes = -1
         self.regexes[pattern] = Resolution(names=names, at=now.seconds, changes=topics.changes)
 

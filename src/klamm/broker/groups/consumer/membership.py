@@ -114,8 +114,8 @@ class Membership:
     @property
     def assignor(self) -> str:
         """The assignor that most members prefer; the first of ``group.consumer.assignors`` if none has a preference."""
-        known = [name for name in self._limits.assignors if self._votes[name]]
-        return max(known, key=self._votes.__getitem__, default=self._limits.assignors[0])
+        supported = [name for name in self._limits.assignors if self._votes[name]]
+        return max(supported, key=self._votes.__getitem__, default=self._limits.assignors[0])
 
     @property
     def is_target_stale(self) -> bool:
@@ -257,17 +257,17 @@ class Membership:
         if not self.is_target_stale:
             return frozenset()
         ids = member.assigned.keys() | self.target.get(member.member_id, NO_PARTITIONS).keys()
-        found = {topic_id: topics.by_id(topic_id) for topic_id in ids}
+        by_id = {topic_id: topics.by_id(topic_id) for topic_id in ids}
         names = self._names_of(member)
-        return frozenset(topic_id for topic_id, topic in found.items() if topic is None or topic.name not in names)
+        return frozenset(topic_id for topic_id, topic in by_id.items() if topic is None or topic.name not in names)
 
     def _names_of(self, member: ConsumerMember) -> frozenset[str]:
         resolution = None if member.topic_regex is None else self.regexes.get(member.topic_regex)
         return member.topic_names if resolution is None else member.topic_names | resolution.names
 
     def _existing(self, topics: SubscribableTopics) -> dict[str, SubscribedTopic]:
-        found = ((name, topics.get(name)) for name in frozenset(self.subscribed_names()))
-        return {name: topic for name, topic in found if topic is not None}
+        by_name = ((name, topics.get(name)) for name in frozenset(self.subscribed_names()))
+        return {name: topic for name, topic in by_name if topic is not None}
 
     # ---- deadlines
 

@@ -126,6 +126,6 @@ def _consumer_member(
 
 
 def _classic_assignment(target: Assignment, traits: ClassicTraits, topics: SubscribableTopics) -> bytes:
-    found = ((topics.by_id(topic_id), indexes) for topic_id, indexes in target.items())
-    partitions = {topic.name: sorted(indexes) for topic, indexes in found if topic is not None}
+    assignment = ((topics.by_id(topic_id), indexes) for topic_id, indexes in target.items())
+    partitions = {topic.name: sorted(indexes) for topic, indexes in assignment if topic is not None}
     return write_assignment(partitions, read_subscription(traits.protocols[0][1]).version)

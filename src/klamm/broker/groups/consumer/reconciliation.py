@@ -55,13 +55,13 @@ def reconcile(
     assigned: dict[UUID, frozenset[int]] = {}
     is_waiting = False
     for topic_id, wanted in target.items():
-        known = kept.get(topic_id, frozenset())
+        own_kept = kept.get(topic_id, frozenset())
         # The member may have to revoke a partition that a newer target gives back to it.
         own = member.pending_revocation.get(topic_id, frozenset())
-        free = {partition for partition in wanted - known if partition in own or not is_owned(topic_id, partition)}
-        is_waiting = is_waiting or len(known) + len(free) < len(wanted)
-        if known or free:
-            assigned[topic_id] = known | free
+        free = {partition for partition in wanted - own_kept if partition in own or not is_owned(topic_id, partition)}
+        is_waiting = is_waiting or len(own_kept) + len(free) < len(wanted)
+        if own_kept or free:
+            assigned[topic_id] = own_kept | free
     state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
     return _moved(member, state, target_epoch, assigned, NO_PARTITIONS)
 
@@ -92,10 +92,10 @@ def _epochs(
     member: ConsumerMember, epoch: int, assigned: Assignment, pending_revocation: Assignment
 ) -> Mapping[UUID, Mapping[int, int]]:
     """Return the assignment epochs of a member's partitions: ``epoch`` for those that it gets in this step."""
-    fresh, known = _difference(assigned, member.assigned), member.assignment_epochs
+    fresh, epochs = _difference(assigned, member.assigned), member.assignment_epochs
     return {
         topic_id: {
-            index: epoch if index in fresh.get(topic_id, ()) else known.get(topic_id, {}).get(index, 0)
+            index: epoch if index in fresh.get(topic_id, ()) else epochs.get(topic_id, {}).get(index, 0)
             for index in indexes
         }
         for topic_id, indexes in _union(assigned, pending_revocation).items()

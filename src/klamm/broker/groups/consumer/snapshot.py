@@ -50,16 +50,16 @@ class GroupWriter:
             "assignment_epoch": group.assignment_epoch,
             "topics_digest": group.topics_digest,
             "state_since_ms": group.state_since_ms,
-            "regexes": {pattern: sorted(found.names) for pattern, found in group.regexes.items()},
+            "regexes": {pattern: sorted(resolved.names) for pattern, resolved in group.regexes.items()},
         }
         members = ",".join(text for _, _, text in self._members.values())
         return f'{_text(facts)[:-1]},"members":[{members}]}}'.encode()
 
     def _written(self, group: ConsumerGroup, member_id: str) -> tuple[ConsumerMember, Assignment, str]:
         member, target = group.members[member_id], group.target.get(member_id, NO_PARTITIONS)
-        known = self._members.get(member_id)
-        if known is not None and known[0] is member and (known[1] is target or known[1] == target):
-            return known
+        entry = self._members.get(member_id)
+        if entry is not None and entry[0] is member and (entry[1] is target or entry[1] == target):
+            return entry
         return member, target, _text(_member_to_facts(member) | {"target": _to_facts(target)})
 
 

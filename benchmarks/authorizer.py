@@ -58,8 +58,10 @@ def _with_broker(rounds: int, *, is_guarded: bool) -> Mapping[str, float]:
 def _prepare(admin: WireClient, *, is_guarded: bool) -> None:
     topics = [CreateTopicsRequest.CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in _TOPICS]
     created = admin.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), CreateTopicsResponse, 7)
-    if refused := [(topic.name, topic.error_code, topic.error_message) for topic in created.topics if topic.error_code]:
-        raise RuntimeError(f"A topic was refused: {refused[0]}")
+    if rejected := [
+        (topic.name, topic.error_code, topic.error_message) for topic in created.topics if topic.error_code
+    ]:
+        raise RuntimeError(f"A topic was rejected: {rejected[0]}")
     if not is_guarded:
         return
     acls = [creation("orders-", resource_pattern_type=_PREFIXED, operation=operation) for operation in (3, 4)]
@@ -69,7 +71,7 @@ def _prepare(admin: WireClient, *, is_guarded: bool) -> None:
     ]
     answer = admin.ask(CreateAclsRequest(creations=acls), CreateAclsResponse, 3)
     if any(result.error_code for result in answer.results):
-        raise RuntimeError("An ACL was refused")
+        raise RuntimeError("An ACL was rejected")
 
 
 def _load(client: WireClient, pid: int, rounds: int) -> Mapping[str, float]:

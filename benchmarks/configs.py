@@ -116,4 +116,4 @@ def _check_answer(connection: socket.socket) -> None:
         data += chunk
     (error_code,) = struct.unpack_from(">h", data, _SIZE.size + _ERROR_CODE_AT)
     if error_code != 0:
-        raise RuntimeError(f"A change was refused with error code {error_code}")
+        raise RuntimeError(f"A change was rejected with error code {error_code}")

@@ -46,9 +46,9 @@ def _load(cluster: Cluster, duration_s: float) -> Mapping[str, float]:
                 for index, name in enumerate(names[start : start + _CREATED_AT_ONCE])
             ]
             created = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), CreateTopicsResponse, 7)
-            refused = [topic.error_message for topic in created.topics if topic.error_code]
-            if refused:
-                raise RuntimeError(f"A topic was refused: {refused[0]}")
+            rejected = [topic.error_message for topic in created.topics if topic.error_code]
+            if rejected:
+                raise RuntimeError(f"A topic was rejected: {rejected[0]}")
         return _measure(client, names, duration_s)
 
 

@@ -165,10 +165,10 @@ def _produce(client: WireClient, partitions: Sequence[int], batch: bytes) -> Non
         topic = ProduceRequest.TopicProduceData(name=_TOPIC, partition_data=data)
         request = ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
         (answer,) = client.ask(request, ProduceResponse, _PRODUCE_VERSION).responses
-        refused = [one for one in answer.partition_responses if one.error_code]
-        if refused and time.monotonic() > deadline:
-            raise RuntimeError(f"{refused[0]}")
-        partitions = [one.index for one in refused]
+        rejected = [one for one in answer.partition_responses if one.error_code]
+        if rejected and time.monotonic() > deadline:
+            raise RuntimeError(f"{rejected[0]}")
+        partitions = [one.index for one in rejected]
 
 
 def _batched(numbers: Sequence[int], count: int) -> Iterator[Sequence[int]]:

@@ -57,16 +57,16 @@ def measure() -> Iterator[tuple[str, int, float, float]]:
         milliseconds = []
         for _ in range(_ROUNDS):
             before = time.thread_time()
-            _refuse(message, version, body)
+            _reject(message, version, body)
             milliseconds.append((time.thread_time() - before) * 1e3)
         tracemalloc.start()
-        _refuse(message, version, body)
+        _reject(message, version, body)
         peak = tracemalloc.get_traced_memory()[1] / 1e6
         tracemalloc.stop()
         yield name, len(body), min(milliseconds), peak
 
 
-def _refuse(message: Message, version: int, body: bytes) -> None:
+def _reject(message: Message, version: int, body: bytes) -> None:
     with contextlib.suppress(ProtocolError):
         decode(type(message), version, body, max_elements=granted_elements(_FRAME_BYTES))
 

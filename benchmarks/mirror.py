@@ -23,7 +23,7 @@ from benchmarks.mirror_sides import (
 )
 from benchmarks.sides import apache_kafka
 from benchmarks.throughput import produce
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     import subprocess
@@ -150,5 +150,5 @@ def _mirrored(client: WireClient) -> int:
     """Count the offsets of the remote topic; where transactions are written a marker a second is among them."""
     try:
         return sum(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
-    except RefusedError:
+    except RejectedError:
         return 0  # the remote topic is not there yet

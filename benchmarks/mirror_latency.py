@@ -21,7 +21,7 @@ from benchmarks.mirror_sides import (
     start_mirrormaker,
 )
 from benchmarks.sides import apache_kafka
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ def _follow(side: MirrorSide, seconds: float) -> Mapping[str, float]:
 def _holds_records(client: WireClient) -> bool:
     try:
         return any(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
-    except RefusedError:
+    except RejectedError:
         return False  # the remote topic is not there yet
 
 

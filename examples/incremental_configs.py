@@ -25,7 +25,7 @@ with klamm.Broker() as broker, AdminClient(broker.bootstrap_servers) as admin:
 
     # Check a change without making it.
     wrong = admin.alter_topic_configs("orders", set={"retention.ms": "a while"}, validate_only=True)
-    print("refused:", wrong.exception())
+    print("rejected:", wrong.exception())
 
     # Reset to the default.
     admin.alter_topic_configs("orders", delete=["retention.ms"]).result()

@@ -1,4 +1,4 @@
-"""A policy that refuses topics (KIP-108): a Python class, named by a broker setting."""
+"""A policy that denies topics (KIP-108): a Python class, named by a broker setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class NamesOfTeams(CreateTopicPolicy):
     """Topic names begin with the team that owns them."""
 
     def validate(self, topic_details: TopicDetails) -> None:
-        """Refuse a name without a team."""
+        """Deny a name without a team."""
         if "." not in topic_details.topic:
             raise PolicyViolationError(f"topic {topic_details.topic} has no team: call it team.{topic_details.topic}")
 

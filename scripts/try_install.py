@@ -39,12 +39,12 @@ def main() -> None:
         value = next(consumer).value.decode()
         consumer.close()
         with AdminClient(broker.bootstrap_servers) as admin:
-            refused = admin.create_topics([NewTopic(name="large", num_partitions=13)]).values()["large"].exception()
+            rejected = admin.create_topics([NewTopic(name="large", num_partitions=13)]).values()["large"].exception()
         listed = _klamm("topics", "--bootstrap-server", broker.bootstrap_servers, "--list").split()
     files = {str(file) for file in distribution("klamm").files or ()}
     found = {
         "value": value,
-        "refused": str(refused),
+        "rejected": str(rejected),
         "listed": listed,
         "version": _klamm("--version").strip(),
         "has_type_marker": "klamm/py.typed" in files,

@@ -37,8 +37,8 @@ def show_files(bootstrap_servers: str, topic: str, directory: Path, display: Dis
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
     file.write_text(f"topics: {{{topic}: {{configs: {{{TOO_SHORT}}}}}}}\n", encoding="utf-8")
-    refused = klamm("apply", "--max-impact", "notice")
-    display.table(refused.stdout)
+    rejected = klamm("apply", "--max-impact", "notice")
+    display.table(rejected.stdout)
     file.write_text(f"topics: {{{topic}: {{configs: {{{RIGHT}}}}}}}\n", encoding="utf-8")
     applied = klamm("apply", "--max-impact", "notice")
     drift = klamm("drift", "--once")
@@ -46,8 +46,8 @@ def show_files(bootstrap_servers: str, topic: str, directory: Path, display: Dis
     return (
         Claim(
             text="a plan says which records a change would delete, and it is not made",
-            holds=refused.returncode == _TOO_BAD and "Impact: loss" in refused.stdout,
-            evidence=next((line.strip() for line in refused.stdout.splitlines() if "LOSS: " in line), refused.stderr),
+            holds=rejected.returncode == _TOO_BAD and "Impact: loss" in rejected.stdout,
+            evidence=next((line.strip() for line in rejected.stdout.splitlines() if "LOSS: " in line), rejected.stderr),
         ),
         Claim(
             text="what a file declares is applied, and then nothing differs",

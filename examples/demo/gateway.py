@@ -74,8 +74,8 @@ def _use(upstream: str, directory: Path, display: Display, more: Mapping[str, st
     config = {**dict.fromkeys(_POLICIES, "klamm.policy.rules:RulesPolicy"), "policy.rules.file": rules}
     beats: tuple[Claim, ...] = ()
     with Gateway(upstream, config={**config, **more, "metrics.listen": "127.0.0.1:0"}) as gateway:
-        refusal = _create(gateway.bootstrap_servers, _TOO_MANY)
-        display.fact(f"{_TOO_MANY} partitions: {refusal}")
+        denial = _create(gateway.bootstrap_servers, _TOO_MANY)
+        display.fact(f"{_TOO_MANY} partitions: {denial}")
         accepted = _create(gateway.bootstrap_servers, _ALLOWED)
         read = _write_and_read(gateway.bootstrap_servers) if accepted is None else 0
         display.fact(f"{_ALLOWED} partitions: {accepted or 'created'}; {read:,} records written and read")
@@ -84,9 +84,9 @@ def _use(upstream: str, directory: Path, display: Display, more: Mapping[str, st
     raised = [line.partition(": ")[2] for line in gateway.log_text().splitlines() if "durable" in line]
     return (
         Claim(
-            text="a gateway refuses a topic of a cluster that has no policy, and passes what the rules allow",
-            holds=refusal is not None and str(_ALLOWED) in refusal and read == RECORDS,
-            evidence=f"{refusal}; {read:,} records through it",
+            text="a gateway denies a topic of a cluster that has no policy, and passes what the rules allow",
+            holds=denial is not None and str(_ALLOWED) in denial and read == RECORDS,
+            evidence=f"{denial}; {read:,} records through it",
         ),
         Claim(
             text="a gateway raises acks of a client that knows nothing of it",
@@ -98,7 +98,7 @@ def _use(upstream: str, directory: Path, display: Display, more: Mapping[str, st
 
 
 def _create(bootstrap_servers: str, partitions: int) -> str | None:
-    """Create the topic; return the message of the refusal, None if it was created."""
+    """Create the topic; return the message of the denial, None if it was created."""
     from kafka import KafkaAdminClient  # noqa: PLC0415 - in this step only
 
     admin = KafkaAdminClient(bootstrap_servers=bootstrap_servers, client_id=CLIENT_ID)

@@ -13,7 +13,7 @@ MAX_PARTITIONS: Final = 12
 
 
 class FewPartitions(CreateTopicPolicy):
-    """Policy that refuses topics with more than 12 partitions. Its message says what to do."""
+    """Policy that denies topics with more than 12 partitions. Its message says what to do."""
 
     def validate(self, topic_details: TopicDetails) -> None:
         """Raise an error if the topic may not be created.

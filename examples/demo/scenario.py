@@ -162,19 +162,19 @@ class Scenario:
         cluster.close(stop_broker=not self._runs_on)
 
     def _create_topics(self, source: DemoCluster) -> None:
-        self._display.step("One request creates two topics: the policy refuses one of them")
+        self._display.step("One request creates two topics: the policy denies one of them")
         new_topics = [
             NewTopic(name=SOURCE_TOPIC, num_partitions=PARTITIONS, configs={"retention.ms": "-1"}),
             NewTopic(name="too-many-partitions", num_partitions=500),
         ]
         results = source.admin.create_topics(new_topics).values()
         results[SOURCE_TOPIC].result()
-        refusal = results["too-many-partitions"].exception()
-        self._display.fact(f"too-many-partitions: {refusal}")
+        denial = results["too-many-partitions"].exception()
+        self._display.fact(f"too-many-partitions: {denial}")
         self._claim(
-            "a policy refuses a topic and says why; its neighbour is created",
-            holds=isinstance(refusal, PolicyViolationError) and "12" in str(refusal),
-            evidence=str(refusal),
+            "a policy denies a topic and says why; its neighbour is created",
+            holds=isinstance(denial, PolicyViolationError) and "12" in str(denial),
+            evidence=str(denial),
         )
 
     def _produce_first_half(self, traffic: DemoTraffic) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-WRITE_UNTIL_REFUSED = """
+WRITE_UNTIL_REJECTED = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from klamm.protocol.errors import StorageError
@@ -47,7 +47,7 @@ asyncio.run(main(Path(sys.argv[1])))
 def test_acknowledged_changes_survive_full_disk_and_store_resumes(tmp_path: Path) -> None:
     """In a process of its own: the limit on the size of files is the process's."""
     result = subprocess.run(
-        [sys.executable, "-c", WRITE_UNTIL_REFUSED, str(tmp_path / "metadata.sqlite")],
+        [sys.executable, "-c", WRITE_UNTIL_REJECTED, str(tmp_path / "metadata.sqlite")],
         capture_output=True,
         text=True,
         check=False,

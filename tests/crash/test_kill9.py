@@ -30,7 +30,7 @@ from tests.support.crash_load import (
 )
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -272,7 +272,7 @@ def _patiently(read: Callable[[], AnyResult]) -> AnyResult:
     for _ in range(100):
         try:
             return read()
-        except RefusedError as error:
+        except RejectedError as error:
             if error.error_code not in NOT_YET:
                 raise
             time.sleep(0.1)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from klamm.protocol.records import Record, decode_records, encode_batch
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def test_recreated_topic_has_no_older_records_after_kills(crashing: Cluster) -> 
 
 
 def _delete(address: str, names: Sequence[str]) -> None:
-    with suppress(OSError, EOFError, RefusedError), WireClient(address) as client:
+    with suppress(OSError, EOFError, RejectedError), WireClient(address) as client:
         for name in names:
             client.delete_topic(name)
 

@@ -173,15 +173,15 @@ def test_create_without_describe_configs_right_returns_no_configs(broker: klamm.
     ]
     with log_in(broker.bootstrap_servers, "alice") as alice:
         answer = alice.ask(CreateTopicsRequest(topics=topics, timeout_ms=9000), CreateTopicsResponse, 7)
-    made, refused = answer.topics
+    made, rejected = answer.topics
     assert (made.error_code, made.topic_config_error_code, made.num_partitions, made.configs) == (0, 29, -1, [])
-    assert (refused.error_code, refused.error_message) == (29, "Authorization failed.")
+    assert (rejected.error_code, rejected.error_message) == (29, "Authorization failed.")
 
 
 POLICY = """
 from klamm.policy import CreateTopicPolicy, PolicyViolationError
 
-class Refusal(CreateTopicPolicy):
+class Rejection(CreateTopicPolicy):
     def validate(self, details):
         raise PolicyViolationError(f"{details.topic}: the policy was asked")
 """
@@ -191,16 +191,16 @@ def test_authorization_failure_precedes_create_topic_policy(tmp_path: Path, monk
     """K108-22: Authorization failure (29) comes before the policy."""
     (tmp_path / "policy_after_rights.py").write_text(POLICY)
     monkeypatch.syspath_prepend(str(tmp_path))
-    config = {**sasl_settings(authorizer=True), "create.topic.policy.class.name": "policy_after_rights.Refusal"}
+    config = {**sasl_settings(authorizer=True), "create.topic.policy.class.name": "policy_after_rights.Rejection"}
     request = CreateTopicsRequest(
         topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=9000
     )
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=config) as broker:
         with log_in(broker.bootstrap_servers, "alice") as alice:
-            (refused,) = alice.ask(request, CreateTopicsResponse, 7).topics
+            (rejected,) = alice.ask(request, CreateTopicsResponse, 7).topics
         with log_in(broker.bootstrap_servers, "admin") as admin:
             (judged,) = admin.ask(request, CreateTopicsResponse, 7).topics
-    assert (refused.error_code, refused.error_message) == (29, "Authorization failed.")
+    assert (rejected.error_code, rejected.error_message) == (29, "Authorization failed.")
     assert (judged.error_code, judged.error_message) == (44, "t: the policy was asked")
 
 
@@ -242,7 +242,7 @@ def test_principal_without_read_on_group_or_topic_consumes_nothing(broker: klamm
             errors.add(error.name())
         return "GROUP_AUTHORIZATION_FAILED" in errors
 
-    wait_until(is_rejected, timeout_s=60, what="a refused group")
+    wait_until(is_rejected, timeout_s=60, what="a rejected group")
     stranger.close()
 
 

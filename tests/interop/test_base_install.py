@@ -34,7 +34,7 @@ def test_broker_producer_consumer_policy_and_command_line_work(installed: BaseIn
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["value"] == "1"
-    assert "at most 12 partitions" in found["refused"]
+    assert "at most 12 partitions" in found["rejected"]
     assert found["listed"] == ["orders"]
     assert found["version"] == f"klamm {klamm.__version__}"
     assert found["plugin"] == ["klamm.pytest_plugin"]

@@ -51,10 +51,10 @@ AUTHORIZER: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-REFUSED: Final = {
+REJECTED: Final = {
     "--bootstrap-controller": ("127.0.0.1:1", "controller"),
 }
-"""Flags of Kafka's that are refused: a value to try, and a word of the reason."""
+"""Flags of Kafka's that are rejected: a value to try, and a word of the reason."""
 
 PLAY: Final = """\
 topics --create --topic cli.t1 --partitions 2
@@ -369,8 +369,8 @@ def test_every_flag_of_kafkas_tool_is_supported_or_rejected_by_name(
     # then
     assert [flag for flag in flags if flag not in ours] == []
     for flag in flags:
-        if flag in REFUSED:
-            value, reason = REFUSED[flag]
+        if flag in REJECTED:
+            value, reason = REJECTED[flag]
             words = [tool, "--list" if tool == "acls" else "--describe", flag, *([value] if value else [])]
             outcome = run_ours("127.0.0.1:1", [*words, *(["--topic", "t"] if "controller" in flag else [])], capsys)
             assert outcome.exit_code == (2 if tool == "acls" else 1)

@@ -266,14 +266,14 @@ def _without_features(header: RequestHeader, body: memoryview) -> bytes:
     return bytes(encode(response, header.api_version))
 
 
-def _refusing(code: int) -> Replacement:
+def _rejecting(code: int) -> Replacement:
     return lambda _, __: encoded(DescribeClientConfigsResponse(error_code=code, error_message="no", entries=None))
 
 
 OLD_BROKERS: Final[dict[str, tuple[dict[int, Replacement], int]]] = {
     "feature absent": ({KEY_18: _without_features}, 0),
-    "error 35": ({KEY_50: _refusing(35)}, 1),
-    "error 42": ({KEY_50: _refusing(42)}, 1),
+    "error 35": ({KEY_50: _rejecting(35)}, 1),
+    "error 42": ({KEY_50: _rejecting(42)}, 1),
     "closed": ({KEY_50: lambda _, __: None}, 1),
     "garbage": ({KEY_50: lambda _, __: b"\xff" * 40}, 1),
 }

@@ -125,8 +125,8 @@ def test_kafkas_own_tool_sets_and_shows_quotas() -> None:
         prefix, _, values = shown.partition(" are ")
         assert prefix == "Quota configs for user-principal 'anna'"
         assert set(values.split(", ")) == {"producer_byte_rate=1024.0", "request_percentage=50.0"}
-        with pytest.raises(subprocess.CalledProcessError) as refused:
+        with pytest.raises(subprocess.CalledProcessError) as rejected:
             tool(
                 "--alter", "--entity-type", "ips", "--entity-name", "::1", "--add-config", "connection_creation_rate=0"
             )
-        assert "InvalidRequestException: Quota connection_creation_rate must be greater than 0" in refused.value.stderr
+        assert "InvalidRequestException: Quota connection_creation_rate must be greater than 0" in rejected.value.stderr

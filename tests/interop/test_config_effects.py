@@ -17,7 +17,7 @@ from tests.support.klamm import KlammBroker
 from tests.support.logs import batch
 from tests.support.processes import wait_until
 from tests.support.skips import skip_loudly
-from tests.support.wire import SET, RefusedError, WireClient
+from tests.support.wire import SET, RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,9 +198,9 @@ def test_segment_bytes_limits_the_stored_batch(lab: Lab, codec: str) -> None:
     if codec == "gzip":
         lab.produce("x" * 1_200_000)
     else:
-        with pytest.raises(RefusedError, match="exceeds the maximum configured segment size of 1048576") as refused:
+        with pytest.raises(RejectedError, match="exceeds the maximum configured segment size of 1048576") as rejected:
             lab.produce("x" * 1_200_000)
-        assert refused.value.error_code == RECORD_LIST_TOO_LARGE
+        assert rejected.value.error_code == RECORD_LIST_TOO_LARGE
     assert len(lab.offsets()) == (codec == "gzip")
 
 
@@ -232,15 +232,15 @@ def test_flush_ms_flushes_the_log(lab: Lab) -> None:
 def test_max_message_bytes_rejects_larger_batches(lab: Lab) -> None:
     lab.produce("x" * 1000)
     lab.set(max_message_bytes="500")
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RejectedError) as rejected:
         lab.produce("x" * 1000)
-    assert refused.value.error_code == TOO_LARGE
+    assert rejected.value.error_code == TOO_LARGE
 
 
 def test_cluster_message_max_bytes_applies_to_topics_without_override(lab: Lab) -> None:
     try:
         lab.set_on(BROKER, "", "message.max.bytes", "500")
-        with pytest.raises(RefusedError):
+        with pytest.raises(RejectedError):
             lab.produce("x" * 1000)
     finally:
         lab.set_on(BROKER, "", "message.max.bytes", None)
@@ -262,9 +262,9 @@ def test_message_timestamp_type_log_append_time_stamps_batches(lab: Lab) -> None
 def test_message_timestamp_limits_reject_records_outside(lab: Lab, config: str, moved_ms: int) -> None:
     lab.produce("x", at=now_ms() + moved_ms)
     lab.set(**{config: "60000"})
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RejectedError) as rejected:
         lab.produce("x", at=now_ms() + moved_ms)
-    assert refused.value.error_code == INVALID_TIMESTAMP
+    assert rejected.value.error_code == INVALID_TIMESTAMP
 
 
 @pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# It writes down what it sees, and refuses by the first word of the topic's name.
+# It writes down what it sees, and denies by the first word of the topic's name.
 POLICY = """
 import json
 import time
@@ -52,7 +52,7 @@ class HouseRules(CreateTopicPolicy):
         time.sleep(0.002)
         try:
             match details.topic.split("-")[0]:
-                case "refused":
+                case "denied":
                     raise PolicyViolationError(f"{details.topic}: not in this house")
                 case "invalid":
                     raise InvalidRequestError(f"{details.topic}: the KIP says so")
@@ -148,19 +148,19 @@ def house(policy_module: Path) -> Iterator[House]:
 
 
 def test_denied_topic_reports_reason_and_others_are_created(house: House) -> None:
-    """K108-05: Refusal -> the topic's result is 42.
+    """K108-05: Denial -> the topic's result is 42.
 
-    K108-06: Refusal touches only that topic; the others are processed.
+    K108-06: Denial touches only that topic; the others are processed.
 
     K108-07: Topics are processed one after the other in request order; per topic: hard-coded checks, then policy, then
     creation.
 
     K108-11: v0 answer has no message; v1+ carries the exception text.
     """
-    names = ["first", "refused-1", "invalid-1", "last"]
+    names = ["first", "denied-1", "invalid-1", "last"]
     assert house.create(*({"name": name} for name in names)) == {
         "first": ("NONE", None),
-        "refused-1": ("POLICY_VIOLATION", "refused-1: not in this house"),
+        "denied-1": ("POLICY_VIOLATION", "denied-1: not in this house"),
         "invalid-1": ("INVALID_REQUEST", "invalid-1: the KIP says so"),
         "last": ("NONE", None),
     }
@@ -244,23 +244,23 @@ def test_policy_receives_assignments_without_counts(house: House) -> None:
 
 def test_validate_only_calls_policy_and_creates_nothing(house: House) -> None:
     """K108-18: validate-only requests (v1+) run the policy and create nothing."""
-    answers = house.create({"name": "only-asking"}, {"name": "refused-2"}, validate_only=True)
+    answers = house.create({"name": "only-asking"}, {"name": "denied-2"}, validate_only=True)
     assert {name: code for name, (code, _) in answers.items()} == {
         "only-asking": "NONE",
-        "refused-2": "POLICY_VIOLATION",
+        "denied-2": "POLICY_VIOLATION",
     }
-    assert len(house.seen("only-asking", "refused-2")) == 2
+    assert len(house.seen("only-asking", "denied-2")) == 2
     assert not house.exists("only-asking")
 
 
 def test_policy_decides_on_auto_created_topics(house: House) -> None:
     """K108-23: The policy also sees topics created by auto-creation and by the mirror (they are create requests)."""
-    body = {"topics": [{"name": "auto-made"}, {"name": "refused-auto"}], "auto_create": True}
+    body = {"topics": [{"name": "auto-made"}, {"name": "denied-auto"}], "auto_create": True}
     for _ in range(2):
         house.call("Metadata", 12, body)
     assert house.exists("auto-made")
-    assert not house.exists("refused-auto")
-    assert house.seen("refused-auto")
+    assert not house.exists("denied-auto")
+    assert house.seen("denied-auto")
 
 
 def test_create_topic_policy_does_not_check_partitions_and_configs(house: House) -> None:
@@ -284,16 +284,16 @@ def test_alter_config_policy_decides_on_configs(policy_module: Path) -> None:
     (policy_module / "klamm_config_rules.py").write_text(CONFIG_POLICY)
     with klamm.Broker(config={"alter.config.policy.class.name": "klamm_config_rules:ConfigRules"}) as broker:
         house = House(broker, policy_module / "unused")
-        assert house.create({"name": "refused-elsewhere"}) == {"refused-elsewhere": ("NONE", None)}
+        assert house.create({"name": "denied-elsewhere"}) == {"denied-elsewhere": ("NONE", None)}
 
         def alter(value: str) -> tuple[int, str | None]:
             flush = {"name": "flush.ms", "op": 0, "value": value}
-            resource = {"type": 2, "name": "refused-elsewhere", "configs": [flush]}
+            resource = {"type": 2, "name": "denied-elsewhere", "configs": [flush]}
             body = {"resources": [resource], "validate_only": False}
             (answer,) = house.call("IncrementalAlterConfigs", 1, body)["responses"]
             return answer["error"], answer["message"]
 
-        assert alter("5") == (44, "TOPIC refused-elsewhere: flush.ms=5 is below 1000")
+        assert alter("5") == (44, "TOPIC denied-elsewhere: flush.ms=5 is below 1000")
         assert alter("2000") == (0, None)
         house.close()
 
@@ -351,6 +351,6 @@ def test_invalid_policy_fails_broker_start(config: dict[str, str], reason: str, 
 
     K108-13: Class cannot be loaded, is no policy, or configure fails -> broker does not start, error names the key.
     """
-    with pytest.raises(BrokerStartError, match=reason) as refused, klamm.Broker(config=config):
+    with pytest.raises(BrokerStartError, match=reason) as denied, klamm.Broker(config=config):
         pass
-    assert "create.topic.policy.class.name" in str(refused.value)
+    assert "create.topic.policy.class.name" in str(denied.value)

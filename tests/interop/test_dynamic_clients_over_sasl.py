@@ -134,7 +134,7 @@ def test_client_configs_of_another_user_are_rejected(broker: klamm.Broker) -> No
             return client.ask(request, DescribeClientConfigsResponse, 0)
 
         # when
-        refused, own = ask("alice"), ask("mallory")
+        rejected, own = ask("alice"), ask("mallory")
     # then
-    assert (refused.error_code, refused.entries) == (ErrorCode.INVALID_REQUEST, None)
+    assert (rejected.error_code, rejected.entries) == (ErrorCode.INVALID_REQUEST, None)
     assert [(one.key, one.value) for entry in own.entries or [] for one in entry.values] == [("acks", "0")]

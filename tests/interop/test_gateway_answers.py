@@ -386,8 +386,8 @@ def test_gateway_users_have_their_own_name_and_the_gateways_rights(
     with AdminClient.from_properties(own_users.through, start) as admin:
         entity = ClientConfigEntity.of_user("carol")
         admin.alter_client_configs({entity: [ClientConfigOp("acks", "all")]}).all().result()
-        refused = admin.create_topics([NewTopic("not-its-own", 1)]).values()["not-its-own"].exception()
-        assert isinstance(refused, TopicAuthorizationError)
+        rejected = admin.create_topics([NewTopic("not-its-own", 1)]).values()["not-its-own"].exception()
+        assert isinstance(rejected, TopicAuthorizationError)
     # then: both gateways give everyone their own configs
     with log_in(own_users.through, "carol", CAROL) as client:
         assert own_configs(client) == ("carol", {"acks": "all"})

@@ -318,7 +318,7 @@ def consumer_of(rig: Rig, number: int, client_id: str, **settings: Any) -> Consu
 
 
 def test_session_timeout_of_classic_consumer_is_replaced(rig: Rig, admins: list[AdminClient]) -> None:
-    """Kafka refuses a timeout below ``group.min.session.timeout.ms``, so it has received another one."""
+    """Kafka rejects a timeout below ``group.min.session.timeout.ms``, so it has received another one."""
     set_for(admins[0], "short", "session.timeout.ms", "9000")
     wanted = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 300}
     consumer = consumer_of(rig, 0, "short", **wanted)

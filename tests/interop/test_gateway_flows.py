@@ -121,7 +121,7 @@ def test_denied_topics_are_removed_from_the_request(client: WireClient, metrics:
             "Rule 'archive': topic archive.eu is read-only; write to another topic.",
         ),
     }
-    assert decisions(metrics, "refuse", "klamm_policy_rule_decisions_total", ',rule="archive"') >= 1
+    assert decisions(metrics, "deny", "klamm_policy_rule_decisions_total", ',rule="archive"') >= 1
     written = {topic for topic in TOPICS if client.end_offset(topic, 0) > before[topic]}
     assert written == {"orders", "billing.eu"}
 
@@ -155,14 +155,14 @@ def test_denied_request_without_response_closes_the_connection(gateway: klamm.Ga
 
 
 def test_forbidden_apis_are_denied(client: WireClient, metrics: str) -> None:
-    before = decisions(metrics, "refuse", policy="api")
+    before = decisions(metrics, "deny", policy="api")
     partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=0)
     topic = DeleteRecordsRequest.DeleteRecordsTopic(name="orders", partitions=[partition])
     answer = client.ask(DeleteRecordsRequest(topics=[topic]), DeleteRecordsResponse, 2)
     assert [each.error_code for topic in answer.topics for each in topic.partitions] == [ErrorCode.POLICY_VIOLATION]
     assert client.ask(ListGroupsRequest(), ListGroupsResponse, 4).error_code == ErrorCode.POLICY_VIOLATION
     assert client.ask(MetadataRequest(topics=[]), MetadataResponse, 9).brokers
-    assert decisions(metrics, "refuse", policy="api") == before + 2
+    assert decisions(metrics, "deny", policy="api") == before + 2
 
 
 def test_versions_unsupported_by_flow_policy_are_not_advertised(client: WireClient) -> None:
@@ -255,7 +255,7 @@ def test_clients_report_a_wrong_client_id(gateway: klamm.Gateway, metrics: str) 
         idempotent.flush(20)
     idempotent.purge()
     counted = "klamm_policy_rule_decisions_total"
-    assert decisions(metrics, "refuse", counted, ',rule="clients"', policy="client") > 3
+    assert decisions(metrics, "deny", counted, ',rule="clients"', policy="client") > 3
 
 
 def test_java_clients_report_a_wrong_client_id(

@@ -96,8 +96,8 @@ def test_gateway_and_upstream_logins_are_separate(gateway: klamm.Gateway, upstre
 def test_failed_login_or_unknown_mechanism_closes_the_connection(gateway: klamm.Gateway) -> None:
     with WireClient(gateway.bootstrap_servers) as client:
         assert client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1).error_code == 0
-        refused = client.ask(SaslAuthenticateRequest(auth_bytes=b"\0carol\0wrong"), SaslAuthenticateResponse, 2)
-        assert refused.error_code == 58
+        rejected = client.ask(SaslAuthenticateRequest(auth_bytes=b"\0carol\0wrong"), SaslAuthenticateResponse, 2)
+        assert rejected.error_code == 58
         with pytest.raises(ConnectionResetError):
             client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
     with WireClient(gateway.bootstrap_servers) as client:

@@ -219,6 +219,6 @@ def test_invalid_upstream_credentials_fail_gateway_start(
 ) -> None:
     login = UPSTREAM_LOGIN["upstream.sasl.jaas.config"].replace(PASSWORDS["admin"], "not-this-one")
     config = UPSTREAM_LOGIN | {"upstream.sasl.jaas.config": login, "upstream.start.timeout.ms": 1}
-    with pytest.raises(BrokerStartError, match="SASL_AUTHENTICATION_FAILED") as refused:
+    with pytest.raises(BrokerStartError, match="SASL_AUTHENTICATION_FAILED") as rejected:
         make_klamm_gateway(upstream.bootstrap_servers, config=config)
-    assert "not-this-one" not in str(refused.value)
+    assert "not-this-one" not in str(rejected.value)

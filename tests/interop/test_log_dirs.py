@@ -16,7 +16,7 @@ from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
 from tests.support.record_times import RECENT_MS
 from tests.support.security import PASSWORDS, sasl_settings
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -119,7 +119,7 @@ def test_describe_log_dirs_without_cluster_describe_is_rejected() -> None:
 
 
 def is_written(client: WireClient) -> bool:
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(RejectedError):
         client.produce("log-dirs-size", 0, RECORD)
         return True
     return False

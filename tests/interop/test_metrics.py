@@ -78,7 +78,7 @@ def test_metrics_page_counts_requests_and_decisions(broker: klamm.Broker, port: 
     assert found['klamm_request_errors_total{api="CREATE_TOPICS",error="POLICY_VIOLATION"}'] == 1
     assert found['klamm_request_duration_seconds_bucket{api="CREATE_TOPICS",le="+Inf"}'] == 2
     assert found['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="allow"}'] == 1
-    assert found['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="refuse"}'] == 1
+    assert found['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="deny"}'] == 1
     assert found['klamm_config_changes_total{resource_type="TOPIC"}'] == 1
     assert (found["klamm_topics"], found["klamm_partitions"]) == (1, 3)
     assert found["klamm_connections"] >= 1

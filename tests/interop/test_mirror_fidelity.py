@@ -19,7 +19,7 @@ from klamm.protocol.records import Record, RecordBatch, encode_batch
 from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_records, produce, read, replica_counts
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class Clusters(NamedTuple):
 def stored(cluster: str, topic: str) -> list[RecordBatch]:
     """Return the stored batches of partition 0, from its leader."""
     for node in cluster.split(","):
-        with contextlib.suppress(RefusedError), WireClient(node) as client:
+        with contextlib.suppress(RejectedError), WireClient(node) as client:
             return list(client.read_to_end(topic, 0))
     raise AssertionError(f"Nobody leads {topic}")
 

@@ -135,9 +135,9 @@ def test_policy_checks_concurrent_changes_in_sequence(broker: klamm.Broker) -> N
         one.create_topics([NewTopic(name="contended")]).all().result()
         for _ in range(15):
             outcomes = [alter(one, "contended", "flush.ms", "60"), alter(other, "contended", "flush.messages", "60")]
-            refusals = [error for error in (outcome.exception() for outcome in outcomes) if error is not None]
-            assert len(refusals) == 1
-            assert isinstance(refusals[0], PolicyViolationError)
+            denials = [error for error in (outcome.exception() for outcome in outcomes) if error is not None]
+            assert len(denials) == 1
+            assert isinstance(denials[0], PolicyViolationError)
             for name in ("flush.ms", "flush.messages"):
                 alter(one, "contended", name, None).result()
 
@@ -162,7 +162,7 @@ def test_slow_policy_does_not_delay_other_clients(tmp_path: Path, monkeypatch: p
 
 
 def test_hanging_policy_fails_one_topic_of_a_request(admin: AdminClient) -> None:
-    """K108-06: Refusal touches only that topic; the others are processed.
+    """K108-06: Denial touches only that topic; the others are processed.
 
     K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
     """
@@ -176,9 +176,9 @@ def test_hanging_policy_fails_one_topic_of_a_request(admin: AdminClient) -> None
 
 def test_sighup_reloads_changed_policy(broker: klamm.Broker, admin: AdminClient, module: Path) -> None:
     def denial() -> str:
-        with pytest.raises(PolicyViolationError) as refused:
+        with pytest.raises(PolicyViolationError) as denied:
             admin.create_topics([NewTopic(name="no")]).all().result()
-        return str(refused.value)
+        return str(denied.value)
 
     assert "VERSION: not created" in denial()
     module.write_text(module.read_text().replace("VERSION", "NEW"))
@@ -208,7 +208,7 @@ def test_audit_mode_allows_and_logs_denial(module: Path) -> None:
     with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name="books")]).all().result()
         admin.delete_topics(["books"]).all().result()
-        assert "Delete topic policy, audit only: would refuse 'books'" in broker.log_text()
+        assert "Delete topic policy, audit only: would deny 'books'" in broker.log_text()
 
 
 def test_invalid_policy_mode_fails_broker_start() -> None:

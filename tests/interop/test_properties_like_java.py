@@ -27,7 +27,7 @@ public class Read {
                 read.load(new StringReader(new String(Base64.getDecoder().decode(line), StandardCharsets.UTF_8)));
                 for (String key : read.stringPropertyNames())
                     out.append(b(key)).append('=').append(b(read.getProperty(key))).append(' ');
-            } catch (IllegalArgumentException e) { out.append("refused"); }
+            } catch (IllegalArgumentException e) { out.append("rejected"); }
             System.out.println(out.toString().strip());
         }
     }
@@ -43,7 +43,7 @@ def as_java_prints(text: str) -> str:
     try:
         found = parse_properties(text)
     except SettingsError:
-        return "refused"
+        return "rejected"
     return " ".join(sorted(f"{encoded(key)}={encoded(value)}" for key, value in found.items()))
 
 
@@ -72,4 +72,4 @@ def test_two_thousand_texts_are_read_as_java_reads_them(tmp_path: Path) -> None:
         if (found := as_java_prints(text)) != " ".join(sorted(expected.split()))
     }
     assert not differing
-    assert "refused" in ended.stdout
+    assert "rejected" in ended.stdout

@@ -177,7 +177,7 @@ def audited(rules: Path, kind: PolicyKind, details: Details) -> tuple[str, str |
 def expected(action: str, verdict: Verdict) -> bool:
     """Return whether the action of a dry run predicts the response to the real request."""
     code, message = verdict
-    return action == ("refuse" if code else "allow" if message is None else "override")
+    return action == ("deny" if code else "allow" if message is None else "override")
 
 
 def test_dry_and_real_runs_of_random_rules_agree(rig: Rig) -> None:
@@ -197,10 +197,10 @@ def test_dry_and_real_runs_of_random_rules_agree(rig: Rig) -> None:
                 name=name, num_partitions=count, replication_factor=factor, configs=configs, defaults=defaults
             )
             verdict, message = verdict_of(rig.rules, topic)
-            assert ({"allowed": "allow", "overridden": "override"}.get(verdict, "refuse"), message) == audited(
+            assert ({"allowed": "allow", "overridden": "override"}.get(verdict, "deny"), message) == audited(
                 rig.rules, CREATE_TOPIC, TopicDetails(name, count, factor, None, configs, USER, defaults=defaults)
             ), place
-            assert expected({"allowed": "allow", "overridden": "override"}.get(verdict, "refuse"), real[0]), place
+            assert expected({"allowed": "allow", "overridden": "override"}.get(verdict, "deny"), real[0]), place
             assert message == real[0][1], place
             if real[0][0] == 0:
                 _alter(rig, random, name, defaults, place)

@@ -143,15 +143,15 @@ def test_aiokafka_logs_in_and_is_served(broker: klamm.Broker, mechanism: str) ->
 
 def is_rejected_by_kafka_python(settings: Mapping[str, Any]) -> bool:
     """Try to log in; kafka-python leaves its sockets to the garbage collector when it gives up."""
-    is_refused = False
+    is_rejected = False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         try:
             KafkaProducer(**settings, bootstrap_timeout_ms=1000)
         except PythonError:
-            is_refused = True
+            is_rejected = True
         gc.collect()
-    return is_refused
+    return is_rejected
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -125,16 +125,16 @@ def delete(address: str, client_id: str, name: str, version: int) -> tuple[int, 
 
 RUN: Final = unique("limited")
 DONE: Final = (0, None)
-REFUSED: Final = (THROTTLING_QUOTA_EXCEEDED, None)
+REJECTED: Final = (THROTTLING_QUOTA_EXCEEDED, None)
 
 
 def test_versions_with_throttling_error_are_rejected_above_the_quota(limited: str) -> None:
     assert create(limited, "strict", [f"{RUN}.s1"], 7) == (AT_ONCE, [DONE])
-    assert create(limited, "strict", [f"{RUN}.s2"], 7) == (1, [REFUSED])
-    assert create(limited, "strict", [f"{RUN}.s2"], 6) == (1, [REFUSED])
+    assert create(limited, "strict", [f"{RUN}.s2"], 7) == (1, [REJECTED])
+    assert create(limited, "strict", [f"{RUN}.s2"], 6) == (1, [REJECTED])
     assert create(limited, "many", [f"{RUN}.m1", f"{RUN}.m2", f"{RUN}.m3"], 7, partitions=2) == (
         2,
-        [DONE, REFUSED, REFUSED],
+        [DONE, REJECTED, REJECTED],
     )
     with WireClient(limited) as client:
 
@@ -149,32 +149,32 @@ def test_versions_with_throttling_error_are_rejected_above_the_quota(limited: st
 def test_versions_without_throttling_error_are_served_and_delayed(limited: str) -> None:
     assert create(limited, "patient", [f"{RUN}.o1"], 5) == (1, [DONE])
     assert create(limited, "patient", [f"{RUN}.o2"], 5) == (2, [DONE])
-    assert create(limited, "patient", [f"{RUN}.o3"], 6) == (2, [REFUSED])
+    assert create(limited, "patient", [f"{RUN}.o3"], 6) == (2, [REJECTED])
 
 
 def test_validate_only_counts_toward_quota_but_invalid_requests_do_not(limited: str) -> None:
     assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (AT_ONCE, [DONE])
-    assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (1, [REFUSED])
+    assert create(limited, "trial", [f"{RUN}.t"], 7, validate_only=True) == (1, [REJECTED])
     assert create(limited, "trial", [f"{RUN}.grows"], 7) == (AT_ONCE, [(36, f"Topic '{RUN}.grows' already exists.")])
 
 
 def test_added_partitions_are_charged_to_the_quota(limited: str) -> None:
     assert grow(limited, "grows", f"{RUN}.grows", 3, count=3, validate_only=True) == (AT_ONCE, [DONE])
-    assert grow(limited, "grows", f"{RUN}.grows", 3, count=3) == (2, [REFUSED])
+    assert grow(limited, "grows", f"{RUN}.grows", 3, count=3) == (2, [REJECTED])
     assert grow(limited, "grows", f"{RUN}.grows", 3, count=1) == (AT_ONCE, [(37, "Topic already has 1 partition(s).")])
     assert grow(limited, "grows-old", f"{RUN}.grows-old", 2, count=3) == (2, [DONE])
     assert grow(limited, "grows-old", f"{RUN}.grows-old", 2, count=5) == (4, [DONE])
-    assert grow(limited, "grows-old", f"{RUN}.grows-old", 3, count=7) == (4, [REFUSED])
+    assert grow(limited, "grows-old", f"{RUN}.grows-old", 3, count=7) == (4, [REJECTED])
 
 
 def test_deleted_partitions_are_charged_to_the_quota(limited: str) -> None:
     assert delete(limited, "deletes", f"{RUN}.delete-0", 6) == (AT_ONCE, [DONE])
-    assert delete(limited, "deletes", f"{RUN}.delete-1", 6) == (1, [REFUSED])
-    assert delete(limited, "deletes", f"{RUN}.delete-1", 5) == (1, [REFUSED])
+    assert delete(limited, "deletes", f"{RUN}.delete-1", 6) == (1, [REJECTED])
+    assert delete(limited, "deletes", f"{RUN}.delete-1", 5) == (1, [REJECTED])
     assert delete(limited, "deletes", f"{RUN}.nothing", 6)[0] == AT_ONCE
     assert delete(limited, "deletes-old", f"{RUN}.delete-2", 4) == (1, [DONE])
     assert delete(limited, "deletes-old", f"{RUN}.delete-3", 4) == (2, [DONE])
-    assert delete(limited, "deletes-old", f"{RUN}.delete-4", 5) == (2, [REFUSED])
+    assert delete(limited, "deletes-old", f"{RUN}.delete-4", 5) == (2, [REJECTED])
 
 
 def test_auto_creation_is_rejected_above_the_quota(limited: str) -> None:

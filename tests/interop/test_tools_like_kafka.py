@@ -28,7 +28,7 @@ from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -193,7 +193,7 @@ def inhabited(address: str) -> Iterator[None]:
     def is_written(client: WireClient) -> bool:
         try:
             client.produce(TOPIC, 0, batch)
-        except RefusedError:  # a broker of Apache Kafka learns a little later that it leads
+        except RejectedError:  # a broker of Apache Kafka learns a little later that it leads
             return False
         return True
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.klamm import KlammBroker
 from tests.support.processes import wait_until
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,15 +59,15 @@ def test_each_partition_is_served_by_its_leader_only(three: KlammBroker) -> None
         client.create_topic(topic, partitions=3)
     # when every partition is asked for on every port
     serving: list[str] = []
-    refused: list[int] = []
+    rejected: list[int] = []
     for address in addresses:
         with WireClient(address) as client:
             for partition in range(3):
                 try:
                     client.fetch(topic, partition, 0)
                     serving.append(address)
-                except RefusedError as error:
-                    refused.append(error.error_code)
+                except RejectedError as error:
+                    rejected.append(error.error_code)
     # then
     assert sorted(serving) == sorted(addresses)
-    assert refused == [_NOT_LEADER_OR_FOLLOWER] * 6
+    assert rejected == [_NOT_LEADER_OR_FOLLOWER] * 6

@@ -141,7 +141,7 @@ class ConsumerScene(TimedScene[ConsumerGroup]):
             computes_target=self.computes_target,
         )
 
-    def refused(self, send: Callable[[], object]) -> ErrorCode:
+    def rejected(self, send: Callable[[], object]) -> ErrorCode:
         """Return the code of the error with which a request ends; NONE if it does not."""
         try:
             send()

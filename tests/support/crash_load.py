@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.records import Record, decode_records, encode_batch
-from tests.support.wire import APPEND, SET, SUBTRACT, RefusedError, WireClient
+from tests.support.wire import APPEND, SET, SUBTRACT, RejectedError, WireClient
 from tests.support.workers import Worker
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class LoadProducer(Worker):
         """Return the base offset, or None when the broker is not ready."""
         try:
             return client.produce(self._topic, partition, batch)
-        except RefusedError as error:
+        except RejectedError as error:
             if error.error_code not in NOT_YET:
                 raise
             time.sleep(0.05)
@@ -166,7 +166,7 @@ class LoadReader(Worker):
     def _read(self, client: WireClient) -> None:
         try:
             batches, _ = client.fetch(self._topic, self._partition, self._offset)
-        except RefusedError as error:
+        except RejectedError as error:
             if error.error_code not in NOT_YET:
                 raise
             batches = ()

@@ -1,6 +1,6 @@
 """Fleet of producers that follow dynamic configs, in a separate process.
 
-kafka-python leaves the sockets of refused connections to the garbage collector, which pytest would report. The process
+kafka-python leaves the sockets of rejected connections to the garbage collector, which pytest would report. The process
 also keeps the fleet's processor time out of the tests' measurements.
 """
 

@@ -23,7 +23,7 @@ from klamm.history.change import Author
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import PolicyFailedError, PolicyViolationError
 from klamm.policy_runtime.decision import TWICE
-from klamm.policy_runtime.refusals import RefusedCreations
+from klamm.policy_runtime.denials import DeniedCreations
 from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.types import ConfigOperation, ConfigSource, ResourceType, TopicPartition
@@ -69,7 +69,7 @@ class FakePolicies:
     """Overrides by name, each given once; ``repeats`` gives them again and again."""
     repeats: bool = False
     asked: list[Any] = field(default_factory=list)
-    refused_creations: RefusedCreations = field(default_factory=RefusedCreations)
+    denied_creations: DeniedCreations = field(default_factory=DeniedCreations)
 
     def turn(self, kind: object) -> AbstractAsyncContextManager[object]:
         return contextlib.nullcontext()

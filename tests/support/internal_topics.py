@@ -16,7 +16,7 @@ from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -206,7 +206,7 @@ def ask_all(address: str) -> Iterator[tuple[str, Any]]:
 def _code(step: Callable[[], object]) -> str:
     try:
         step()
-    except RefusedError as error:
+    except RejectedError as error:
         return ErrorCode(error.error_code).name
     except OSError:
         return "closed"

@@ -313,7 +313,7 @@ class KafkaCluster:
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # After a SIGKILL the controller refuses the same id until this has passed (9 s as shipped).
+            # After a SIGKILL the controller rejects the same id until this has passed (9 s as shipped).
             "broker.heartbeat.interval.ms": "500",
             "broker.session.timeout.ms": "4000",
             # A controller without work would write a record twice a second, for a third of the CPU time of idle nodes.

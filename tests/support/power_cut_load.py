@@ -277,7 +277,7 @@ class Writing(Worker):
             sent = Sent(who, sequence, f"plain:{self._life}:{number}")
             self._note(("sent", partition, sent))
             code = self._broker.produce(partition, sent)
-            assert code == 0, f"{sent} is refused: error code {code}"
+            assert code == 0, f"{sent} is rejected: error code {code}"
             self._note(("plain", partition, sent.value))
             number += 1
             self._broker.run(self._keep_house(random.choice(("tick", "check", "settle", "checkpoint", "", ""))))
@@ -384,7 +384,7 @@ def _wrong_partitions(ledger: Ledger, found: Found, *, is_durable: bool) -> list
             if own != sorted(own):
                 wrong.append(f"partition {number} is out of order for producer {producer}: {own}")
         if is_durable and found.resent.get(number, 0) != 0:
-            wrong.append(f"partition {number} refuses {ledger.sent[number]}: error code {found.resent[number]}")
+            wrong.append(f"partition {number} rejects {ledger.sent[number]}: error code {found.resent[number]}")
         if is_durable and (lost := set(ledger.plain[number]) - set(values)):
             wrong.append(f"partition {number} has lost acknowledged records: {sorted(lost)}")
     return wrong

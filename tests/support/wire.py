@@ -44,7 +44,7 @@ _CLIENT_ID: Final = "wire"
 _MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
 
 
-class RefusedError(RuntimeError):
+class RejectedError(RuntimeError):
     """The broker answered with an error code."""
 
     def __init__(self, what: str, error_code: int, error_message: str | None = None) -> None:
@@ -171,7 +171,7 @@ class WireClient:
         """Append one batch with acks=all and return its base offset.
 
         Raises:
-            RefusedError: The broker rejects the batch.
+            RejectedError: The broker rejects the batch.
         """
         data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
@@ -273,4 +273,4 @@ def alter_topic_request(name: str, changes: Sequence[tuple[str, int, str | None]
 
 def _check(what: str, error_code: int, error_message: str | None = None) -> None:
     if error_code != 0:
-        raise RefusedError(what, error_code, error_message)
+        raise RejectedError(what, error_code, error_message)

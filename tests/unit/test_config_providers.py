@@ -62,9 +62,9 @@ def test_unresolvable_reference_names_its_key_and_no_secret(tmp_path: Path) -> N
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=hunter2\n")
     for reference in (f"${{file:{secrets}:other}}", f"${{file:{tmp_path}/missing:password}}"):
-        with pytest.raises(SettingsError, match=r"A\.sasl\.jaas\.config: ") as refused:
+        with pytest.raises(SettingsError, match=r"A\.sasl\.jaas\.config: ") as rejected:
             resolve(with_provider("file", "FileConfigProvider", **{"A.sasl.jaas.config": reference}))
-        assert "hunter2" not in str(refused.value)
+        assert "hunter2" not in str(rejected.value)
 
 
 def test_unknown_provider_class_is_rejected() -> None:

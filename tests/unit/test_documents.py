@@ -25,7 +25,7 @@ from klamm.cli.profiles import find_profile
 from klamm.gateway import settings as gateway_settings
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.policy.rule_file import parse_rules
-from klamm.policy.testing import a_topic, assert_refused, make_policy
+from klamm.policy.testing import a_topic, assert_denied, make_policy
 from klamm.properties import parse_properties
 from klamm.resources.files import parse_documents
 from tests.support.klamm import KlammBroker
@@ -149,7 +149,7 @@ def test_readme_policy_denies_with_its_message() -> None:
     namespace: dict[str, Any] = {}
     exec(python_of("README.md", containing="SmallTopics"), namespace)  # noqa: S102 - our own page
     policy = make_policy(namespace["SmallTopics"])
-    assert_refused(policy, a_topic(num_partitions=13), match="asks for 13 partitions; at most 12 are allowed")
+    assert_denied(policy, a_topic(num_partitions=13), match="asks for 13 partitions; at most 12 are allowed")
 
 
 def test_policies_page_runs_from_top_to_bottom() -> None:
@@ -160,7 +160,7 @@ def test_policies_page_runs_from_top_to_bottom() -> None:
     for text in others:
         exec(text, namespace)  # noqa: S102 - our own page
     namespace["House"] = house
-    namespace["test_large_topics_are_refused"]()
+    namespace["test_large_topics_are_denied"]()
 
 
 @pytest.mark.parametrize(("page", "line"), COMMAND_LINES, ids=[f"{page}: {line}"[:100] for page, line in COMMAND_LINES])

@@ -18,7 +18,7 @@ EXPECTED = {
     "incremental_configs.py": [
         "{'cleanup.policy': 'delete', 'retention.ms': '60000'}",
         "{'cleanup.policy': 'delete,compact', 'retention.ms': '60000'}",
-        "refused: ",
+        "rejected: ",
         "{'cleanup.policy': 'delete,compact', 'retention.ms': '604800000'}",
     ],
     "topic_policy.py": ["orders: ", "sales.orders: created"],

@@ -17,10 +17,10 @@ def test_backoff_after_any_number_of_failures_is_the_maximum() -> None:
 
 def test_alternating_reasons_are_logged_once_until_cleared() -> None:
     logged = LoggedReasons()
-    reasons = ["b:1 refuses", "timed out after 59993 ms", "b:1 refuses", "timed out after 59998 ms"]
+    reasons = ["b:1 rejects", "timed out after 59993 ms", "b:1 rejects", "timed out after 59998 ms"]
     assert [logged.is_new(reason) for reason in reasons] == [True, True, False, False]
     assert logged.clear()
-    assert logged.is_new("b:1 refuses")
+    assert logged.is_new("b:1 rejects")
 
 
 def test_clear_without_a_failure_returns_false() -> None:

@@ -46,6 +46,6 @@ def test_yaml_mapping_supports_merge_keys() -> None:
     ],
 )
 def test_ambiguous_yaml_is_rejected_with_position(text: str, complaint: str) -> None:
-    with pytest.raises(StrictYamlError) as refused:
+    with pytest.raises(StrictYamlError) as rejected:
         load_yaml(text)
-    assert complaint in str(refused.value)
+    assert complaint in str(rejected.value)

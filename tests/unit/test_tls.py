@@ -105,9 +105,9 @@ def test_only_truststore_certificates_are_trusted(stores: Path) -> None:
     ],
 )
 def test_invalid_tls_settings_are_rejected_without_secrets(stores: Path, given: dict[str, str], complaint: str) -> None:
-    with pytest.raises(SettingsError, match=complaint) as refused:
+    with pytest.raises(SettingsError, match=complaint) as rejected:
         client_context(settings(stores, **given))
-    assert not any(secret in str(refused.value) for secret in ("hunter2", "store-pw", KEY))
+    assert not any(secret in str(rejected.value) for secret in ("hunter2", "store-pw", KEY))
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ def _filter(wanted: AclFilter) -> DeleteAclsRequest.DeleteAclsFilter:
 def _deletions(result: DeleteAclsResponse.DeleteAclsFilterResult) -> tuple[Acl, ...] | KafkaApiError:
     errors = [(result.error_code, result.error_message)]
     errors += [(acl.error_code, acl.error_message) for acl in result.matching_acls]
-    refused = next(((code, message) for code, message in errors if code != ErrorCode.NONE), None)
-    return tuple(map(_deleted, result.matching_acls)) if refused is None else api_error(*refused)
+    rejected = next(((code, message) for code, message in errors if code != ErrorCode.NONE), None)
+    return tuple(map(_deleted, result.matching_acls)) if rejected is None else api_error(*rejected)
 
 
 def _deleted(acl: DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:

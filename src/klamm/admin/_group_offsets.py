@@ -125,9 +125,9 @@ def _as_group(group_id: str, response: OffsetFetchResponse) -> OffsetFetchRespon
 def _committed(answer: OffsetFetchResponse.OffsetFetchResponseGroup) -> _Committed | KafkaApiError:
     """Return the offsets of a group. If one partition fails, its group fails; retriable codes come first."""
     codes = {answer.error_code, *(partition.error_code for topic in answer.topics for partition in topic.partitions)}
-    refused = sorted(codes - {ErrorCode.NONE}, key=lambda code: code not in RETRIABLE_CODES)
-    if refused:
-        return api_error(refused[0], f"offsets of group {answer.group_id}")
+    rejected = sorted(codes - {ErrorCode.NONE}, key=lambda code: code not in RETRIABLE_CODES)
+    if rejected:
+        return api_error(rejected[0], f"offsets of group {answer.group_id}")
     return {
         TopicPartition(topic.name, partition.partition_index): OffsetAndMetadata(
             offset=partition.committed_offset,

@@ -101,7 +101,7 @@ COMMANDS: Final = (
         name="consume", module="klamm.cli.consume", summary="print the records of topics, like Kafka's console consumer"
     ),
     Command(name="offsets", module="klamm.cli.offsets", summary="print offsets like kafka-get-offsets.sh"),
-    Command(name="policy", module="klamm.cli.policy", summary="test a policy: which existing topics would it refuse?"),
+    Command(name="policy", module="klamm.cli.policy", summary="test a policy: which existing topics would it deny?"),
     Command(
         name="clients",
         module="klamm.cli.clients",

@@ -1,4 +1,4 @@
-"""Command ``klamm policy test POLICY``: list the existing topics that a policy would reject."""
+"""Command ``klamm policy test POLICY``: list the existing topics that a policy would deny."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from klamm.impact.changes import Change
     from klamm.impact.findings import Impact
 
-EXIT_REFUSED: Final = 3
+EXIT_DENIED: Final = 3
 RULES_POLICY: Final = f"{RulesPolicy.__module__}:{RulesPolicy.__qualname__}"
 CLIENT_ID: Final = "klamm-policy-test"
 _KINDS: Final[Mapping[str, PolicyKind]] = {
@@ -75,7 +75,7 @@ class Verdict:
     topic: str
     kind: str
     verdict: str
-    """``allowed``, ``refused``, ``overridden``, or ``failed`` if the policy raised an unexpected error."""
+    """``allowed``, ``denied``, ``overridden``, or ``failed`` if the policy raised an unexpected error."""
     code: str | None
     message: str | None
 
@@ -118,12 +118,12 @@ def judge(
     for topic in topics:
         details = _details(kind, topic, principal)
         whole = _verdict(policy, kind, topic, details, predict)
-        if whole.verdict != "refused" or not parts:
+        if whole.verdict != "denied" or not parts:
             verdicts.append(whole)
             continue
         for rule, part in parts:
             verdict = _verdict(part, kind, topic, details, predict)
-            if verdict.verdict == "refused":
+            if verdict.verdict == "denied":
                 verdicts.append(replace(verdict, message=f"{verdict.message} (line {rule.line})"))
     return verdicts
 
@@ -142,8 +142,8 @@ def _verdict(
         reason = _judge(lambda each: ask_with_impact(method, each, predict), _KINDS[kind], details)
         if reason is not None:
             verdict, message = "overridden", reason
-    except KafkaApiError as refusal:
-        verdict, code, message = "refused", refusal.error_code.name, refusal.error_message
+    except KafkaApiError as denial:
+        verdict, code, message = "denied", denial.error_code.name, denial.error_message
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- it is the policy that is tested
         verdict, message = "failed", f"{type(error).__name__}: {error}"
     return Verdict(topic=topic.name, kind=kind, verdict=verdict, code=code, message=message)
@@ -231,7 +231,7 @@ def _test(options: argparse.Namespace) -> int:
     document = {
         "policy": spec.name,
         "topics": len(topics),
-        "refused": len({verdict.topic for verdict in bad if verdict.verdict != "overridden"}),
+        "denied": len({verdict.topic for verdict in bad if verdict.verdict != "overridden"}),
         "overridden": len({verdict.topic for verdict in bad if verdict.verdict == "overridden"}),
         "verdicts": [
             {"topic": v.topic, "kind": v.kind, "verdict": v.verdict, "code": v.code, "message": v.message}
@@ -239,7 +239,7 @@ def _test(options: argparse.Namespace) -> int:
         ],
     }
     print_result(options.output, document, lambda: _table(spec.name, len(topics), bad))
-    return EXIT_REFUSED if bad else EXIT_OK
+    return EXIT_DENIED if bad else EXIT_OK
 
 
 def _judged_in_cluster(
@@ -271,7 +271,7 @@ def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
     broken = len({verdict.topic for verdict in bad if verdict.verdict != "overridden"})
     changed = len({verdict.topic for verdict in bad if verdict.verdict == "overridden"})
     also = f" and override {changed}" if changed else ""
-    return [*lines, f"{name} would refuse {broken}{also} of {counted(count, 'topic')}."]
+    return [*lines, f"{name} would deny {broken}{also} of {counted(count, 'topic')}."]
 
 
 def _spec(name: str, kinds: Sequence[str]) -> PolicySpec:
@@ -398,8 +398,8 @@ def _assignment(text: str) -> tuple[str, str]:
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog="klamm policy test",
-        description="Test a policy on existing topics: which of them would it refuse today?",
-        epilog="Exit codes: 0 none would be refused, 1 the test failed, 2 wrong flags, 3 some would be refused.",
+        description="Test a policy on existing topics: which of them would it deny today?",
+        epilog="Exit codes: 0 none would be denied, 1 the test failed, 2 wrong flags, 3 some would be denied.",
     )
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="FILE.py, FILE.py:Class or module:Class")
     add_common(parser, instead=("topics_file",))

@@ -151,8 +151,8 @@ async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_
             min_version=_FIRST_VERSION_WITH_INSTANCES,
         )
         raise_for_code(response.error_code)
-        refused = next((member.error_code for member in response.members if member.error_code), ErrorCode.NONE)
-        return {group_id: result_of(refused, None, None)}
+        rejected = next((member.error_code for member in response.members if member.error_code), ErrorCode.NONE)
+        return {group_id: result_of(rejected, None, None)}
 
     def settle(_: str, outcome: KafkaApiError | None) -> None:
         if outcome is not None:
@@ -221,7 +221,7 @@ class Consumer:
         """Subscribe, as confluent-kafka does.
 
         Raises:
-            KafkaException: librdkafka refuses.
+            KafkaException: librdkafka rejects.
             TypeError: The topics are not a list, or a listener is not callable.
         """
         if not isinstance(topics, list):

@@ -89,7 +89,7 @@ class BrokerSchema:
         value = without.value(name)
         return None if value is None else format_value(value)
 
-    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies.
 
         A config that no table defines is unknown: INVALID_CONFIG.

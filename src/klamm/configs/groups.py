@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import ConfigTable, client_metrics_configs, group_configs
-from klamm.configs.topics import refuse_topic_list
+from klamm.configs.topics import reject_topic_list
 from klamm.patterns import compile_pattern
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 
@@ -71,9 +71,9 @@ class GroupSchema:
         """Return None: no group config is a list."""
         return None
 
-    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for APPEND or SUBTRACT."""
-        return refuse_topic_list(operation, name)
+        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check names, values, the broker's bounds, and that the session timeout exceeds the heartbeat interval.
@@ -139,9 +139,9 @@ class ClientMetricsSchema:
         """Return None: no client metrics config takes list operations."""
         return None
 
-    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for APPEND or SUBTRACT."""
-        return refuse_topic_list(operation, name)
+        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check names, values, the range of the interval and the match patterns.

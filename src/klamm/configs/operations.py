@@ -49,7 +49,7 @@ class ConfigSchema(Protocol):
         """Return the effective value of a list config that the resource does not set, as text; None if it has none."""
         ...
 
-    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for APPEND or SUBTRACT on a config that is not a list."""
         ...
 
@@ -72,8 +72,8 @@ def check_operations(operations: Sequence[AlterOperation]) -> None:
     Raises:
         InvalidRequestError: A key appears twice, or a required value is null.
     """
-    _refuse_duplicates([operation.name for operation in operations])
-    _refuse_nulls([o.name for o in operations if o.value is None and o.config_operation != ConfigOperation.DELETE])
+    _reject_duplicates([operation.name for operation in operations])
+    _reject_nulls([o.name for o in operations if o.value is None and o.config_operation != ConfigOperation.DELETE])
 
 
 def plan_incremental_alter(
@@ -120,8 +120,8 @@ def check_configs(configs: Sequence[tuple[str, str | None]]) -> None:
     Raises:
         InvalidRequestError: A key appears twice, or a value is null.
     """
-    _refuse_duplicates([name for name, _ in configs])
-    _refuse_nulls([name for name, value in configs if value is None])
+    _reject_duplicates([name for name, _ in configs])
+    _reject_nulls([name for name, value in configs if value is None])
 
 
 def check_lengths(values: Iterable[str | None]) -> None:
@@ -159,7 +159,7 @@ def _outcome(current: Mapping[str, str], operation: AlterOperation, schema: Conf
             return None
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as kind:
             if not schema.is_list(name):
-                raise schema.refuse_non_list(ConfigOperation(kind), name)
+                raise schema.reject_non_list(ConfigOperation(kind), name)
             base = _elements(current[name] if name in current else schema.list_in_force(name) or "")
             elements = [element for element in base if element]
             if kind == ConfigOperation.APPEND:
@@ -216,12 +216,12 @@ def _differences(current: Mapping[str, str], outcome: Mapping[str, str | None]) 
     return tuple([ConfigDelta(name=name, value=value) for name, value in outcome.items() if current.get(name) != value])
 
 
-def _refuse_duplicates(names: Sequence[str]) -> None:
+def _reject_duplicates(names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         raise InvalidRequestError("Error due to duplicate config keys")
 
 
-def _refuse_nulls(names: Sequence[str]) -> None:
+def _reject_nulls(names: Sequence[str]) -> None:
     if names:
         raise InvalidRequestError(f"Null value not supported for : {', '.join(names)}")
 

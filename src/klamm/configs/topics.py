@@ -22,7 +22,7 @@ _MAX_LAG = "max.compaction.lag.ms"
 _REMOTE_STORAGE = "remote.storage.enable"
 
 
-def refuse_topic_list(operation: ConfigOperation, name: str) -> KafkaApiError:
+def reject_topic_list(operation: ConfigOperation, name: str) -> KafkaApiError:
     """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
     return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
 
@@ -44,9 +44,9 @@ class TopicSchema:
         """Return the effective list value for a topic that does not set the config."""
         return self.layers.list_in_force(name)
 
-    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for APPEND or SUBTRACT on a config that is not a list."""
-        return refuse_topic_list(operation, name)
+        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check the topic name, then the config names, then the touched values, then consistency between configs.

@@ -68,7 +68,7 @@ class BatchTransaction:
         """Fence older producers with this transactional id and read the last committed batch id.
 
         Raises:
-            WritingError: The cluster refuses, or a later batch is already committed.
+            WritingError: The cluster rejects, or a later batch is already committed.
         """
         insist = self._target.insist
         self._identity = insist(lambda: self._coordinator.init(timeout_ms=self._timeout_ms))
@@ -91,12 +91,12 @@ class BatchTransaction:
         self._target.insist(lambda: self._try_to_add(partitions))
 
     def _try_to_add(self, partitions: Collection[PartitionTuple]) -> None:
-        refused = self._coordinator.add(self.identity, partitions)
-        for (topic, _), code in refused.items():
+        rejected = self._coordinator.add(self.identity, partitions)
+        for (topic, _), code in rejected.items():
             if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise WritingError(f"{topic}: {error_name(code)}: the principal may not write to the topic")
-        if refused:
-            raise ConnectionLostError(f"No transaction for {sorted(refused)}: {error_name(max(refused.values()))}")
+        if rejected:
+            raise ConnectionLostError(f"No transaction for {sorted(rejected)}: {error_name(max(rejected.values()))}")
 
     def commit(self, where: PartitionTuple, records: int) -> None:
         """Commit the records together with the batch id.

@@ -121,7 +121,7 @@ _KAFKA_OF_CONNECTIONS: Final = frozenset(
 """Client properties that concern the connections."""
 _DURATION: Final = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?", re.ASCII)
 _UNITS_S: Final = {"us": 1e-6, None: 1e-3, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_REFUSED_TO_READ: Final[Mapping[str, str]] = {
+_REJECTED_WHEN_READING: Final[Mapping[str, str]] = {
     "auto.offset.reset": "startingOffsets decides where a query begins",
     "enable.auto.commit": "the offsets of a stream are in Spark's checkpoint",
     "interceptor.classes": "no Java code sees the records",
@@ -129,7 +129,7 @@ _REFUSED_TO_READ: Final[Mapping[str, str]] = {
     "value.deserializer": "values are binary; convert them in the query",
 }
 """Properties of Kafka's consumer that Spark's own source rejects, too: without effect, they would mislead."""
-REFUSED_TO_WRITE: Final[Mapping[str, str]] = {
+REJECTED_WHEN_WRITING: Final[Mapping[str, str]] = {
     "interceptor.classes": "no Java code sees the records",
     "key.serializer": "keys are binary or string; convert them in the query",
     "value.serializer": "values are binary or string; convert them in the query",
@@ -192,7 +192,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         SettingsError: An option is missing or unknown, or its value is invalid.
     """
     by_name = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(by_name, _READING, _WITHOUT_EFFECT)
+    reject_unknown(by_name, _READING, _WITHOUT_EFFECT)
     topics, pattern, assigned = _selected(by_name)
     starting = starting_positions(by_name, streaming=streaming)
     ending = ending_positions(by_name, streaming=streaming)
@@ -206,7 +206,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if not streaming and (ignored := [name for name in _OF_STREAMS if name.lower() in by_name]):
         logger.warning("%s: without effect, because the query is a batch", ", ".join(ignored))
     kafka = with_prefix(by_name, _KAFKA)
-    check_kafkas(kafka, _KAFKA_READING, _REFUSED_TO_READ)
+    check_kafkas(kafka, _KAFKA_READING, _REJECTED_WHEN_READING)
     return ReadOptions(
         connection=connection_settings(by_name),
         topics=topics,
@@ -273,7 +273,7 @@ def connection_settings(options: Mapping[str, str]) -> ConnectionSettings:
         raise SettingsError(f"{_KAFKA}{error}") from error
 
 
-def refuse_unknown(options: Mapping[str, str], names: Sequence[str], without_effect: Sequence[str] = ()) -> None:
+def reject_unknown(options: Mapping[str, str], names: Sequence[str], without_effect: Sequence[str] = ()) -> None:
     """Reject unknown options.
 
     Args:
@@ -293,7 +293,7 @@ def refuse_unknown(options: Mapping[str, str], names: Sequence[str], without_eff
         )
 
 
-def check_kafkas(kafka: Mapping[str, str], used: Collection[str], refused: Mapping[str, str]) -> None:
+def check_kafkas(kafka: Mapping[str, str], used: Collection[str], rejected: Mapping[str, str]) -> None:
     """Reject client properties that are misspelt or replaced by something else. Log a warning for unused ones.
 
     Kafka's clients log a warning for every name that they do not know. A misspelt one could mean a connection without
@@ -302,12 +302,12 @@ def check_kafkas(kafka: Mapping[str, str], used: Collection[str], refused: Mappi
     Args:
         kafka: Client properties without ``kafka.``.
         used: Properties with an effect, besides those of connections.
-        refused: Reasons by name.
+        rejected: Reasons by name.
 
     Raises:
-        SettingsError: One of them is refused or misspelt. The message says what to use.
+        SettingsError: One of them is rejected or misspelt. The message says what to use.
     """
-    for name, reason in refused.items():
+    for name, reason in rejected.items():
         if name in kafka:
             raise SettingsError(f"{_KAFKA}{name}={kafka[name]}: not supported: {reason}")
     unused = sorted(kafka.keys() - _KAFKA_OF_CONNECTIONS - set(used))
@@ -395,7 +395,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
         SettingsError: An option is missing or unknown, or its value is invalid.
     """
     by_name = {name.lower(): value for name, value in options.items()}
-    refuse_unknown(by_name, _WRITING, _WRITE_WITHOUT_EFFECT)
+    reject_unknown(by_name, _WRITING, _WRITE_WITHOUT_EFFECT)
     if overwrite:
         raise SettingsError("mode overwrite: a topic is not replaced, records are added to it; expected mode append")
     topic = by_name.get("topic", "").strip() or None
@@ -405,7 +405,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool, overwrite: boo
             "exactlyOnce=true: only the batches of a stream have ids by which a repeated one is recognized"
         )
     kafka = with_prefix(by_name, _KAFKA)
-    check_kafkas(kafka, _KAFKA_WRITING, REFUSED_TO_WRITE)
+    check_kafkas(kafka, _KAFKA_WRITING, REJECTED_WHEN_WRITING)
     if kafka.get("acks", "all").strip() not in {"all", "-1"}:
         raise SettingsError(f"kafka.acks={kafka['acks']}: expected all; other values are not supported")
     if (idempotent := kafka.get("enable.idempotence", "true").strip().lower()) != "true":

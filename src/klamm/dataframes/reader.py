@@ -72,8 +72,8 @@ class TopicReader:
         self._refresh()
         missing = [topic for topic in self._topics if topic not in self._cluster.topics]
         errors = {topic: self._cluster.topic_errors.get(topic, _UNKNOWN_TOPIC) for topic in missing}
-        if refused := [f"{topic} ({error_name(code)})" for topic, code in errors.items() if code != _UNKNOWN_TOPIC]:
-            raise ReadingError(f"{', '.join(refused)}: not described by {self._servers}")
+        if rejected := [f"{topic} ({error_name(code)})" for topic, code in errors.items() if code != _UNKNOWN_TOPIC]:
+            raise ReadingError(f"{', '.join(rejected)}: not described by {self._servers}")
         if missing and self._options.fail_on_missing_topic and self._options.pattern is None:
             raise ReadingError(
                 f"{', '.join(missing)}: not a topic on {self._servers}, or the principal may not describe it"
@@ -376,7 +376,7 @@ class _Fetch:
     def _batches(self, fetched: FetchedPartition | None) -> list[RecordBatch | None]:
         """Return the batches of a response, None for those to skip, and advance the offset."""
         if fetched is None or fetched.error_code != ErrorCode.NONE:
-            self._refused(fetched)
+            self._rejected(fetched)
             return []
         batches: list[RecordBatch | None] = []
         for batch, treatment, next_offset in walk(fetched.records, self.offset, fetched.aborted):
@@ -390,7 +390,7 @@ class _Fetch:
             self._check_patience("it brings no records", fetched.end_offset)
         return batches
 
-    def _refused(self, fetched: FetchedPartition | None) -> None:
+    def _rejected(self, fetched: FetchedPartition | None) -> None:
         code = fetched.error_code if fetched is not None else ErrorCode.UNKNOWN_SERVER_ERROR
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range()

@@ -16,7 +16,7 @@ from klamm.dataframes.rows import NO_PARTITION, Rows, joined, lengths
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.data.records import RecordsRefusedError, write_batches
+from klamm.kafka_client.data.records import RecordsRejectedError, write_batches
 from klamm.kafka_client.errors import (
     FATAL_ERRORS,
     RETRIABLE_PRODUCE_CODES,
@@ -145,8 +145,8 @@ class TargetCluster:
         """Reject a batch that the partition's leader would not receive. It closes the connection of such a request.
 
         Raises:
-            RecordsRefusedError: The batch exceeds ``socket.request.max.bytes``, or Kafka's default if the principal may
-                not describe it.
+            RecordsRejectedError: The batch exceeds ``socket.request.max.bytes``, or Kafka's default if the principal
+                may not describe it.
             ConnectionLostError: The leader is unavailable.
         """
         if size <= _ALWAYS_RECEIVED:
@@ -158,7 +158,7 @@ class TargetCluster:
         if leader not in self._max_request_bytes:
             self._max_request_bytes[leader] = self._described_max_request_bytes(leader)
         if size + _REQUEST_OVERHEAD > self._max_request_bytes[leader]:
-            raise RecordsRefusedError(topic, {ErrorCode.MESSAGE_TOO_LARGE})
+            raise RecordsRejectedError(topic, {ErrorCode.MESSAGE_TOO_LARGE})
 
     def _described_max_request_bytes(self, node_id: int) -> int:
         resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -178,8 +178,8 @@ class TargetCluster:
         """Repeat an action until the cluster answers.
 
         Raises:
-            WritingError: The cluster does not answer in time, or refuses for good. A refused login is not repeated:
-                some servers lock an account after a few.
+            WritingError: The cluster does not answer in time, or rejects the action permanently. A rejected login is
+                not repeated: some servers lock an account after a few.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
@@ -187,7 +187,7 @@ class TargetCluster:
                 return work()
             except (DeniedError, TransactionLostError, UnsupportedVersionError, *FATAL_ERRORS) as error:
                 raise WritingError(str(error)) from error
-            except RecordsRefusedError as error:
+            except RecordsRejectedError as error:
                 if error.codes - _PASSING:
                     raise
                 self._wait(error, deadline)
@@ -321,12 +321,12 @@ class RecordWriter:
             topic, partition = each.where
             try:
                 self._send_alone(topic, partition, each.data)
-            except RecordsRefusedError as error:
+            except RecordsRejectedError as error:
                 if not error.codes & _TOO_LARGE:
-                    raise _refused(topic, error) from error
+                    raise _rejected(topic, error) from error
                 self._send_in_halves(each, error)
 
-    def _send_in_halves(self, too_large: SequencedBatch, error: RecordsRefusedError) -> None:
+    def _send_in_halves(self, too_large: SequencedBatch, error: RecordsRejectedError) -> None:
         topic, partition = too_large.where
         rows, start = too_large.batch.rows, too_large.batch.start
         if len(too_large.batch) == 1:
@@ -352,9 +352,9 @@ class RecordWriter:
         target.insist(send)
 
 
-def _refused(topic: str, error: RecordsRefusedError) -> WritingError:
+def _rejected(topic: str, error: RecordsRejectedError) -> WritingError:
     parts = []
     for code in sorted(error.codes):
         hint = _HINTS.get(code)
         parts.append(f"{error_name(code)}: {hint}" if hint else error_name(code))
-    return WritingError(f"{topic}: records were refused: {'; '.join(parts)}")
+    return WritingError(f"{topic}: records were rejected: {'; '.join(parts)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.cluster import EARLIEST, LATEST
-from klamm.kafka_client.data.records import RecordsRefusedError, read_records, write_batches
+from klamm.kafka_client.data.records import RecordsRejectedError, read_records, write_batches
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import encode_batch
@@ -80,7 +80,7 @@ class PartitionWriter:
             transactional_id: Transactional id of the open transaction. None: no transaction.
 
         Raises:
-            ConnectionLostError: Not all were acknowledged. ``RecordsRefusedError`` carries the error codes of
+            ConnectionLostError: Not all were acknowledged. ``RecordsRejectedError`` carries the error codes of
                 rejections.
         """
 
@@ -89,7 +89,7 @@ class PartitionWriter:
             data = {partition: batch.data for partition, batch in batches.items()}
             try:
                 write_batches(cluster, topic, data, timeout_s=timeout_s, transactional_id=transactional_id)
-            except RecordsRefusedError as error:
+            except RecordsRejectedError as error:
                 if not error.codes & _TOO_LARGE:
                     raise
                 if len(partitions) > 1:  # the error does not say which of them

@@ -30,7 +30,7 @@ _FIGURES: Final = (
     (f"Denials in {SAMPLE_EVERY_S:g} s", count_text),
     ("Waiting time", lambda value: f"{value:,.0f} ms"),
 )
-_DENIALS: Final = ("refuse", "fail", "timeout")
+_DENIALS: Final = ("deny", "fail", "timeout")
 _TIMER_S: Final = 0.5
 """Interval of the timer whose delay is measured."""
 _NAME: Final = ""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 DECISIONS: Final = 10
 """Number of decisions in a table of the page."""
 _MAX_RULES: Final = 25
-_KINDS: Final = {"allow": "good", "refuse": "bad", "override": "wait", "throttle": "wait"}
-_WOULD: Final = {"refuse": "would refuse", "override": "would override", "throttle": "would throttle"}
+_KINDS: Final = {"allow": "good", "deny": "bad", "override": "wait", "throttle": "wait"}
+_WOULD: Final = {"deny": "would deny", "override": "would override", "throttle": "would throttle"}
 """Texts of actions that audit mode did not carry out."""
 _SUMMED: Final = ("decisions", "rules")
 _LATEST: Final = ("latest", "latest_audited")

@@ -1,4 +1,4 @@
-"""Answers of a policy other than to allow or to reject a request, and the check of their values."""
+"""Answers of a policy other than to allow or to deny a request, and the check of their values."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def answer_fault(answer: object, allowed: tuple[type[Answer], ...], overridable:
     """
     name = type(answer).__name__
     if not isinstance(answer, allowed) or not isinstance(answer, (Override, Throttle)):
-        return f"it cannot return {name}; raise PolicyViolationError to reject"
+        return f"it cannot return {name}; raise PolicyViolationError to deny"
     if not _is_text(answer.reason):
         return f"{name}(reason={short_repr(answer.reason)}): expected a string of at most {_MAX_TEXT_BYTES} bytes"
     if isinstance(answer, Throttle):

@@ -50,11 +50,11 @@ class CreateTopicPolicy(Policy):
 
     @abstractmethod
     def validate(self, topic_details: TopicDetails) -> Override | None:
-        """Return None to allow the request, an ``Override`` to change it, raise to reject it.
+        """Return None to allow the request, an ``Override`` to change it, raise to deny it.
 
         Raises:
-            PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: Rejects the request. The client receives INVALID_REQUEST (42) with the message, as in
+            PolicyViolationError: Denies the request. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Denies the request. The client receives INVALID_REQUEST (42) with the message, as in
                 KIP-108.
         """
 
@@ -67,13 +67,13 @@ class AlterConfigPolicy(Policy):
 
     @abstractmethod
     def validate(self, alter_config_details: AlterConfigDetails) -> Override | None:
-        """Return None to allow the request, an ``Override`` to change it, raise to reject it.
+        """Return None to allow the request, an ``Override`` to change it, raise to deny it.
 
-        A rejection concerns all changes of this resource in the request.
+        A denial concerns all changes of this resource in the request.
 
         Raises:
-            PolicyViolationError: Rejects the changes. The client receives POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: Rejects the changes. The client receives INVALID_REQUEST (42) with the message.
+            PolicyViolationError: Denies the changes. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Denies the changes. The client receives INVALID_REQUEST (42) with the message.
         """
 
 
@@ -82,11 +82,11 @@ class CreatePartitionsPolicy(Policy):
 
     @abstractmethod
     def validate(self, create_partitions_details: CreatePartitionsDetails) -> None:
-        """Return to allow the request, raise to reject it.
+        """Return to allow the request, raise to deny it.
 
         Raises:
-            PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: Rejects the request. The client receives INVALID_REQUEST (42) with the message.
+            PolicyViolationError: Denies the request. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Denies the request. The client receives INVALID_REQUEST (42) with the message.
         """
 
 
@@ -95,9 +95,9 @@ class DeleteTopicPolicy(Policy):
 
     @abstractmethod
     def validate(self, delete_topic_details: DeleteTopicDetails) -> None:
-        """Return to allow the request, raise to reject it.
+        """Return to allow the request, raise to deny it.
 
         Raises:
-            PolicyViolationError: Rejects the request. The client receives POLICY_VIOLATION (44) with the message.
-            InvalidRequestError: Rejects the request. The client receives INVALID_REQUEST (42) with the message.
+            PolicyViolationError: Denies the request. The client receives POLICY_VIOLATION (44) with the message.
+            InvalidRequestError: Denies the request. The client receives INVALID_REQUEST (42) with the message.
         """

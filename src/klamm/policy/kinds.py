@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class PolicyMode(Enum):
-    """Effect of a policy's rejection. Values of ``<stem>.policy.mode``."""
+    """Effect of a policy's denial. Values of ``<stem>.policy.mode``."""
 
     ENFORCE = "enforce"
-    """The request is rejected."""
+    """The request is denied."""
     AUDIT = "audit"
-    """The rejection is counted and logged, and the request proceeds."""
+    """The denial is counted and logged, and the request proceeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -156,7 +156,7 @@ def _question(
 ) -> Callable[[Any], Answer | None]:
     """Return a function that asks the policy and returns its answer, if any.
 
-    A first other return value triggers advice: only raising rejects.
+    A first other return value triggers advice: only raising denies.
     """
     is_advised = False
 
@@ -168,7 +168,7 @@ def _question(
         if answer is not None and not is_advised:
             is_advised = True
             advise(
-                f"{spec.origin}: the policy returned {reprlib.repr(answer)}, which allows the request; to reject it,"
+                f"{spec.origin}: the policy returned {reprlib.repr(answer)}, which allows the request; to deny it,"
                 " raise PolicyViolationError"
             )
         return None

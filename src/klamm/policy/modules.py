@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SHARED_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages"})
 """Directories whose modules are unrelated to each other."""
 _NEVER: Final = "klamm"
-"""Package that is never reloaded: its classes must stay identical, because a rejection is recognized by its class."""
+"""Package that is never reloaded: its classes must stay identical, because a denial is recognized by its class."""
 
 
 def is_never_reloaded(name: str) -> bool:

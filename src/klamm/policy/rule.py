@@ -137,15 +137,15 @@ class Rule:
     forbids_omission: bool = False
     """Whether AlterConfigs must name every config that the topic sets, because it removes the others."""
     overrides: bool = False
-    """Whether wrong values are set right in place of rejecting the request."""
+    """Whether wrong values are set right in place of denying the request."""
     flow: FlowRule = FlowRule()
     impact: ImpactRule = ImpactRule()
     forbidden_apis: frozenset[str] = frozenset()
     """Names of APIs that must not be used, as in Kafka's ``ApiKeys``."""
     delay_ms: int | None = None
-    """Pause in milliseconds for a client that violates the rule, whose request is allowed. None rejects the request."""
+    """Pause in milliseconds for a client that violates the rule, whose request is allowed. None denies the request."""
     remedy: str | None = None
-    """Advice at the end of every rejection message. None means a default text for the violated part of the rule."""
+    """Advice at the end of every denial message. None means a default text for the violated part of the rule."""
 
     def concerns(self, action: str, topic: str | None, principal: str | None) -> bool:
         """Return whether the rule applies. An unknown principal is never exempt.

@@ -209,7 +209,7 @@ def _rule(table: _Table, line: int) -> Rule:
         only_configs=table.texts("only_configs") if table.has("only_configs") else None,
         forbids_deletion=_choice(table, "deletion", "allowed", "forbidden") == "forbidden",
         forbids_omission=_choice(table, "omission", "allowed", "forbidden") == "forbidden",
-        overrides=_choice(table, "effect", "refuse", "override", "throttle") == "override",
+        overrides=_choice(table, "effect", "deny", "override", "throttle") == "override",
         flow=FlowRule(
             needs_all_acks=_choice(table, "acks", "any", "all") == "all",
             needs_idempotence=_choice(table, "idempotence", "allowed", "required") == "required",

@@ -276,7 +276,7 @@ def _check_impact(rules: Iterable[Rule], subject: str, details: ImpactDetails) -
 
 
 def _flow_violation(rule: Rule, details: ProduceDetails | GroupDetails) -> _RuleViolationError | None:
-    """Return the rejection of a Produce request, or of the name of a group; None if it satisfies the rule."""
+    """Return the denial of a Produce request, or of the name of a group; None if it satisfies the rule."""
     violation = _client_id_violation(rule, details.client_id)
     if violation is not None:
         return violation
@@ -319,7 +319,7 @@ def _check_new_topic(rule: Rule, details: TopicDetails) -> None:
     subject = f"topic {details.topic}"
     if rule.naming is not None and not rule.naming.matches(details.topic):
         pattern = rule.naming.pattern
-        _refuse(rule, subject, "name", details.topic, f"does not match {pattern}", "choose a name that matches")
+        _deny(rule, subject, "name", details.topic, f"does not match {pattern}", "choose a name that matches")
     _check_bounds(rule, subject, "partitions", partitions, rule.partitions)
     for factor in factors:
         _check_bounds(rule, subject, "replication factor", factor, rule.replication_factor)
@@ -440,7 +440,7 @@ def _is_touched(keys: Collection[str], details: AlterConfigDetails) -> bool:
 
 
 def _check_omissions(rule: Rule, details: AlterConfigDetails) -> None:
-    """Reject a replacing AlterConfigs that removes configs by not naming them."""
+    """Deny a replacing AlterConfigs that removes configs by not naming them."""
     omitted = sorted(details.removed.difference(details.configs))
     if rule.forbids_omission and omitted:
         keys = ", ".join(omitted)
@@ -450,13 +450,13 @@ def _check_omissions(rule: Rule, details: AlterConfigDetails) -> None:
 
 
 def _check_keys(rule: Rule, subject: str, altered: Mapping[str, str | None]) -> None:
-    """Reject configs outside the rule's ``only_configs``. Removing a config is always allowed."""
+    """Deny configs outside the rule's ``only_configs``. Removing a config is always allowed."""
     if rule.only_configs is None:
         return
     for key, value in altered.items():
         if value is not None and key not in rule.only_configs:
             allowed = ", ".join(rule.only_configs) or "none"
-            _refuse(
+            _deny(
                 rule, subject, key, value, f"is not one of the configs that may be set: {allowed}", f"leave {key} out"
             )
 
@@ -476,10 +476,10 @@ def _check_bounds(
     size = float(str(value)) if number is None else number
     if high is not None and (is_unlimited or size > high):
         limit = with_duration(key, str(high))
-        _refuse(rule, subject, key, value, f"is above the maximum {limit}", f"{verb} {high} or less")
+        _deny(rule, subject, key, value, f"is above the maximum {limit}", f"{verb} {high} or less")
     if low is not None and size < low and not is_unlimited:
         limit = with_duration(key, str(low))
-        _refuse(rule, subject, key, value, f"is below the minimum {limit}", f"{verb} {low} or more")
+        _deny(rule, subject, key, value, f"is below the minimum {limit}", f"{verb} {low} or more")
 
 
 def _check_spare_replicas(
@@ -490,7 +490,7 @@ def _check_spare_replicas(
         return
     value = _Value.in_force(MIN_INSYNC_REPLICAS, configs, defaults)
     if factor is None or value is None or value.number is None:
-        _refuse(rule, subject, "spare replicas", "unknown", "cannot be checked", f"set {MIN_INSYNC_REPLICAS}")
+        _deny(rule, subject, "spare replicas", "unknown", "cannot be checked", f"set {MIN_INSYNC_REPLICAS}")
     spare = factor - int(value.number)
     shown = f"{spare} (replication factor {factor}, {MIN_INSYNC_REPLICAS} {value})"
     _check_bounds(rule, subject, "spare replicas", shown, rule.spare_replicas, number=spare)
@@ -510,20 +510,20 @@ def _check_config(
         is_set: Whether the resource itself sets the config after the change.
     """
     if wanted.is_required and not is_set:
-        _refuse(rule, subject, key, "(not set)", "is required", f"set {key}{_hint(wanted)}")
+        _deny(rule, subject, key, "(not set)", "is required", f"set {key}{_hint(wanted)}")
     if value is None:
         return
     if wanted.is_forbidden and not value.is_default:
-        _refuse(rule, subject, key, value, "must not be set", f"leave {key} out")
+        _deny(rule, subject, key, value, "must not be set", f"leave {key} out")
     verb = f"set {key} to" if value.is_default else "use"
     if not all(map(wanted.allows_element, value.text.split(","))):
         allowed = ", ".join(wanted.one_of)
         remedy = f"set {key}{_hint(wanted)}" if value.is_default else f"choose from {allowed}"
-        _refuse(rule, subject, key, value, f"is not one of {allowed}", remedy)
+        _deny(rule, subject, key, value, f"is not one of {allowed}", remedy)
     if wanted.bounds != Bounds():
         number = value.number
         if number is None:
-            _refuse(rule, subject, key, value, "is not a number", f"set a number{_hint(wanted)}")
+            _deny(rule, subject, key, value, "is not a number", f"set a number{_hint(wanted)}")
         _check_bounds(
             rule, subject, key, value, wanted.bounds, number=number, is_unlimited=value.is_unlimited, verb=verb
         )
@@ -539,12 +539,12 @@ def _hint(wanted: ConfigRule) -> str:
 
 
 class _RuleViolationError(PolicyViolationError):
-    """Rejection by a rule. ``fault`` is its text without the remedy."""
+    """Denial by a rule. ``fault`` is its text without the remedy."""
 
     def __init__(self, fault: str, remedy: str) -> None:
         super().__init__(f"{fault}; {remedy}.")
         self.fault = fault
 
 
-def _refuse(rule: Rule, subject: str, key: str, value: object, fault: str, remedy: str) -> NoReturn:  # noqa: PLR0917 -- in the order of the sentence
+def _deny(rule: Rule, subject: str, key: str, value: object, fault: str, remedy: str) -> NoReturn:  # noqa: PLR0917 -- in the order of the sentence
     raise _RuleViolationError(f"Rule '{rule.name}': {key}={value} of {subject} {fault}", rule.remedy or remedy)

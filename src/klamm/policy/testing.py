@@ -2,12 +2,12 @@
 
 ::
 
-    from klamm.policy.testing import a_topic, assert_allowed, assert_refused, make_policy
+    from klamm.policy.testing import a_topic, assert_allowed, assert_denied, make_policy
 
     def test_small_topics_are_rejected() -> None:
         policy = make_policy(AtLeastThree)
         assert_allowed(policy, a_topic("orders", num_partitions=3))
-        assert_refused(policy, a_topic("orders", num_partitions=1), match="at least 3")
+        assert_denied(policy, a_topic("orders", num_partitions=1), match="at least 3")
 """
 
 from __future__ import annotations
@@ -166,15 +166,15 @@ def a_deletion(
 
 
 def ask(policy: object, details: Details) -> KafkaApiError | Override | None:
-    """Return the policy's rejection or override, or None if it allows the request. Other exceptions propagate.
+    """Return the policy's denial or override, or None if it allows the request. Other exceptions propagate.
 
     Like the broker, this calls a specific method such as ``validate_create_topic`` if there is one, else ``validate``.
     """
     method = getattr(policy, KIND_OF_DETAILS[type(details)].method, None) or policy.validate  # type: ignore[attr-defined]
     try:
         answer = method(details)
-    except KafkaApiError as refusal:
-        return refusal
+    except KafkaApiError as denial:
+        return denial
     return answer if isinstance(answer, Override) else None
 
 
@@ -184,7 +184,7 @@ def assert_allowed(policy: object, details: Details) -> None:
     if isinstance(answer, Override):
         raise AssertionError(f"overridden: {answer.reason}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
     if answer is not None:
-        raise AssertionError(f"rejected with {answer.error_code.name}: {answer.error_message}\n{details}")
+        raise AssertionError(f"denied with {answer.error_code.name}: {answer.error_message}\n{details}")
 
 
 def assert_overridden(policy: object, details: Details, *, match: str = "") -> Override:
@@ -197,15 +197,15 @@ def assert_overridden(policy: object, details: Details, *, match: str = "") -> O
     """
     answer = ask(policy, details)
     if not isinstance(answer, Override):
-        outcome = "allowed" if answer is None else f"rejected: {answer.error_message}"
+        outcome = "allowed" if answer is None else f"denied: {answer.error_message}"
         raise AssertionError(f"{outcome}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
     if re.search(match, answer.reason) is None:
         raise AssertionError(f"the reason {answer.reason!r} does not match {match!r}")
     return answer
 
 
-def assert_refused(policy: object, details: Details, *, match: str = "", code: str | None = None) -> KafkaApiError:
-    """Raise AssertionError unless the policy rejects the request; return the rejection.
+def assert_denied(policy: object, details: Details, *, match: str = "", code: str | None = None) -> KafkaApiError:
+    """Raise AssertionError unless the policy denies the request; return the denial.
 
     Args:
         policy: The policy.
@@ -213,13 +213,13 @@ def assert_refused(policy: object, details: Details, *, match: str = "", code: s
         match: Regular expression that must be found in the message.
         code: ``POLICY_VIOLATION`` or ``INVALID_REQUEST``. None accepts any code.
     """
-    refusal = ask(policy, details)
-    if not isinstance(refusal, KafkaApiError):
-        outcome = "allowed" if refusal is None else f"overridden: {refusal.reason}"
+    denial = ask(policy, details)
+    if not isinstance(denial, KafkaApiError):
+        outcome = "allowed" if denial is None else f"overridden: {denial.reason}"
         raise AssertionError(f"{outcome}\n{details}")  # noqa: TRY004 -- an answer, no wrong type
-    message = refusal.error_message or ""
+    message = denial.error_message or ""
     if re.search(match, message) is None:
         raise AssertionError(f"the message {message!r} does not match {match!r}")
-    if code is not None and refusal.error_code.name != code:
-        raise AssertionError(f"rejected with {refusal.error_code.name}, not {code}")
-    return refusal
+    if code is not None and denial.error_code.name != code:
+        raise AssertionError(f"denied with {denial.error_code.name}, not {code}")
+    return denial

@@ -9,7 +9,7 @@
 ``reloader``   Replacement of policies whose files change
 ``details``    What a policy sees of a change
 ``overrides``  Requests changed as a policy demands (action OVERRIDE)
-``refusals``   Log lines of denials, bounded in number
+``denials``   Log lines of denials, bounded in number
 =============  =======================================================================================================
 """
 

@@ -228,7 +228,7 @@ class PolicyReloader:
     async def _swap(self, made: PreparedPolicies) -> None:
         for guard, instance in zip(self._policies.guards, made.instances, strict=True):
             await guard.swap(instance)
-        self._policies.refused_creations.clear()
+        self._policies.denied_creations.clear()
         self._policies.reload_failure = None
         self._is_unchecked = False
         # A file that was changed while the instances waited for their turn has not been loaded.

@@ -19,8 +19,8 @@ from klamm.policy.details import overridden as overridden_details
 from klamm.policy.errors import ImpactNeeded, ImpactUnknownError, PolicyFailedError, PolicyTimeoutError
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import TWICE, decide_and_check
+from klamm.policy_runtime.denials import DeniedCreations, LogLimit
 from klamm.policy_runtime.guard import PolicyGuard
-from klamm.policy_runtime.refusals import LogLimit, RefusedCreations
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
@@ -53,7 +53,7 @@ _MAX_RULES: Final = 1000
 _RULE: Final = re.compile(r"Rule '([^']*)'")
 """Beginning of the message of a policy that decides by rules."""
 _PAST: Final = {
-    "refuse": "refused",
+    "deny": "denied",
     "override": "overrode",
     "throttle": "throttled",
     "fail": "failed on",
@@ -69,7 +69,7 @@ class Decided(NamedTuple):
     """Stem of the policy kind, for example ``create.topic``."""
     mode: str
     action: str
-    """``allow``, ``refuse``, ``override``, ``throttle``, ``fail`` (the policy raised another error) or ``timeout``."""
+    """``allow``, ``deny``, ``override``, ``throttle``, ``fail`` (the policy raised another error) or ``timeout``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class _Judged(NamedTuple):
 
     action: str
     """Action of ``Decided``."""
-    refusal: KafkaApiError | None
+    denial: KafkaApiError | None
     """Error for the client; None if the policy allows the request."""
     failure: BaseException | None
     """Error of the policy itself; None if it has decided."""
@@ -102,7 +102,7 @@ class _Judged(NamedTuple):
     @property
     def text(self) -> str | None:
         """Reason for the log and for display."""
-        text = self.reason if self.refusal is None else self.refusal.error_message
+        text = self.reason if self.denial is None else self.denial.error_message
         return text if text or self.failure is None else f"it raised {type(self.failure).__name__}"
 
 
@@ -129,7 +129,7 @@ class Policies:
         """The latest decisions, the newest one last."""
         self.latest_audited: Final[deque[PolicyVerdict]] = deque(maxlen=MAX_LATEST)
         """The latest decisions of policies in audit mode other than ``allow``, the newest one last."""
-        self.refused_creations: Final = RefusedCreations()
+        self.denied_creations: Final = DeniedCreations()
         """Cache of denied automatic topic creations."""
         self.reload_failure: str | None = None
         """Reason why the latest reload failed, so that earlier versions stay in use. None if it succeeded."""
@@ -171,7 +171,7 @@ class Policies:
             PolicyLoadError: A value is not allowed. The config definitions check values before this is called.
         """
         self._modes = read_modes(properties, self._kinds)
-        self.refused_creations.clear()
+        self.denied_creations.clear()
         timeout_s = read_milliseconds(properties, POLICY_TIMEOUT_MS) / 1000
         for guard in self._guards:
             guard.follow(properties, timeout_s=timeout_s)
@@ -212,11 +212,11 @@ class Policies:
             decide: Function that decides, after all other checks. It is called again when the state has changed.
             details: Function that returns what the policy sees of a decision.
             revision: Revision of the state that the decision depends on.
-            on_denied: Function that is called with the error when the policy rejects the change.
+            on_denied: Function that is called with the error when the policy denies the change.
             on_override: Function that changes what ``decide`` decides on, when the policy overrides it.
 
         Raises:
-            KafkaApiError: ``decide`` raised it, or the policy rejects the change as ``check`` describes.
+            KafkaApiError: ``decide`` raised it, or the policy denies the change as ``check`` describes.
         """
         if kind not in self._by_kind:
             return decide()
@@ -346,8 +346,8 @@ class Policies:
         self._conclude(kind, details, judged)
         if not self.is_enforced(kind):
             return None
-        if judged.refusal is not None:
-            raise judged.refusal.with_traceback(None)  # a policy may raise the same object repeatedly
+        if judged.denial is not None:
+            raise judged.denial.with_traceback(None)  # a policy may raise the same object repeatedly
         return outcome.value if judged.action == "throttle" else None
 
     def override_of(self, kind: PolicyKind, details: Details, outcome: PolicyOutcome) -> Override | None:
@@ -412,7 +412,7 @@ class Policies:
             principal,
             client_id,
             text,
-            f" ({left_out} more refusals were not logged)" if left_out else "",
+            f" ({left_out} more denials were not logged)" if left_out else "",
             exc_info=failure,
         )
 
@@ -441,14 +441,14 @@ def _judge(kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridde
         return _Judged("fail", PolicyFailedError(text), TypeError(text), None)
     if isinstance(answer, Throttle) or overridden is None:
         return _Judged("throttle" if isinstance(answer, Throttle) else "override", None, None, answer.reason)
-    return _Judged("refuse", PolicyFailedError(TWICE), None, None)
+    return _Judged("deny", PolicyFailedError(TWICE), None, None)
 
 
 def _judge_error(error: BaseException) -> _Judged:
     if isinstance(error, PolicyTimeoutError):
         return _Judged("timeout", error, None, None)
     if isinstance(error, KafkaApiError) and _has_code(error):
-        return _Judged("refuse", _readable(error), None, None)
+        return _Judged("deny", _readable(error), None, None)
     return _Judged("fail", PolicyFailedError(), error, None)
 
 
@@ -462,20 +462,20 @@ def _has_code(error: KafkaApiError) -> bool:
     return error.error_code in ErrorCode.__members__.values() and error.error_code != ErrorCode.NONE
 
 
-def _readable(refusal: KafkaApiError) -> KafkaApiError:
+def _readable(denial: KafkaApiError) -> KafkaApiError:
     """Return a denial whose message can be sent to a client.
 
     A policy may set any object as message, and a subclass may not set one at all.
     """
     try:
-        message = refusal.error_message
+        message = denial.error_message
     except AttributeError:
-        message = " ".join(str(part) for part in refusal.args) or None
+        message = " ".join(str(part) for part in denial.args) or None
     if message is not None:
         # A lone surrogate, which lenient file readers produce, cannot be encoded as UTF-8.
         message = str(message).encode(errors="backslashreplace").decode()
-    refusal.error_message = message
-    return refusal
+    denial.error_message = message
+    return denial
 
 
 def _subject(details: Details) -> str:

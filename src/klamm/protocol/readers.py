@@ -78,7 +78,7 @@ class _ReaderCompiler:
                 "new": cls.__new__,
                 "uvarint": read_uvarint,
                 "check": check_length,
-                "too_many": _refuse_elements,
+                "too_many": _reject_elements,
                 "ProtocolError": ProtocolError,
                 "UUID": UUID,
             },
@@ -227,7 +227,7 @@ class _ReaderCompiler:
         source.add(2, "position = stop")
 
 
-def _refuse_elements(end: int) -> None:
+def _reject_elements(end: int) -> None:
     raise TooManyElementsError(f"Arrays hold more elements than a request of {end} bytes may have")
 
 

@@ -176,7 +176,7 @@ class Mark(StrEnum):
     ADD = "+"
     CHANGE = "~"
     REMOVE = "-"
-    REFUSE = "!"
+    REJECT = "!"
     SAME = "="
 
 

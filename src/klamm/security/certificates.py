@@ -201,7 +201,7 @@ def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
 def map_subject(subject: str, rules: Sequence[MappingRule]) -> str | None:
     """Return the user name by the first rule that matches the subject.
 
-    None means that no rule matches. The connection is then refused.
+    None means that no rule matches. The connection is then rejected.
     """
     for rule in rules:
         if rule.pattern is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from klamm.extras import MissingExtraError, require_extra
-from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRefusedError
+from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -163,7 +163,7 @@ class OAuthBearerExchange(SaslExchange):
         self._check = check
         self._now_s = now_s
         self._log = log
-        self._refusal: str | None = None
+        self._rejection: str | None = None
         self._token: Token | None = None
 
     @property
@@ -180,20 +180,20 @@ class OAuthBearerExchange(SaslExchange):
         """Check the token of a client message.
 
         Raises:
-            SaslRefusedError: The client has acknowledged its rejection, or asks to act for another user.
+            SaslRejectedError: The client has acknowledged its rejection, or asks to act for another user.
             InvalidCredentialsError: The message does not belong to this mechanism.
         """
-        if self._refusal is not None and token == _ACKNOWLEDGED:
-            raise SaslRefusedError(self._refusal)
+        if self._rejection is not None and token == _ACKNOWLEDGED:
+            raise SaslRejectedError(self._rejection)
         user, text = _first_message(token)
         try:
             verified = self._check(text)
         except TokenError as error:
             self._log(str(error))
-            self._refusal = _status(error)
-            return self._refusal.encode()
+            self._rejection = _status(error)
+            return self._rejection.encode()
         if user and user != verified.principal:
-            raise SaslRefusedError(
+            raise SaslRejectedError(
                 f"Authentication failed: Client requested an authorization id ({user}) that is different from the"
                 f" token's principal name ({verified.principal})"
             )

@@ -24,8 +24,8 @@ _TOKEN: Final = re.compile(r"""\s*(?:(?P<punct>[=;])|"(?P<double>(?:[^"\\]|\\.)*
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
-class SaslRefusedError(Exception):
-    """A login is refused. The message is sent to the client and does not reveal which users exist."""
+class SaslRejectedError(Exception):
+    """A login is rejected. The message is sent to the client and does not reveal which users exist."""
 
     def __init__(self, error_message: str) -> None:
         super().__init__(error_message)
@@ -33,7 +33,7 @@ class SaslRefusedError(Exception):
 
 
 class InvalidCredentialsError(Exception):
-    """A login is refused without a reason. The client learns only the mechanism."""
+    """A login is rejected without a reason. The client learns only the mechanism."""
 
 
 class SaslExchange(Protocol):
@@ -53,8 +53,8 @@ class SaslExchange(Protocol):
         """Process a client token and return the server's.
 
         Raises:
-            SaslRefusedError: The client is refused with a message.
-            InvalidCredentialsError: The client is refused without a reason.
+            SaslRejectedError: The client is rejected with a message.
+            InvalidCredentialsError: The client is rejected without a reason.
         """
         ...
 
@@ -79,23 +79,23 @@ class PlainExchange(SaslExchange):
         """Check name and password. An unknown user takes as long as a wrong password, so timing reveals no user names.
 
         Raises:
-            SaslRefusedError: Name or password is wrong or missing.
+            SaslRejectedError: Name or password is wrong or missing.
         """
         parts = token.decode(errors="replace").split("\x00")
         if len(parts) != _PLAIN_PARTS:
-            raise SaslRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {min(len(parts), 4)}")
+            raise SaslRejectedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {min(len(parts), 4)}")
         authorization_id, user_name, password = parts
         if not user_name:
-            raise SaslRefusedError("Authentication failed: username not specified")
+            raise SaslRejectedError("Authentication failed: username not specified")
         if not password:
-            raise SaslRefusedError("Authentication failed: password not specified")
+            raise SaslRejectedError("Authentication failed: password not specified")
         expected = self._users.get(user_name)
         # An empty password in the settings never authenticates: the check above rejects it.
         is_right = hmac.compare_digest((expected or "").encode(), password.encode(errors="replace"))
         if expected is None or not is_right:
-            raise SaslRefusedError("Authentication failed: Invalid username or password")
+            raise SaslRejectedError("Authentication failed: Invalid username or password")
         if authorization_id and authorization_id != user_name:
-            raise SaslRefusedError(
+            raise SaslRejectedError(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
         self._user_name = user_name

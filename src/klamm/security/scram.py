@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRefusedError
+from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ class ScramExchange(SaslExchange):
 
         Raises:
             InvalidCredentialsError: The password is wrong, or the message is not SCRAM.
-            SaslRefusedError: The client asks to act for another user.
+            SaslRejectedError: The client asks to act for another user.
         """
         try:
             text = token.decode()
@@ -143,7 +143,7 @@ class ScramExchange(SaslExchange):
         if credential is None or ",tokenauth=true" in match["extensions"].lower():
             raise InvalidCredentialsError
         if match["authzid"] is not None and _from_sasl_name(match["authzid"]) != user_name:
-            raise SaslRefusedError(
+            raise SaslRejectedError(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
         self._user_name = user_name

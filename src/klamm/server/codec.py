@@ -57,7 +57,7 @@ def read_request(route: Route, header: RequestHeader, frame: memoryview, *, max_
         ProtocolError: The frame is malformed, or its version is announced by ApiVersions but not served.
     """
     version = header.api_version
-    if version < route.refused_below:
+    if version < route.rejected_below:
         raise ProtocolError(f"{route.api.key.name} v{version} is announced for old clients only and not served")
     if route.decode_raw is not None:
         return route.decode_raw(version, frame, header.end)

@@ -254,7 +254,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._shared.connections.add(self)
         admission = self._shared.throttles.admit(self.session)
         self._muted_s = admission.delay_s
-        serving = self._turn_away() if admission.is_refused else self._serve()
+        serving = self._turn_away() if admission.is_rejected else self._serve()
         self._task = asyncio.get_running_loop().create_task(serving)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -280,7 +280,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             else:
                 frames = self._reader.receive(_SCRATCH[:nbytes], max_frames=self._room())
         except ProtocolError as error:
-            self._refuse(error)
+            self._reject(error)
             return
         self._take(frames)
 
@@ -334,7 +334,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if self._reading_paused and len(self._frames) <= self._max_waiting_frames // 2:
                     self._take_more()
             except ProtocolError as error:
-                self._refuse(error)
+                self._reject(error)
                 return
             except StorageError as error:
                 # The response's size was already sent, so the client can only notice the error by the end of the
@@ -508,7 +508,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # -- helpers
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def _reject(self, error: ProtocolError) -> None:
         logger.warning("Connection of %s closed: %s", self._peer(), error)
         self.close()
 

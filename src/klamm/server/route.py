@@ -81,7 +81,7 @@ class Route:
     """Whether a large request consists of few elements and record data that is not decoded."""
     most_elements: int = ELEMENTS_GRANTED_AT_MOST
     """Maximum number of strings and structs in a request, whatever the size of its frame."""
-    refused_below: int = 0
+    rejected_below: int = 0
     """First served version. Lower ones are announced for clients that require them; using one closes the connection."""
     decode_raw: Callable[[int, memoryview, int], Any] | None = None
     """Decoder used instead of the codec, None for the codec. It gets ``(api_version, frame, position)``, where

@@ -211,7 +211,7 @@ def test_denied_resource_is_an_error(broker: StubBroker, admin: AdminClient) -> 
 
 
 def test_create_topics_has_one_result_per_topic(broker: StubBroker, admin: AdminClient) -> None:
-    """K108-05: Refusal -> the topic's result is 42."""
+    """K108-05: Rejection -> the topic's result is 42."""
     results = [
         CreateTopicsResponse.CreatableTopicResult(name="new", error_message=None, num_partitions=3),
         CreateTopicsResponse.CreatableTopicResult(name="stub", error_code=36, error_message="exists"),
@@ -350,8 +350,8 @@ def test_described_client_configs_include_compatibility(broker: StubBroker, admi
 
 
 def test_rejected_filter_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
-    refusal = DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None)
-    broker.answer(50, lambda _: refusal)
+    rejection = DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None)
+    broker.answer(50, lambda _: rejection)
     with pytest.raises(InvalidRequestError, match="no"):
         admin.describe_client_configs(EVERY_USER).result(5)
 

@@ -132,12 +132,12 @@ def test_silent_coordinator_times_out(broker: StubBroker) -> None:
 def test_errors_are_reported_per_group_and_partition(broker: StubBroker) -> None:
     # given
     broker.answer(10, lambda _: coordinators("g", "secret"))
-    refused = DeleteGroupsResponse.DeletableGroupResult(
+    rejected = DeleteGroupsResponse.DeletableGroupResult(
         group_id="secret", error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
     )
     broker.answer(
         42,
-        lambda _: DeleteGroupsResponse(results=[DeleteGroupsResponse.DeletableGroupResult(group_id="g"), refused]),
+        lambda _: DeleteGroupsResponse(results=[DeleteGroupsResponse.DeletableGroupResult(group_id="g"), rejected]),
     )
     broker.answer(9, lambda _: committed(-1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with AdminClient(broker.bootstrap_servers, timeout_ms=30_000) as admin:

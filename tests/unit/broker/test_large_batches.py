@@ -106,9 +106,9 @@ def test_batch_of_many_records_is_validated_without_blocking_the_loop(held_broke
     for topic in ("compacted", "recompressed"):
         assert produce(held_broker, topic, sent).error_code == 0
     assert produce(held_broker, "recent", sent).error_code == INVALID_TIMESTAMP
-    refused = produce(held_broker, "compacted", batch(records(RECORDS, key=b"\x01"), RECORDS))
-    assert refused.error_code == INVALID_RECORD
-    assert len(refused.record_errors) == 1000
+    rejected = produce(held_broker, "compacted", batch(records(RECORDS, key=b"\x01"), RECORDS))
+    assert rejected.error_code == INVALID_RECORD
+    assert len(rejected.record_errors) == 1000
 
 
 def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held_broker: HeldLoop) -> None:

@@ -94,7 +94,7 @@ def test_overview_shows_topics_groups_clients_policies_and_warnings(address: str
     assert f"{EVIL}\tEmpty\t0\t1\t3" in text
     assert f"User:ANONYMOUS {EVIL}" in text
     assert "acks=1\tacks=all\tnever registered\tignores acks" in text
-    assert "create.topic\tenforce\trefuse\t1" in text
+    assert "create.topic\tenforce\tdeny\t1" in text
     assert "at most 12 partitions, <b>please</b>" in text
     assert "1 connected client cannot take configs that are set for them" in text
     # when
@@ -146,7 +146,7 @@ def test_any_query_returns_a_page(path: str, address: str) -> None:
 def test_documents_contain_the_values_of_the_page(address: str) -> None:
     (client,) = [each for each in json.load(get(address, "/clients.json"))["clients"] if each["client_id"] == EVIL]
     assert (client["reported"], client["effective"]) == ({"acks": "1"}, {"acks": "all"})
-    assert {"policy": "create.topic", "mode": "enforce", "action": "refuse", "count": 1} in json.load(
+    assert {"policy": "create.topic", "mode": "enforce", "action": "deny", "count": 1} in json.load(
         get(address, "/policies.json")
     )["decisions"]
     (topic,) = json.load(get(address, "/topics.json?topic=set"))["topics"]

@@ -33,7 +33,7 @@ class House:
         return self.quotas.of(session, client_id, is_strict=is_strict)
 
 
-def refused(quota: MutationQuota, partitions: int) -> bool:
+def rejected(quota: MutationQuota, partitions: int) -> bool:
     try:
         quota.charge(partitions)
     except ThrottlingQuotaExceededError:
@@ -44,19 +44,19 @@ def refused(quota: MutationQuota, partitions: int) -> bool:
 def test_mutations_without_quota_are_not_counted() -> None:
     assert House(None).request() is UNLIMITED
     assert House(1.0).request(user="bert") is UNLIMITED
-    assert not refused(UNLIMITED, 10**9)
+    assert not rejected(UNLIMITED, 10**9)
     assert UNLIMITED.throttle_time_ms == 0
 
 
 def test_strict_quota_accepts_one_request_then_rejects_until_paid() -> None:
     house = House(2.0)
     first = house.request()
-    assert not refused(first, 22 + 5)
+    assert not rejected(first, 22 + 5)
     assert first.throttle_time_ms == 0
-    assert refused(first, 1)
+    assert rejected(first, 1)
     assert first.throttle_time_ms == 2500
     other_client = house.request(client_id=None)
-    assert refused(other_client, 1)
+    assert rejected(other_client, 1)
     house.now_s += 0.5
     assert other_client.throttle_time_ms == 2000
 
@@ -64,19 +64,19 @@ def test_strict_quota_accepts_one_request_then_rejects_until_paid() -> None:
 def test_rejected_mutations_are_not_counted_and_debt_falls_at_the_rate() -> None:
     house = House(2.0)
     house.request().charge(27)
-    assert refused(house.request(), 100)
+    assert rejected(house.request(), 100)
     house.now_s += 2.5
-    assert not refused(house.request(), 1)
-    assert refused(house.request(), 1)
+    assert not rejected(house.request(), 1)
+    assert rejected(house.request(), 1)
 
 
 def test_versions_without_throttling_error_are_delayed() -> None:
     house = House(2.0)
     quota = house.request(is_strict=False)
-    assert not refused(quota, 22)
+    assert not rejected(quota, 22)
     assert quota.throttle_time_ms == 0
-    assert not refused(quota, 5)
-    assert not refused(quota, 5)
+    assert not rejected(quota, 5)
+    assert not rejected(quota, 5)
     assert quota.throttle_time_ms == 5000
     house.now_s += 7
     assert quota.throttle_time_ms == 0
@@ -96,7 +96,7 @@ def test_raised_quota_shortens_throttle_time() -> None:
     house.request().charge(21)
     house.rate = 10.0
     quota = house.request()
-    assert refused(quota, 1)
+    assert rejected(quota, 1)
     assert quota.throttle_time_ms == 1000
 
 

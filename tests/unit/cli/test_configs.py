@@ -330,13 +330,13 @@ def test_plan_shows_difference_and_apply_makes_changes(run: Run, topic: str, tmp
         "    + partitions: 2 (file)\n"
         "    + cleanup.policy: compact,delete (file)\n"
     )
-    assert run.out == expected + "Topics: 1 to create, 1 to change, 0 in line, 0 refused.\n"
+    assert run.out == expected + "Topics: 1 to create, 1 to change, 0 in line, 0 rejected.\n"
     # when
     assert run("configs", "apply", str(file)) == 0
     # then
     assert run.out == expected + "Topics: 1 created, 1 changed, 0 in line, 0 failed.\n"
     assert run("configs", "plan", str(file), "--check") == 0
-    assert run.out == "Topics: 0 to create, 0 to change, 2 in line, 0 refused.\n"
+    assert run.out == "Topics: 0 to create, 0 to change, 2 in line, 0 rejected.\n"
     run("configs", "--describe", "--topic", topic)
     assert "segment.ms=6 " in run.out, "what the file does not name stays"
     # when
@@ -357,7 +357,7 @@ def test_rejected_topic_does_not_stop_others(run: Run, topic: str, tmp_path: Pat
     # when
     assert run("configs", "plan", str(file)) == 1
     # then
-    assert run.out.splitlines()[-1] == "Topics: 1 to create, 0 to change, 0 in line, 2 refused."
+    assert run.out.splitlines()[-1] == "Topics: 1 to create, 0 to change, 0 in line, 2 rejected."
     # when
     assert run("configs", "apply", str(file), "-o", "json") == 1
     # then

@@ -90,9 +90,9 @@ def test_too_old_broker_has_own_message() -> None:
     ],
 )
 def test_invalid_servers_are_rejected_at_once(servers: str, complaint: str) -> None:
-    with pytest.raises(SettingsError) as refused, connect(Namespace(bootstrap_server=servers, command_config=None)):
+    with pytest.raises(SettingsError) as rejected, connect(Namespace(bootstrap_server=servers, command_config=None)):
         pass
-    assert complaint in str(refused.value)
+    assert complaint in str(rejected.value)
 
 
 def test_error_code_without_message_is_described() -> None:

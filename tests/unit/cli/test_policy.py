@@ -65,7 +65,7 @@ def test_rules_decide_on_declared_topics(files: Path, capsys: pytest.CaptureFixt
     assert lines[1].split()[:3] == ["big", "create", "POLICY_VIOLATION"]
     assert "partitions=9 of topic big is above the maximum 2" in lines[1]
     assert lines[2].split()[0] == "Loud"
-    assert lines[-1] == "klamm.policy.rules:RulesPolicy would refuse 2 of 3 topics."
+    assert lines[-1] == "klamm.policy.rules:RulesPolicy would deny 2 of 3 topics."
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_policy_is_loaded_from_file_or_module(name: str, files: Path, capsys: py
     arguments = ["test", name.format(files), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
     assert policy.main([*arguments, "--property", "most=20"]) == 3
     found = json.loads(capsys.readouterr().out)
-    assert (found["policy"], found["topics"], found["refused"]) == ("house_policy_of_cli:House", 3, 1)
+    assert (found["policy"], found["topics"], found["denied"]) == ("house_policy_of_cli:House", 3, 1)
     assert {v["topic"]: (v["verdict"], v["message"]) for v in found["verdicts"]} == {
         "orders": ("allowed", None),
         "big": ("allowed", None),
@@ -103,12 +103,12 @@ def test_override_result_is_checked_again(files: Path, capsys: pytest.CaptureFix
     document = json.loads(capsys.readouterr().out)
     assert {entry["topic"]: (entry["verdict"], entry["code"]) for entry in document["verdicts"]} == {
         "orders": ("overridden", None),
-        "loud": ("refused", "POLICY_VIOLATION"),
-        "big": ("refused", "UNKNOWN_SERVER_ERROR"),
-        "fast": ("refused", "POLICY_VIOLATION"),
+        "loud": ("denied", "POLICY_VIOLATION"),
+        "big": ("denied", "UNKNOWN_SERVER_ERROR"),
+        "fast": ("denied", "POLICY_VIOLATION"),
         "slow": ("allowed", None),
     }
-    assert (document["refused"], document["overridden"]) == (3, 1)
+    assert (document["denied"], document["overridden"]) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_impossible_policy_decision_is_rejected(
     arguments = ["--kind", kind, "--topics-file", str(files / "topics.yaml"), "-o", "json"]
     assert main(["policy", "test", f"{name}:P", *arguments]) == 3
     (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
-    assert verdict["verdict"] == "refused"
+    assert verdict["verdict"] == "denied"
     assert message in verdict["message"]
 
 
@@ -157,7 +157,7 @@ def test_cluster_topics_are_checked_by_dynamic_configs(
     said = capsys.readouterr().out
     assert code == 3
     assert said.count("flush.ms=5 of topic hasty is below the minimum 1000") == 2
-    assert said.splitlines()[-1] == "klamm.policy.rules:RulesPolicy would refuse 1 of 2 topics."
+    assert said.splitlines()[-1] == "klamm.policy.rules:RulesPolicy would deny 1 of 2 topics."
     # and when
     (files / "typo.yaml").write_text("rules: [{name: a, only_configs: [confluent.value.schema.validation]}]")
     assert policy.main(["test", "--rules", str(files / "typo.yaml"), *arguments[3:]]) == 1
@@ -166,7 +166,7 @@ def test_cluster_topics_are_checked_by_dynamic_configs(
     code = policy.main([*arguments, "--kind", "delete"])
     # then
     assert code == 0
-    assert capsys.readouterr().out == "klamm.policy.rules:RulesPolicy would refuse 0 of 2 topics.\n"
+    assert capsys.readouterr().out == "klamm.policy.rules:RulesPolicy would deny 0 of 2 topics.\n"
 
 
 @pytest.mark.process
@@ -200,7 +200,7 @@ def test_topic_has_a_line_for_each_rule_that_it_violates(files: Path, capsys: py
     assert names.endswith("(line 3)")
     assert "Rule 'sizes': partitions=9 of topic Big" in sizes
     assert sizes.endswith("(line 5)")
-    assert summary.endswith("would refuse 1 of 2 topics.")
+    assert summary.endswith("would deny 1 of 2 topics.")
 
 
 def test_rule_that_an_override_satisfies_is_not_violated(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_rule_that_an_override_satisfies_is_not_violated(files: Path, capsys: py
     assert main(["policy", "test", *arguments]) == 3
     verdicts = json.loads(capsys.readouterr().out)["verdicts"]
     assert {(each["topic"], each["verdict"]) for each in verdicts} == {
-        ("orders", "allowed"), ("big", "overridden"), ("Loud", "refused"),
+        ("orders", "allowed"), ("big", "overridden"), ("Loud", "denied"),
     }  # fmt: skip
 
 
@@ -290,5 +290,5 @@ def test_policy_output_is_not_part_of_result(files: Path, capsys: pytest.Capture
     topics = str(files / "topics.yaml")
     assert main(["policy", "test", "chatty_policy_of_cli:Chatty", "--topics-file", topics, "-o", "json"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["refused"] == 0
+    assert json.loads(captured.out)["denied"] == 0
     assert captured.err.splitlines() == ["imported", "orders", "big", "Loud"]

@@ -80,9 +80,9 @@ def test_replica_assignment_lists_brokers_per_partition() -> None:
     ],
 )
 def test_invalid_replica_assignment_is_rejected(text: str, complaint: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as rejected:
         parse_assignment(text)
-    assert str(refused.value) == complaint
+    assert str(rejected.value) == complaint
 
 
 def test_topic_id_round_trips() -> None:

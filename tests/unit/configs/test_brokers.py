@@ -29,9 +29,9 @@ def alter(
 
 
 def rejection(*operations: tuple[str, int, str | None], cluster: bool = False) -> tuple[ErrorCode, str | None]:
-    with pytest.raises(KafkaApiError) as refused:
+    with pytest.raises(KafkaApiError) as rejected:
         alter(*operations, cluster=cluster)
-    return refused.value.error_code, refused.value.error_message
+    return rejected.value.error_code, rejected.value.error_message
 
 
 @pytest.mark.parametrize("cluster", [False, True])
@@ -210,9 +210,9 @@ def test_rejection_of_password_config_omits_its_value() -> None:
     ],
 )
 def test_inconsistent_properties_file_is_rejected(settings: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidConfigError) as refused:
+    with pytest.raises(InvalidConfigError) as rejected:
         check_broker_settings(settings)
-    assert message in str(refused.value.error_message)
+    assert message in str(rejected.value.error_message)
 
 
 def test_consistent_properties_file_is_accepted() -> None:

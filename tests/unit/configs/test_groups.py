@@ -13,9 +13,9 @@ from klamm.protocol.types import ConfigOperation
 
 
 def rejection(schema: GroupSchema | ClientMetricsSchema, result: dict[str, str]) -> tuple[ErrorCode, str | None]:
-    with pytest.raises(KafkaApiError) as refused:
+    with pytest.raises(KafkaApiError) as rejected:
         schema.validate(touched=result, result=result)
-    return refused.value.error_code, refused.value.error_message
+    return rejected.value.error_code, rejected.value.error_message
 
 
 GROUP = GroupSchema(group_id="g", layers=BrokerLayers())
@@ -113,7 +113,7 @@ def test_append_on_group_or_client_metrics_config_is_rejected(schema: GroupSchem
     append = IncrementalAlterConfigsRequest.AlterableConfig(
         name="metrics", config_operation=ConfigOperation.APPEND, value="a."
     )
-    with pytest.raises(KafkaApiError) as refused:
+    with pytest.raises(KafkaApiError) as rejected:
         plan_incremental_alter({}, [append], schema)
-    assert refused.value.error_code is ErrorCode.INVALID_REQUEST
-    assert refused.value.error_message == "Can't APPEND to key metrics because its type is not LIST."
+    assert rejected.value.error_code is ErrorCode.INVALID_REQUEST
+    assert rejected.value.error_message == "Can't APPEND to key metrics because its type is not LIST."

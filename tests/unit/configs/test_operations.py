@@ -61,9 +61,9 @@ def test_unnamed_keys_keep_their_values() -> None:
 @pytest.mark.parametrize("kind", [SET, APPEND, SUBTRACT, 9])
 def test_null_value_is_an_invalid_request(kind: int) -> None:
     """K339-07: SET with null value fails the resource with 42 and changes nothing."""
-    with pytest.raises(InvalidRequestError) as refused:
+    with pytest.raises(InvalidRequestError) as rejected:
         after({}, operation("flush.ms", SET, "5"), operation(CLEANUP, kind), operation("", SET))
-    assert refused.value.error_message == "Null value not supported for : cleanup.policy, "
+    assert rejected.value.error_message == "Null value not supported for : cleanup.policy, "
 
 
 @pytest.mark.parametrize("value", [None, "not a number"])
@@ -150,17 +150,17 @@ def test_subtract_from_an_unset_list_starts_from_the_default() -> None:
 @pytest.mark.parametrize("name", ["retention.ms", "compression.type", "no.such.config"])
 def test_append_and_subtract_need_a_list(kind: ConfigOperation, name: str) -> None:
     """K339-16: APPEND or SUBTRACT on a key that is not a list fails the resource with 42."""
-    with pytest.raises(InvalidRequestError) as refused:
+    with pytest.raises(InvalidRequestError) as rejected:
         after({}, operation(name, kind, "1"))
-    assert refused.value.error_message == f"Can't {kind.name} to key {name} because its type is not LIST."
+    assert rejected.value.error_message == f"Can't {kind.name} to key {name} because its type is not LIST."
 
 
 @pytest.mark.parametrize("second", [SET, DELETE, APPEND, SUBTRACT])
 def test_duplicate_key_is_an_invalid_request(second: ConfigOperation) -> None:
     """K339-17: The same key twice in one resource fails that resource with 42, whatever the ops."""
-    with pytest.raises(InvalidRequestError) as refused:
+    with pytest.raises(InvalidRequestError) as rejected:
         after({}, operation(CLEANUP, SET, None), operation(CLEANUP, second, "compact"))
-    assert refused.value.error_message == "Error due to duplicate config keys"
+    assert rejected.value.error_message == "Error due to duplicate config keys"
 
 
 @pytest.mark.parametrize("bad_first", [True, False])
@@ -174,9 +174,9 @@ def test_invalid_operation_rejects_all_operations_of_resource(bad_first: bool) -
 @pytest.mark.parametrize("kind", [4, -1, 127])
 def test_unknown_operation_is_an_invalid_request(kind: int) -> None:
     """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
-    with pytest.raises(InvalidRequestError) as refused:
+    with pytest.raises(InvalidRequestError) as rejected:
         after({}, operation("flush.ms", kind, "5"))
-    assert refused.value.error_message == f"Unknown operations type {kind}"
+    assert rejected.value.error_message == f"Unknown operations type {kind}"
 
 
 def test_empty_operations_change_nothing() -> None:
@@ -298,12 +298,12 @@ def test_value_above_maximum_size_is_rejected_by_every_operation(value: str) -> 
     half = ",".join(f"{number}:1" for number in range(3_000))
     other = ",".join(f"{number}:2" for number in range(3_000))
     # when, then
-    refusal = "exceeds the maximum value size of 32767 bytes"
-    with pytest.raises(InvalidConfigError, match=refusal):
+    rejection = "exceeds the maximum value size of 32767 bytes"
+    with pytest.raises(InvalidConfigError, match=rejection):
         plan_incremental_alter({}, [operation("flush.ms", SET, value)], topic_schema())
-    with pytest.raises(InvalidConfigError, match=refusal):
+    with pytest.raises(InvalidConfigError, match=rejection):
         plan_legacy_alter({}, [("flush.ms", value)], topic_schema())
-    with pytest.raises(InvalidConfigError, match=refusal):
+    with pytest.raises(InvalidConfigError, match=rejection):
         plan_incremental_alter({THROTTLED: half}, [operation(THROTTLED, APPEND, other)], topic_schema())
 
 

@@ -14,9 +14,9 @@ LAYERS = BrokerLayers()
 def rejection(
     result: dict[str, str], *, touched: dict[str, str | None] | None = None, topic: str = "t"
 ) -> KafkaApiError:
-    with pytest.raises(KafkaApiError) as refused:
+    with pytest.raises(KafkaApiError) as rejected:
         TopicSchema(topic=topic, layers=LAYERS).validate(touched=result if touched is None else touched, result=result)
-    return refused.value
+    return rejected.value
 
 
 def test_unknown_topic_config_is_an_invalid_config() -> None:

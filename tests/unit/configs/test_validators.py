@@ -60,9 +60,9 @@ from klamm.protocol.types import ConfigType
 )
 def test_out_of_range_topic_config_has_kafkas_error_message(name: str, text: str, reason: str) -> None:
     """K339-34: A value the key's validator rejects fails the resource; code 40."""
-    with pytest.raises(InvalidConfigError) as refused:
+    with pytest.raises(InvalidConfigError) as rejected:
         topic_configs()[name].parse(text)
-    assert refused.value.error_message == reason.format(name=name)
+    assert rejected.value.error_message == reason.format(name=name)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_values_are_trimmed_and_read_as_their_type(text: str, config_type: Confi
 )
 def test_value_of_wrong_type_has_kafkas_error_message(text: str, config_type: ConfigType, reason: str) -> None:
     """K339-34: the message names the value, the key and the type."""
-    with pytest.raises(InvalidConfigError) as refused:
+    with pytest.raises(InvalidConfigError) as rejected:
         parse_value("some.key", text, config_type)
-    assert refused.value.error_message == f"Invalid value {text} for configuration some.key: {reason}"
+    assert rejected.value.error_message == f"Invalid value {text} for configuration some.key: {reason}"
 
 
 @pytest.mark.parametrize(

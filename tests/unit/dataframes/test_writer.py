@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-REFUSED = "^[^ ]*( ?)No broker of .* responds: .* Invalid username or password"
+REJECTED = "^[^ ]*( ?)No broker of .* responds: .* Invalid username or password"
 """Not the message after ``delivery.timeout.ms`` or ``default.api.timeout.ms``, which repeat what can be repeated."""
 
 
@@ -45,14 +45,14 @@ def login() -> Iterator[dict[str, str]]:
 
 def test_writer_does_not_retry_a_rejected_login(login: dict[str, str]) -> None:
     target = TargetCluster(write_options(login, streaming=False, overwrite=False))
-    with pytest.raises(WritingError, match=REFUSED):
+    with pytest.raises(WritingError, match=REJECTED):
         target.partitions("t")
     target.close()
 
 
 def test_reader_does_not_retry_a_rejected_login(login: dict[str, str]) -> None:
     reader = TopicReader(read_options(login | {"subscribe": "t"}, streaming=False))
-    with pytest.raises(ReadingError, match=REFUSED):
+    with pytest.raises(ReadingError, match=REJECTED):
         list(reader.read(OffsetRange(topic="t", partition=0, start=0, end=9)))
     reader.close()
 

@@ -38,4 +38,4 @@ def test_file_step_rejects_a_loss_and_ends_without_drift(klamm_broker: klamm.Bro
     # then
     assert [claim for claim in claims if not claim.holds] == []
     assert "20 records" in claims[0].evidence
-    assert claims[1].evidence == "Topics: 0 to create, 0 to change, 1 in line, 0 refused."
+    assert claims[1].evidence == "Topics: 0 to create, 0 to change, 1 in line, 0 rejected."

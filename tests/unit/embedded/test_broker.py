@@ -324,10 +324,10 @@ def test_broker_imports_modules_of_its_parent(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(tmp_path)
     # when
     policy = {"create.topic.policy.class.name": "my_policies:Nothing"}
-    with klamm.Broker(config=policy) as broker, pytest.raises(PolicyViolationError) as refusal:
+    with klamm.Broker(config=policy) as broker, pytest.raises(PolicyViolationError) as rejection:
         create_topic(broker, "orders")
     # then
-    assert "no topic orders here" in str(refusal.value)
+    assert "no topic orders here" in str(rejection.value)
 
 
 def test_policy_output_of_any_size_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

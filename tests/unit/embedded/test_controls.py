@@ -21,7 +21,7 @@ from klamm.admin import AdminClient, ConfigResource, ResourceType
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def test_error_is_injected_the_given_number_of_times(broker: klamm.Broker) -> No
     fault = broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
     with client(broker) as wire:
         for _ in range(2):
-            with pytest.raises(RefusedError, match="error code 6"):
+            with pytest.raises(RejectedError, match="error code 6"):
                 wire.produce("often", 0, batch(b"1"))
         assert wire.produce("often", 0, batch(b"1")) == 0
     assert fault.count == 2
@@ -92,7 +92,7 @@ def test_fault_in_a_with_statement_ends_with_it(broker: klamm.Broker) -> None:
     with client(broker) as wire:
         with broker.inject(error="NOT_LEADER_OR_FOLLOWER", times=None, topic="with", partition=0) as fault:
             for _ in range(3):
-                with pytest.raises(RefusedError):
+                with pytest.raises(RejectedError):
                     wire.produce("with", 0, batch(b"1"))
         assert wire.produce("with", 0, batch(b"1")) == 0
     assert fault.count == 3

@@ -1,4 +1,4 @@
-"""Intercepted requests of many parts: decoded and encoded beside the event loop, refused like short ones."""
+"""Intercepted requests of many parts: decoded and encoded beside the event loop, rejected like short ones."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ def test_overview_leads_from_brokers_clients_and_policies_to_the_configs_of_a_to
     assert "10.0.0.7\tsee its own page" in text
     assert text.count("\tup\t") == 2
     assert f"User:ANONYMOUS {EVIL}\t127.0.0.1\t" in text
-    assert "create.topic\taudit\twould refuse\t1" in text
-    assert f"size {EVIL}\tcreate.topic\twould refuse\t1" in text
+    assert "create.topic\taudit\twould deny\t1" in text
+    assert f"size {EVIL}\tcreate.topic\twould deny\t1" in text
     assert "at most 12 partitions, <b>please</b>" in text
     assert "large\t13\tin sync" in text
     assert "1 to 25 of 3" in text
@@ -126,7 +126,7 @@ def test_documents_contain_values_of_page(address: str) -> None:
     assert sum(broker["opened"] for broker in gateway["brokers"]) > 0
     assert gateway["upstream"]["is_reachable"]
     decided = fetched(address, "/policies.json")["latest_audited"]
-    assert [(each["action"], each["subject"]) for each in decided] == [("refuse", "'large'")]
+    assert [(each["action"], each["subject"]) for each in decided] == [("deny", "'large'")]
     (topic,) = fetched(address, "/topics.json?topic=set")["topics"]
     origins = {config["name"]: config["origin"] for config in topic["configs"]}
     assert (origins["retention.ms"], origins["cleanup.policy"]) == ("topic", "default")

@@ -1,4 +1,4 @@
-"""Settings of a gateway: flags outrank the file, and what the gateway does not serve is refused by name."""
+"""Settings of a gateway: flags outrank the file, and what the gateway does not serve is rejected by name."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import klamm
 from klamm.kafka_client import internal_topic
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import LATEST
-from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import PartitionWriter
 from klamm.mirror.records.internal_topic import ControlConnection
@@ -45,11 +45,11 @@ class Target:
     def write(self, _: object, topic: str, batches: Mapping[int, bytes], **_about: Any) -> None:
         assert topic == "own"
         self.requests += 1
-        refused = {code for number, data in batches.items() if (code := self.take(number, data)) != ErrorCode.NONE}
+        rejected = {code for number, data in batches.items() if (code := self.take(number, data)) != ErrorCode.NONE}
         if self.requests == self.breaks_at:
             raise ConnectionLostError("gone")
-        if refused:
-            raise RecordsRefusedError(topic, refused)
+        if rejected:
+            raise RecordsRejectedError(topic, rejected)
 
     def take(self, number: int, data: bytes) -> ErrorCode:
         if len(data) > self.most_bytes:
@@ -134,12 +134,12 @@ def test_numbered_batches_are_written_once_despite_rejections_and_losses() -> No
 def test_oversized_record_and_other_rejections_are_reported(target: Target) -> None:
     target.most_bytes = 500
     own = target.numbered({0: records([b"small", bytes(500), b"behind it"])})
-    with pytest.raises(RecordsRefusedError, match="MESSAGE_TOO_LARGE"):
+    with pytest.raises(RecordsRejectedError, match="MESSAGE_TOO_LARGE"):
         own.write(CLUSTER, "own", timeout_s=1.0)
     assert target.values == {0: [b"small"]}
     assert own.partitions == {0}
     target.sequences = {0: 5}
-    with pytest.raises(RecordsRefusedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+    with pytest.raises(RecordsRejectedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
         target.numbered({0: records([b"small"])}).write(CLUSTER, "own", timeout_s=1.0)
 
 

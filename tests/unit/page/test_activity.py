@@ -29,11 +29,11 @@ def captions(html: str) -> list[str]:
 
 def test_denials_of_audit_mode_and_other_actions_are_not_counted() -> None:
     # given
-    decided = policies(("enforce", "allow", 3), ("audit", "refuse", 5), ("enforce", "override", 7))
+    decided = policies(("enforce", "allow", 3), ("audit", "deny", 5), ("enforce", "override", 7))
     sampler = ActivitySampler(lambda: 100, lambda: [decided])
     sampler.add(1000.0, took_s=5.0, delay_s=0.001)
     # when
-    decided.decisions += policies(("enforce", "refuse", 1), ("enforce", "fail", 2), ("enforce", "timeout", 4)).decisions
+    decided.decisions += policies(("enforce", "deny", 1), ("enforce", "fail", 2), ("enforce", "timeout", 4)).decisions
     sampler.add(1005.0, took_s=5.0, delay_s=0.25)
     # then
     assert [sample.values for sample in sampler.samples] == [(20.0, 0, 1.0), (0.0, 7, 250.0)]

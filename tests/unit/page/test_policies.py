@@ -59,9 +59,9 @@ def test_audit_mode_denials_are_shown_apart_from_latest_decisions(tmp_path: Path
     document = document_after(tmp_path, "audit", "fine", HOSTILE, *["fine"] * 60)
     html = policies_section(document, {})
     # then: the many allowed ones do not push it out
-    assert [(one["action"], one["subject"]) for one in document["latest_audited"]] == [("refuse", repr(HOSTILE))]
+    assert [(one["action"], one["subject"]) for one in document["latest_audited"]] == [("deny", repr(HOSTILE))]
     assert {one["action"] for one in document["latest"]} == {"allow"}
-    assert "would refuse" in html
+    assert "would deny" in html
     assert "Audit mode: latest changes" in html
     assert "<script" not in html
     assert "<b>" not in html
@@ -88,7 +88,7 @@ def test_processes_are_added_and_the_newest_decisions_kept(tmp_path: Path) -> No
     merged = merged_policies([one, other])
     # then
     counts = {(each["action"], each["count"]) for each in merged["decisions"]}
-    assert counts == {("allow", 1), ("refuse", 51)}
+    assert counts == {("allow", 1), ("deny", 51)}
     assert [(each["rule"], each["count"]) for each in merged["rules"]] == [("no <b>", 51)]
     assert [each["subject"] for each in merged["latest"]] == ["'other'"] * 50
     assert merged_policies([one])["decisions"] == one["decisions"]
@@ -103,10 +103,10 @@ def test_missing_policies_are_reported() -> None:
 def test_denial_and_override_have_different_colors() -> None:
     # given
     decided = {"policy": "create.topic", "mode": "enforce", "count": 1}
-    actions = [{**decided, "action": action} for action in ("refuse", "override")]
+    actions = [{**decided, "action": action} for action in ("deny", "override")]
     document = {"configured": [], "decisions": actions, "rules": [], "latest": [], "latest_audited": []}
     # when
     html = policies_section(document, {})
     # then
-    assert '<td class="word bad">refuse</td>' in html
+    assert '<td class="word bad">deny</td>' in html
     assert '<td class="word wait">override</td>' in html

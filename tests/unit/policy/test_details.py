@@ -28,7 +28,7 @@ def test_details_are_built_in_the_order_of_the_kip() -> None:
 
 
 def test_denial_exceptions_have_kip_names() -> None:
-    """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to refuse."""
+    """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to deny."""
     assert (InvalidRequestException, PolicyViolationException) == (InvalidRequestError, PolicyViolationError)
 
 

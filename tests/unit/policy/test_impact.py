@@ -20,7 +20,7 @@ from klamm.policy.testing import (
     a_config_change,
     a_deletion,
     assert_allowed,
-    assert_refused,
+    assert_denied,
     make_policy,
     more_partitions,
 )
@@ -97,13 +97,13 @@ def test_impact_beyond_a_condition_is_denied(
     rules_policy: Callable[..., RulesPolicy],
 ) -> None:
     policy = rules_policy(condition)
-    assert_refused(policy, change(denied), match=denied.message.rstrip("."), code="POLICY_VIOLATION")
+    assert_denied(policy, change(denied), match=denied.message.rstrip("."), code="POLICY_VIOLATION")
     assert_allowed(policy, change(*([] if allowed is None else [allowed])))
 
 
 def test_max_impact_concerns_added_partitions(rules_policy: Callable[..., RulesPolicy]) -> None:
     policy = rules_policy("max_impact: notice")
-    assert_refused(policy, growth(KEYS_MOVE), match="adding partitions to topic orders has the impact disruption")
+    assert_denied(policy, growth(KEYS_MOVE), match="adding partitions to topic orders has the impact disruption")
     assert_allowed(policy, growth(REBALANCE))
 
 
@@ -111,7 +111,7 @@ def test_max_deleted_adds_up_the_topics_of_a_default(rules_policy: Callable[...,
     policy = rules_policy("max_deleted: 3 kB")
     each = [deletion(1_000, topic=f"t{n}") for n in range(4)]
     change = default_altered(Impact(findings=tuple(each)))
-    assert_refused(policy, change, match=r"delete up to 3\.9 KiB, above the maximum 2\.9 KiB: .*\(3 more findings\)")
+    assert_denied(policy, change, match=r"delete up to 3\.9 KiB, above the maximum 2\.9 KiB: .*\(3 more findings\)")
 
 
 def default_altered(impact: Impact) -> AlterConfigDetails:
@@ -122,7 +122,7 @@ def test_topics_of_a_rule_select_the_findings_of_a_changed_default(rules_policy:
     policy = rules_policy("data_loss: forbidden", topics="billing-.*")
     assert_allowed(policy, default_altered(Impact(findings=(deletion(topic="orders"),))))
     both = Impact(findings=(deletion(topic="orders"), deletion(topic="billing-eu")))
-    assert_refused(policy, default_altered(both), match="topic billing-eu")
+    assert_denied(policy, default_altered(both), match="topic billing-eu")
 
 
 @pytest.mark.parametrize(
@@ -143,19 +143,17 @@ def test_missing_facts_that_a_condition_needs_deny_the_change(
 ) -> None:
     policy = rules_policy(condition)
     if is_denied:
-        assert_refused(
+        assert_denied(
             policy, retention(missing=missing), match=r"cannot be determined.*log sizes of 1 \(TimeoutError\)"
         )
-        assert_refused(
-            policy, deleted(missing=missing), match=r"facts about .* are missing: consumer groups \(denied\)"
-        )
+        assert_denied(policy, deleted(missing=missing), match=r"facts about .* are missing: consumer groups \(denied\)")
     else:
         assert_allowed(policy, retention(missing=missing))
 
 
 def test_unknown_impact_denies_the_change_with_reason(rules_policy: Callable[..., RulesPolicy]) -> None:
     change = replace(retention(), prediction=ImpactUnknownError("log sizes could not be read within 2000 ms"))
-    assert_refused(
+    assert_denied(
         rules_policy("data_loss: forbidden"),
         change,
         match="Rule 'the rule': the impact of the change of topic orders cannot be determined: log sizes could not be"
@@ -165,7 +163,7 @@ def test_unknown_impact_denies_the_change_with_reason(rules_policy: Callable[...
 
 def test_remedy_of_the_rule_replaces_the_advice(rules_policy: Callable[..., RulesPolicy]) -> None:
     policy = rules_policy("data_loss: forbidden", remedy="ask finance")
-    assert_refused(policy, retention(deletion()), match="retention check; ask finance")
+    assert_denied(policy, retention(deletion()), match="retention check; ask finance")
 
 
 @pytest.mark.parametrize("condition", ["data_loss: forbidden", "max_deleted: 0", "strands_groups: forbidden"])
@@ -179,7 +177,7 @@ def test_impact_is_not_predicted_for_harmless_changes(condition: str, rules_poli
 
 def test_impact_is_not_read_if_another_condition_denies_the_change(rules_policy: Callable[..., RulesPolicy]) -> None:
     policy = rules_policy("data_loss: forbidden, deletion: forbidden")
-    assert_refused(policy, a_deletion(), match="must not be deleted")
+    assert_denied(policy, a_deletion(), match="must not be deleted")
 
 
 def test_reading_an_unset_impact_raises_impact_needed(rules_policy: Callable[..., RulesPolicy]) -> None:

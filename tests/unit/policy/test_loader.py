@@ -103,10 +103,10 @@ def test_both_configs_must_name_the_same_policy() -> None:
     assert load_create_topic_policy(
         {CREATE_TOPIC_POLICY: "house_rules:Allow", CREATE_TOPICS_POLICY: "house_rules:Allow"}
     )
-    with pytest.raises(PolicyLoadError, match="different policies") as refused:
+    with pytest.raises(PolicyLoadError, match="different policies") as denied:
         load_create_topic_policy({CREATE_TOPIC_POLICY: "house_rules:Allow", CREATE_TOPICS_POLICY: "house_rules:Plain"})
-    assert CREATE_TOPIC_POLICY in str(refused.value)
-    assert CREATE_TOPICS_POLICY in str(refused.value)
+    assert CREATE_TOPIC_POLICY in str(denied.value)
+    assert CREATE_TOPICS_POLICY in str(denied.value)
 
 
 def test_policy_is_configured_with_broker_properties() -> None:
@@ -135,10 +135,10 @@ def test_policy_is_configured_with_broker_properties() -> None:
 )
 def test_policy_load_failure_names_key_and_reason(name: str, reason: str) -> None:
     """K108-13: the error names the key."""
-    with pytest.raises(PolicyLoadError) as refused:
+    with pytest.raises(PolicyLoadError) as denied:
         load_create_topic_policy({CREATE_TOPIC_POLICY: name})
-    assert reason in str(refused.value)
-    assert str(refused.value).startswith(f"{CREATE_TOPIC_POLICY}={name}")
+    assert reason in str(denied.value)
+    assert str(denied.value).startswith(f"{CREATE_TOPIC_POLICY}={name}")
 
 
 def test_policy_that_returns_a_value_is_warned_about_once() -> None:
@@ -149,7 +149,7 @@ def test_policy_that_returns_a_value_is_warned_about_once() -> None:
     ask("bad")
     assert told == [
         f"{CREATE_TOPIC_POLICY}=house_rules:Answers: the policy returned False, which allows"
-        " the request; to reject it, raise PolicyViolationError"
+        " the request; to deny it, raise PolicyViolationError"
     ]
 
 

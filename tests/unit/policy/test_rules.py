@@ -34,7 +34,7 @@ from klamm.policy.testing import (
     a_deletion,
     a_topic,
     assert_allowed,
-    assert_refused,
+    assert_denied,
     make_policy,
     more_partitions,
 )
@@ -169,8 +169,8 @@ def test_request_within_rules_is_allowed(policy: RulesPolicy, details: Details) 
 def test_denial_message_names_rule_key_value_limit_and_remedy(
     policy: RulesPolicy, details: Details, message: str
 ) -> None:
-    refusal = assert_refused(policy, details, code="POLICY_VIOLATION")
-    assert refusal.error_message == message
+    denial = assert_denied(policy, details, code="POLICY_VIOLATION")
+    assert denial.error_message == message
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_denial_message_names_rule_key_value_limit_and_remedy(
     ],
 )
 def test_invalid_rules_file_error_has_its_position(text: str, place: str) -> None:
-    with pytest.raises(RuleFileError) as refused:
+    with pytest.raises(RuleFileError) as denied:
         parse_rules(text, source="rules.yaml")
-    assert place in str(refused.value)
+    assert place in str(denied.value)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_limits_apply_to_special_values_and_units(config: str, value: str, is_al
     policy._rules = parse_rules(f"rules: [{{name: a, configs: {{{config}}}}}]", source="rules.yaml")
     key = config.partition(":")[0]
     defaults = {"retention.ms": "-1", "local.retention.ms": "-2"}
-    check = assert_allowed if is_allowed else assert_refused
+    check = assert_allowed if is_allowed else assert_denied
     check(policy, a_topic(configs={key: value}, defaults=defaults))
     check(policy, a_config_change(sets={key: value}, defaults=defaults))
 
@@ -348,7 +348,7 @@ def test_limit_of_local_retention_applies_when_the_retention_changes() -> None:
     policy = RulesPolicy()
     policy._rules = parse_rules("rules: [{name: a, configs: {local.retention.ms: {max: 1d}}}]", source="rules.yaml")
     change = a_config_change(sets={"retention.ms": "86400001"}, defaults={"local.retention.ms": "-2"})
-    assert_refused(policy, change, match=r"local\.retention\.ms=-2 \(retention\.ms=86400001\) \(the broker's default\)")
+    assert_denied(policy, change, match=r"local\.retention\.ms=-2 \(retention\.ms=86400001\) \(the broker's default\)")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_rules_decide_on_replicas_beyond_min_insync_replicas(details: Details, m
     if message is None:
         assert_allowed(policy, details)
     else:
-        assert_refused(policy, details, match=re.escape(message))
+        assert_denied(policy, details, match=re.escape(message))
 
 
 BROKERS = """
@@ -441,7 +441,7 @@ def test_rules_decide_on_configs_of_brokers(details: AlterConfigDetails, message
     if message is None:
         assert_allowed(policy, details)
     else:
-        assert_refused(policy, details, match=re.escape(message))
+        assert_denied(policy, details, match=re.escape(message))
 
 
 @pytest.mark.parametrize(
@@ -483,9 +483,9 @@ def test_invalid_rules_file_fails_policy_load(tmp_path: Path) -> None:
         ({**name, "policy.rules.file": "/no/such"}, "policy.rules.file=/no/such cannot be read"),
         ({**name, "policy.rules.file": str(path)}, "rules: expected a list, got 1"),
     ):
-        with pytest.raises(PolicyLoadError) as refused:
+        with pytest.raises(PolicyLoadError) as denied:
             load_policy(read_specs(properties)[0], properties)
-        assert reason in str(refused.value)
+        assert reason in str(denied.value)
 
 
 def test_rules_file_is_watched(tmp_path: Path) -> None:
@@ -534,8 +534,8 @@ GOOD = {"cleanup.policy": "compact"}
 @pytest.mark.parametrize("value", ["2592000000", "-1"])
 def test_maximum_applies_to_broker_default_of_unset_config(tmp_path: Path, value: str) -> None:
     policy = rules_of(LIMITS, tmp_path)
-    refusal = assert_refused(policy, a_topic(configs=GOOD, defaults={"retention.ms": value}))
-    assert refusal.error_message == (
+    denial = assert_denied(policy, a_topic(configs=GOOD, defaults={"retention.ms": value}))
+    assert denial.error_message == (
         f"Rule 'limits': retention.ms={value} (the broker's default) of topic orders"
         " is above the maximum 604800000 (7 days);"
         " set retention.ms to 604800000 or less."
@@ -546,32 +546,32 @@ def test_maximum_applies_to_broker_default_of_unset_config(tmp_path: Path, value
 
 def test_maximum_applies_to_broker_default_after_config_removal(tmp_path: Path) -> None:
     policy, before = rules_of(LIMITS, tmp_path), {"retention.ms": "5", **GOOD}
-    assert_refused(policy, a_config_change(removes=["retention.ms"], before=before, defaults=MONTH), match="default")
+    assert_denied(policy, a_config_change(removes=["retention.ms"], before=before, defaults=MONTH), match="default")
     assert_allowed(policy, a_config_change(removes=["retention.ms"], before=before, defaults={"retention.ms": "7"}))
     assert_allowed(policy, a_config_change(sets={"flush.ms": "5"}, before={}, defaults=MONTH))
 
 
 def test_allowed_values_apply_to_broker_default_but_forbidden_ones_do_not(tmp_path: Path) -> None:
     policy = rules_of(LIMITS, tmp_path)
-    refusal = assert_refused(policy, a_topic(defaults={"cleanup.policy": "delete"}))
-    assert "cleanup.policy=delete (the broker's default) of topic orders is not one of compact" in str(refusal)
-    assert "set cleanup.policy to one of compact." in str(refusal)
+    denial = assert_denied(policy, a_topic(defaults={"cleanup.policy": "delete"}))
+    assert "cleanup.policy=delete (the broker's default) of topic orders is not one of compact" in str(denial)
+    assert "set cleanup.policy to one of compact." in str(denial)
     assert_allowed(policy, a_topic(configs=GOOD, defaults={"preallocate": "true"}))
 
 
 def test_only_configs_denies_other_configs(tmp_path: Path) -> None:
     policy = rules_of("rules: [{name: keys, only_configs: [retention.ms, flush.ms]}]", tmp_path)
     assert_allowed(policy, a_topic(configs={"retention.ms": "5"}))
-    refusal = assert_refused(policy, a_topic(configs={"retention.ms": "5", "segment.ms": "7"}))
-    assert refusal.error_message == (
+    denial = assert_denied(policy, a_topic(configs={"retention.ms": "5", "segment.ms": "7"}))
+    assert denial.error_message == (
         "Rule 'keys': segment.ms=7 of topic orders is not one of the configs that may be set: retention.ms, flush.ms;"
         " leave segment.ms out."
     )
-    assert_refused(policy, a_config_change(sets={"segment.ms": "7"}))
+    assert_denied(policy, a_config_change(sets={"segment.ms": "7"}))
     assert_allowed(policy, a_config_change(removes=["segment.ms"], before={"segment.ms": "7"}))
     assert_allowed(policy, a_config_change(sets={"flush.ms": "7"}, before={"segment.ms": "7"}))
     nothing = rules_of("rules: [{name: keys, only_configs: []}]", tmp_path)
-    assert_refused(nothing, a_topic(configs={"flush.ms": "7"}), match="may be set: none")
+    assert_denied(nothing, a_topic(configs={"flush.ms": "7"}), match="may be set: none")
 
 
 OVERRIDING = """
@@ -643,7 +643,7 @@ def test_override_corrects_config_change() -> None:
 @pytest.mark.parametrize(
     ("rule", "place"),
     [
-        ("{name: a, effect: block}", "rules[0].effect: expected throttle or refuse or override, got 'block'"),
+        ("{name: a, effect: block}", "rules[0].effect: expected throttle or override or deny, got 'block'"),
         ("{name: a, effect: override, naming: b}", "rules[0].naming: effect: override cannot set this right"),
         ("{name: a, effect: override, deletion: forbidden}", "rules[0].deletion: effect: override cannot"),
         ("{name: a, configs: {flush.ms: {value: 1}}}", "rules[0].configs.flush.ms.value: needs effect: override"),
@@ -654,9 +654,9 @@ def test_override_corrects_config_change() -> None:
     ],
 )
 def test_invalid_override_rule_error_has_its_position(rule: str, place: str) -> None:
-    with pytest.raises(RuleFileError) as refused:
+    with pytest.raises(RuleFileError) as denied:
         parse_rules(f"rules: [{rule}]", source="rules.yaml")
-    assert place in str(refused.value)
+    assert place in str(denied.value)
 
 
 def test_forbidden_omission_denies_replacement_that_removes_configs() -> None:
@@ -810,6 +810,6 @@ def test_forbidden_apis_are_denied(api: str, principal: str, is_denied: bool) ->
     ],
 )
 def test_invalid_flow_rule_error_has_its_position(rule: str, place: str) -> None:
-    with pytest.raises(RuleFileError) as refused:
+    with pytest.raises(RuleFileError) as denied:
         parse_rules(f"rules: [{rule}]", source="rules.yaml")
-    assert place in str(refused.value)
+    assert place in str(denied.value)

@@ -12,7 +12,7 @@ from klamm.policy.testing import (
     a_deletion,
     a_topic,
     assert_allowed,
-    assert_refused,
+    assert_denied,
     make_policy,
     more_partitions,
 )
@@ -39,20 +39,20 @@ def test_policy_under_test_decides_as_in_a_broker() -> None:
     policy = make_policy(AtLeast, house_least="3")
     assert_allowed(policy, a_topic(num_partitions=3))
     assert_allowed(policy, a_topic(assignments={0: [1]}))
-    assert_refused(policy, a_topic(num_partitions=2), match="at least 3", code="POLICY_VIOLATION")
-    assert_refused(policy, a_deletion(), code="INVALID_REQUEST")
+    assert_denied(policy, a_topic(num_partitions=2), match="at least 3", code="POLICY_VIOLATION")
+    assert_denied(policy, a_deletion(), code="INVALID_REQUEST")
 
 
 def test_failed_assertion_reports_the_actual_decision() -> None:
     policy = make_policy(AtLeast, house_least="3")
-    with pytest.raises(AssertionError, match="rejected with POLICY_VIOLATION: at least 3"):
+    with pytest.raises(AssertionError, match="denied with POLICY_VIOLATION: at least 3"):
         assert_allowed(policy, a_topic(num_partitions=1))
     with pytest.raises(AssertionError, match="allowed"):
-        assert_refused(policy, a_topic(num_partitions=3))
+        assert_denied(policy, a_topic(num_partitions=3))
     with pytest.raises(AssertionError, match="does not match"):
-        assert_refused(policy, a_deletion(), match="sometimes")
+        assert_denied(policy, a_deletion(), match="sometimes")
     with pytest.raises(AssertionError, match="with INVALID_REQUEST, not POLICY_VIOLATION"):
-        assert_refused(policy, a_deletion(), code="POLICY_VIOLATION")
+        assert_denied(policy, a_deletion(), code="POLICY_VIOLATION")
 
 
 def test_config_change_details_contain_result() -> None:

@@ -116,7 +116,7 @@ def test_policy_reads_the_impact_of_the_change(module: str) -> None:
         assert await verdict(policies, a_deletion("orders")) == "allowed"
         assert asked == [(TopicDeleted(topic="orders"),)] * 2
         assert policies.decisions == {
-            Decided("delete.topic", "enforce", "refuse"): 1,
+            Decided("delete.topic", "enforce", "deny"): 1,
             Decided("delete.topic", "enforce", "allow"): 1,
         }
 

@@ -51,7 +51,7 @@ HOUSE_RULES = """
             name = getattr(details, "topic", None) or details.resource_name
             CALLS.append((type(details).__name__, name, id(self)))
             match name.split("-")[0]:
-                case "refused": raise PolicyViolationError(f"{name}: not here")
+                case "denied": raise PolicyViolationError(f"{name}: not here")
                 case "invalid": raise InvalidRequestError(f"{name}: the KIP says so")
                 case "broken": raise ValueError("oops")
                 case "exit": sys.exit(3)
@@ -74,7 +74,7 @@ HOUSE_RULES = """
                 case "true": return True
                 case "override":
                     return None if details.num_partitions == 6 else Override(reason=f"{name}: six", num_partitions=6)
-                case "denied":
+                case "strict":
                     if details.num_partitions == 6: raise PolicyViolationError(f"{name}: not six")
                     return Override(reason=f"{name}: six", num_partitions=6)
                 case "twice": return Override(reason=f"{name}: more", num_partitions=details.num_partitions + 1)
@@ -165,7 +165,7 @@ def test_everything_is_allowed_without_a_policy() -> None:
 
     async def use(policies: Policies) -> None:
         assert not policies.guards_kind(CREATE_TOPIC)
-        assert await create(policies, "refused") == "allowed"
+        assert await create(policies, "denied") == "allowed"
         assert not policies.decisions
 
     serve({}, use)
@@ -175,16 +175,16 @@ def test_everything_is_allowed_without_a_policy() -> None:
     ("topic", "answer", "action"),
     [
         ("orders", "allowed", "allow"),
-        ("refused-1", "POLICY_VIOLATION: refused-1: not here", "refuse"),
-        ("invalid-1", "INVALID_REQUEST: invalid-1: the KIP says so", "refuse"),
+        ("denied-1", "POLICY_VIOLATION: denied-1: not here", "deny"),
+        ("invalid-1", "INVALID_REQUEST: invalid-1: the KIP says so", "deny"),
         ("broken-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("exit-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("deep-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
-        ("half-1", "POLICY_VIOLATION: half a pair: \\ud800", "refuse"),
-        ("silent-1", "POLICY_VIOLATION: 7", "refuse"),
-        ("number-1", "POLICY_VIOLATION: 5", "refuse"),
-        ("zero-1", "INVALID_REQUEST: 0", "refuse"),
-        ("caught-1", "POLICY_VIOLATION: what was caught", "refuse"),
+        ("half-1", "POLICY_VIOLATION: half a pair: \\ud800", "deny"),
+        ("silent-1", "POLICY_VIOLATION: 7", "deny"),
+        ("number-1", "POLICY_VIOLATION: 5", "deny"),
+        ("zero-1", "INVALID_REQUEST: 0", "deny"),
+        ("caught-1", "POLICY_VIOLATION: what was caught", "deny"),
         ("interrupt-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("slow-1", "allowed", "allow"),
         ("true-1", "allowed", "allow"),
@@ -193,9 +193,9 @@ def test_everything_is_allowed_without_a_policy() -> None:
 def test_policy_exception_maps_to_error_code_of_that_topic_only(
     either: str, topic: str, answer: str, action: str
 ) -> None:
-    """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to refuse.
+    """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to deny.
 
-    K108-05: Refusal -> the topic's result is 42.
+    K108-05: Denial -> the topic's result is 42.
 
     K108-09: Policy passes -> creation goes on as usual and may still fail otherwise.
 
@@ -255,21 +255,20 @@ def test_class_with_one_method_per_kind_decides_each_kind(rules: Any) -> None:
 
 def test_audit_mode_counts_and_logs_denial_but_allows(either: str, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
-        assert [await create(policies, name) for name in ("refused-1", "broken-1", "fine")] == ["allowed"] * 3
+        assert [await create(policies, name) for name in ("denied-1", "broken-1", "fine")] == ["allowed"] * 3
         with pytest.raises(PolicyViolationError):
-            await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="refused-2"))
+            await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="denied-2"))
         assert dict(policies.decisions) == {
-            ("create.topic", "audit", "refuse"): 1,
+            ("create.topic", "audit", "deny"): 1,
             ("create.topic", "audit", "fail"): 1,
             ("create.topic", "audit", "allow"): 1,
-            ("delete.topic", "enforce", "refuse"): 1,
+            ("delete.topic", "enforce", "deny"): 1,
         }
 
     serve({CREATE_KEY: either, DELETE_KEY: either, "create.topic.policy.mode": "audit"}, use)
     audited = [record.getMessage() for record in caplog.records if "audit only" in record.getMessage()]
     assert audited[0] == (
-        "Create topic policy, audit only: would refuse 'refused-1', asked by User:anna (client tool):"
-        " refused-1: not here"
+        "Create topic policy, audit only: would deny 'denied-1', asked by User:anna (client tool): denied-1: not here"
     )
 
 
@@ -284,14 +283,14 @@ def test_override_is_counted_and_logged_when_its_result_is_decided(
         assert not policies.decisions
         assert await policies.check(CREATE_TOPIC, TopicDetails("fine", 6, 1, None, {}), override) is None
         with pytest.raises(PolicyViolationError):
-            await policies.check(CREATE_TOPIC, TopicDetails("refused-1", 6, 1, None, {}), override)
+            await policies.check(CREATE_TOPIC, TopicDetails("denied-1", 6, 1, None, {}), override)
         with pytest.raises(PolicyFailedError, match="contradict"):
             await policies.check(CREATE_TOPIC, topic, override)
         policies.follow({"create.topic.policy.mode": "audit"})
         assert await policies.check(CREATE_TOPIC, topic) is None
         assert dict(policies.decisions) == {
             ("create.topic", "enforce", "override"): 1,
-            ("create.topic", "enforce", "refuse"): 2,
+            ("create.topic", "enforce", "deny"): 2,
             ("create.topic", "audit", "override"): 1,
         }
         assert policies.latest[-1].reason == "override-1: six"
@@ -300,20 +299,20 @@ def test_override_is_counted_and_logged_when_its_result_is_decided(
     lines = [record.getMessage().partition(", asked by")[0] for record in caplog.records if "service" in record.name]
     assert lines == [
         "Create topic policy: overrode 'fine'",
-        "Create topic policy: refused 'refused-1'",
-        "Create topic policy: refused 'override-1'",
+        "Create topic policy: denied 'denied-1'",
+        "Create topic policy: denied 'override-1'",
         "Create topic policy, audit only: would override 'override-1'",
     ]
 
 
 @pytest.mark.parametrize(
     ("topic", "reason"),
-    [("denied-1", "denied-1: not six"), ("twice-1", "The policy overrides what it has itself set: two of its rules")],
+    [("strict-1", "strict-1: not six"), ("twice-1", "The policy overrides what it has itself set: two of its rules")],
 )
 def test_audit_mode_counts_override_with_denied_result_as_denial(either: str, topic: str, reason: str) -> None:
     async def use(policies: Policies) -> None:
         assert await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {})) is None
-        assert dict(policies.decisions) == {("create.topic", "audit", "refuse"): 1}
+        assert dict(policies.decisions) == {("create.topic", "audit", "deny"): 1}
         assert str(policies.latest_audited[-1].reason).startswith(reason)
 
     serve({CREATE_KEY: either, "create.topic.policy.mode": "audit"}, use)
@@ -321,7 +320,7 @@ def test_audit_mode_counts_override_with_denied_result_as_denial(either: str, to
 
 def test_request_that_only_validates_is_not_counted(either: str, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
-        for name in ("fine", "refused-1", "override-1", "broken-1"):
+        for name in ("fine", "denied-1", "override-1", "broken-1"):
             with contextlib.suppress(KafkaApiError):
                 await policies.check(CREATE_TOPIC, TopicDetails(name, 1, 1, None, {}, validate_only=True))
         assert not policies.decisions
@@ -349,9 +348,9 @@ def test_override_of_unchangeable_request_fails_it(either: str) -> None:
     ],
 )
 def test_invalid_policy_setting_is_rejected(name: str, value: str, fault: str) -> None:
-    with pytest.raises(PolicyLoadError) as refused:
+    with pytest.raises(PolicyLoadError) as denied:
         asyncio.run(Policies.load({name: value}))
-    assert str(refused.value) == f"Invalid value {value} for configuration {name}: {fault}"
+    assert str(denied.value) == f"Invalid value {value} for configuration {name}: {fault}"
 
 
 @pytest.mark.process
@@ -536,7 +535,7 @@ def test_flow_check_does_not_wait_for_pending_creation(rules: Any) -> None:
     async def test() -> None:
         properties = {CREATE_KEY: rules.at_once, "flow.policy.class.name": rules.at_once}
         policies = await Policies.load(properties, GATEWAY_KINDS, in_threads=True)
-        question = ProduceDetails(topic="refused-1", acks=1, is_idempotent=False)
+        question = ProduceDetails(topic="denied-1", acks=1, is_idempotent=False)
         async with asyncio.timeout(20):
             async with policies.turn(CREATE_TOPIC):
                 learned = await policies.learn(FLOW, {question: None})

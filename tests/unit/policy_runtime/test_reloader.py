@@ -73,9 +73,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 
 async def version(policies: Policies) -> str:
     async with policies.turn(CREATE_TOPIC):
-        with pytest.raises(PolicyViolationError) as refused:
+        with pytest.raises(PolicyViolationError) as denied:
             await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
-    return str(refused.value.error_message)
+    return str(denied.value.error_message)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -207,9 +207,9 @@ def test_only_computes_is_read_from_every_policy_version(house: House) -> None:
 
     async def use(policies: Policies, reloader: PolicyReloader) -> None:
         async def thread() -> str:
-            with pytest.raises(PolicyViolationError) as refused:
+            with pytest.raises(PolicyViolationError) as denied:
                 await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
-            return str(refused.value.error_message)
+            return str(denied.value.error_message)
 
         for only_computes, expected in ((False, "klamm-policy-Rules"), (True, threading.current_thread().name)):
             house.path.write_text(

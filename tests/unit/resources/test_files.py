@@ -142,9 +142,9 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
     ],
 )
 def test_invalid_file_is_rejected_with_key_value_and_allowed_values(text: str, complaint: str, parse: Parse) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as rejected:
         parse(text)
-    assert complaint in str(refused.value)
+    assert complaint in str(rejected.value)
 
 
 def test_numbers_keep_their_notation(parse: Parse) -> None:

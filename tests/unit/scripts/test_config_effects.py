@@ -41,7 +41,7 @@ ELSEWHERE = {
     },
     "local.retention.bytes": "a limit that rules of policies know",
     "local.retention.ms": "a limit that rules of policies know",
-    "remote.storage.enable": "refused by configs/topics.py",
+    "remote.storage.enable": "rejected by configs/topics.py",
     "ssl.endpoint.identification.algorithm": "read by clients",
     "unclean.leader.election.enable": "set on an internal topic, as by Kafka",
     "process.roles": "described by start_configs.py, never asked",

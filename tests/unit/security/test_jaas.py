@@ -21,9 +21,9 @@ def test_users_of_a_plain_login_module_are_read() -> None:
      f'{PLAIN_MODULE} required user_a "hidden-pw";', f'{PLAIN_MODULE} required user_a="hidden-pw"'],
 )  # fmt: skip
 def test_invalid_jaas_entry_is_rejected_without_its_password(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"listener\.name\.x") as refused:
+    with pytest.raises(SettingsError, match=r"listener\.name\.x") as rejected:
         parse_jaas(text, setting="listener.name.x.plain.sasl.jaas.config")
-    assert "hidden-pw" not in str(refused.value)
+    assert "hidden-pw" not in str(rejected.value)
 
 
 def test_jaas_entry_repr_hides_passwords() -> None:

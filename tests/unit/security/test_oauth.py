@@ -21,7 +21,7 @@ from klamm.security.oauth import (
     check_unsecured,
     parse_keys,
 )
-from klamm.security.sasl import InvalidCredentialsError, SaslRefusedError
+from klamm.security.sasl import InvalidCredentialsError, SaslRejectedError
 from klamm.server.security.login import Login, LoginSettings
 from tests.support.tokens import Issuer, claims_of, encoded, key_set, part, unsecured, unsecured_with
 
@@ -58,9 +58,9 @@ def test_rejected_token_is_answered_with_a_status() -> None:
     login = an_exchange(reasons)
     assert login.step(first(unsecured(claims("alice", scope="kafka", exp=1.0)))) == b'{"status":"invalid_token"}'
     assert login.user_name is None
-    with pytest.raises(SaslRefusedError) as refused:
+    with pytest.raises(SaslRejectedError) as rejected:
         login.step(b"\x01")
-    assert refused.value.error_message == '{"status":"invalid_token"}'
+    assert rejected.value.error_message == '{"status":"invalid_token"}'
     assert reasons == ["it has expired"]
 
 
@@ -70,7 +70,7 @@ def test_missing_scope_is_reported() -> None:
 
 
 def test_authorization_id_must_equal_the_principal() -> None:
-    with pytest.raises(SaslRefusedError, match="different from the token's principal name"):
+    with pytest.raises(SaslRejectedError, match="different from the token's principal name"):
         an_exchange().step(first(unsecured(claims("alice", scope="kafka")), "bob"))
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.security.sasl import PlainExchange, SaslRefusedError
+from klamm.security.sasl import PlainExchange, SaslRejectedError
 
 USERS = {"alice": "secret", "nopassword": ""}
 
@@ -29,7 +29,7 @@ def test_name_and_password_log_in() -> None:
 )
 def test_invalid_plain_login_is_rejected_with_kafkas_message(token: bytes, reason: str) -> None:
     login = PlainExchange(USERS)
-    with pytest.raises(SaslRefusedError, match=reason) as refused:
+    with pytest.raises(SaslRejectedError, match=reason) as rejected:
         login.step(token)
     assert login.user_name is None
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(rejected.value)

@@ -6,7 +6,7 @@ import hmac
 
 import pytest
 
-from klamm.security.sasl import InvalidCredentialsError, SaslRefusedError
+from klamm.security.sasl import InvalidCredentialsError, SaslRejectedError
 from klamm.security.scram import (
     ScramCredential,
     ScramExchange,
@@ -75,7 +75,7 @@ def test_names_with_commas_and_equals_signs_are_unescaped() -> None:
 
 
 def test_authorization_id_of_another_user_is_rejected() -> None:
-    with pytest.raises(SaslRefusedError, match="authorization id"):
+    with pytest.raises(SaslRejectedError, match="authorization id"):
         exchange({"user": credential("right")}).step(b"n,a=admin,n=user,r=client")
 
 

@@ -68,9 +68,9 @@ def test_pkcs12_without_a_key_trusts_every_certificate() -> None:
 def test_wrong_store_and_key_passwords_are_distinguished(data: bytes) -> None:
     with pytest.raises(StorePasswordError, match="wrong"):
         read_store(data, password=WRONG, key_password=OF_KEY)
-    with pytest.raises(KeyPasswordError) as refused:
+    with pytest.raises(KeyPasswordError) as rejected:
         read_store(data, password=OF_STORE, key_password=WRONG)
-    assert WRONG not in str(refused.value)
+    assert WRONG not in str(rejected.value)
 
 
 def test_missing_password_is_named() -> None:

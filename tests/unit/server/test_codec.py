@@ -90,7 +90,7 @@ def test_request_with_too_many_elements_for_its_api_is_rejected() -> None:
 def test_version_announced_only_for_old_clients_is_rejected() -> None:
     header, frame = request(1)
     with pytest.raises(ProtocolError, match="METADATA v9 is announced for old clients only"):
-        read_request(dataclasses.replace(ROUTE, refused_below=10), header, frame)
+        read_request(dataclasses.replace(ROUTE, rejected_below=10), header, frame)
 
 
 def test_frame_truncated_at_any_byte_is_a_protocol_error() -> None:

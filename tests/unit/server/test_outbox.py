@@ -87,7 +87,7 @@ class File:
 
     def read(self, start: int, size: int) -> bytes:
         if self.fails:
-            raise StorageError("The disk refuses")
+            raise StorageError("The disk rejects")
         assert start == self.was_read
         data = bytes(min(size, self.size - start))
         self.was_read += len(data)

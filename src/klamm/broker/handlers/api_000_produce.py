@@ -104,9 +104,9 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
     if to_flush:
         await _flush(to_flush, context)
     if request.acks == 0:
-        refused = [item for topic in responses for item in topic.partition_responses if item.error_code]
-        if refused:
-            raise ProtocolError(f"Produce with acks=0 failed: {ErrorCode(refused[0].error_code).name}")
+        rejected = [item for topic in responses for item in topic.partition_responses if item.error_code]
+        if rejected:
+            raise ProtocolError(f"Produce with acks=0 failed: {ErrorCode(rejected[0].error_code).name}")
         return None
     endpoints = _endpoints(responses, context) if context.api_version >= _LEADERS_SINCE else []
     return ProduceResponse(responses=responses, node_endpoints=endpoints)
@@ -195,7 +195,9 @@ async def _append_topic(
     to_flush: list[tuple[PartitionLog, ProduceResponse.PartitionProduceResponse]],
 ) -> ProduceResponse.TopicProduceResponse:
     if isinstance(topic, KafkaApiError):
-        answers = await context.time_slice.listed(_refused(partition.index, topic) for partition in data.partition_data)
+        answers = await context.time_slice.listed(
+            _rejected(partition.index, topic) for partition in data.partition_data
+        )
     else:
         answers = []
         for partition in data.partition_data:
@@ -230,7 +232,7 @@ async def _append(
                 batch, is_verified=admission.check(log, records), begins_at_zero=admission.begins_at_zero
             )
     except KafkaApiError as error:
-        answer = _refused(data.index, error)
+        answer = _rejected(data.index, error)
         if error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             answer.current_leader = ProduceResponse.LeaderIdAndEpoch(
                 leader_id=context.services.cluster.leader(topic.partitions[data.index]),
@@ -272,16 +274,16 @@ async def _flush(
         try:
             await context.services.logs.flush(log)
         except OSError as error:
-            refusal = _refused(answer.index, StorageError(f"Cannot flush {log.name}: {error}"))
-            answer.error_code, answer.base_offset = refusal.error_code, refusal.base_offset
-            answer.error_message = refusal.error_message
+            rejection = _rejected(answer.index, StorageError(f"Cannot flush {log.name}: {error}"))
+            answer.error_code, answer.base_offset = rejection.error_code, rejection.base_offset
+            answer.error_message = rejection.error_message
 
 
 def _codec(records: memoryview) -> int:
     return records[FLAGS_AT] & CODEC_MASK if len(records) > FLAGS_AT else Codec.NONE
 
 
-def _refused(index: int, error: KafkaApiError) -> ProduceResponse.PartitionProduceResponse:
+def _rejected(index: int, error: KafkaApiError) -> ProduceResponse.PartitionProduceResponse:
     record_errors: Sequence[ProduceResponse.BatchIndexAndErrorMessage] = ()
     if isinstance(error, InvalidRecordsError | InvalidTimestampsError):
         record_errors = [
@@ -320,4 +322,4 @@ def _endpoints(
     ]
 
 
-ROUTE: Final = Route(api=API, request=ProduceRequest, handle=handle, is_mostly_data=True, refused_below=_MIN_SERVED)
+ROUTE: Final = Route(api=API, request=ProduceRequest, handle=handle, is_mostly_data=True, rejected_below=_MIN_SERVED)

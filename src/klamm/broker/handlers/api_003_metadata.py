@@ -109,9 +109,9 @@ async def _answer(
     topic = context.services.topics.get(name)
     if topic is not None:
         return _described(topic, context)
-    refusal = _refuse_creation(name, context, may_create=may_create)
-    if refusal:
-        return _failed(refusal, name=name)
+    error_code = _creation_error(name, context, may_create=may_create)
+    if error_code:
+        return _failed(error_code, name=name)
     if name in INTERNAL_TOPICS:
         internal = ensure_internal_topic(name, context.services)
         return (
@@ -131,7 +131,7 @@ def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.M
     return _described(topic, context)
 
 
-def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
+def _creation_error(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
     """Return the error because of which a missing topic is not created, NONE when it is created."""
     try:
         check_topic_name(name)
@@ -147,9 +147,9 @@ def _refuse_creation(name: str, context: RequestContext, *, may_create: bool) ->
 
 async def _create(name: str, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
     """Create a requested topic. Another request may create it at the same time."""
-    refusals = context.services.policies.refused_creations
-    if (refusal := refusals.answer(name, context.author)) is not None:
-        return _failed(refusal, name=name)
+    denials = context.services.policies.denied_creations
+    if (denial := denials.answer(name, context.author)) is not None:
+        return _failed(denial, name=name)
     spec = TopicSpec(name=name, is_automatic=True)
     created, error = await attempt(lambda: create_topic(spec, context), api=API.key)
     if created is not None:
@@ -161,7 +161,7 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
         # Clients do not expect this error here. As with Apache Kafka, the client retries until the topic may be
         # created.
         return _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
-    return _failed(refusals.answer(name, context.author) or error.error_code, name=name)
+    return _failed(denials.answer(name, context.author) or error.error_code, name=name)
 
 
 def _described(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:

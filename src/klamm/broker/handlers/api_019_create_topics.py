@@ -96,11 +96,11 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     try:
         await check_size((spec for spec in admitted if isinstance(spec, TopicSpec)), context)
     except PolicyViolationError as error:
-        refusal = ApiError(error.error_code, error.error_message)
-        refused = await slices.listed(
-            _failed(spec.name, refusal) if isinstance(spec, TopicSpec) else spec for spec in admitted
+        rejection = ApiError(error.error_code, error.error_message)
+        rejected = await slices.listed(
+            _failed(spec.name, rejection) if isinstance(spec, TopicSpec) else spec for spec in admitted
         )
-        return CreateTopicsAnswer(refused, quota.throttle_time_ms)
+        return CreateTopicsAnswer(rejected, quota.throttle_time_ms)
     # All topics are decided and applied, in order, before the first is awaited, so they share commits.
     begun = [
         await _begin(spec, context, quota, validate_only=request.validate_only) async for spec in slices.over(admitted)

@@ -84,9 +84,9 @@ async def _codes(
         return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     places = {place: _find(place, context) async for place in slices.over(wanted)}
     partitions = {place: item for place, item in places.items() if isinstance(item, TransactionPartition)}
-    refused = {place: item for place, item in places.items() if isinstance(item, ErrorCode)}
-    if refused:
-        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | refused
+    rejected = {place: item for place, item in places.items() if isinstance(item, ErrorCode)}
+    if rejected:
+        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | rejected
     transactions = context.services.transactions
     producer = ProducerIdentity(transaction.producer_id, transaction.producer_epoch)
     try:

@@ -36,10 +36,10 @@ async def handle(request: DeleteAclsRequest, context: RequestContext) -> DeleteA
 
     outcomes, error = await attempt(step, api=API.key)
     if outcomes is None:
-        refused = DeleteAclsResponse.DeleteAclsFilterResult(
+        rejected = DeleteAclsResponse.DeleteAclsFilterResult(
             error_code=error.error_code, error_message=error.error_message
         )
-        return DeleteAclsResponse(filter_results=[refused] * len(filters))
+        return DeleteAclsResponse(filter_results=[rejected] * len(filters))
     return DeleteAclsResponse(filter_results=[_answer(outcome) async for outcome in context.time_slice.over(outcomes)])
 
 

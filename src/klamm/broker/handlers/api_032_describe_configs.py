@@ -110,10 +110,10 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     """Return one entry per resource, in the order of the request."""
     to_wire = _converter(request)
     if any(resource.resource_type not in _TYPES for resource in request.resources):
-        refused = await context.time_slice.listed(
-            _refused(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources
+        rejected = await context.time_slice.listed(
+            _rejected(resource, ErrorCode.INVALID_REQUEST, _MALFORMED) for resource in request.resources
         )
-        return DescribeConfigsAnswer(refused, to_wire)
+        return DescribeConfigsAnswer(rejected, to_wire)
     configs = context.services.configs
     while True:
         rollbacks = configs.revision.rollbacks
@@ -134,13 +134,13 @@ def _describe(
     try:
         denied = config_denial(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
         if denied is not None:
-            return _refused(resource, denied.error_code, denied.error_message)
+            return _rejected(resource, denied.error_code, denied.error_message)
         everything = described.get((kind, name, ()))
         if everything is None:
             everything = context.services.configs.describe(kind, resource.resource_name, None, node_id=context.node_id)
             described[kind, name, ()] = everything
     except KafkaApiError as error:
-        return _refused(resource, error.error_code, error.error_message)
+        return _rejected(resource, error.error_code, error.error_message)
     keys = tuple(resource.configuration_keys or ())
     configs = described.get((kind, name, keys))
     if configs is None:
@@ -155,7 +155,7 @@ def _describe(
     return _Result(head, configs)
 
 
-def _refused(
+def _rejected(
     resource: DescribeConfigsRequest.DescribeConfigsResource, error_code: ErrorCode, error_message: str | None
 ) -> _Result:
     head = DescribeConfigsResponse.DescribeConfigsResult(

@@ -50,19 +50,19 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     occurrences, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
     admitted = [
-        (topic, _refusal(topic, context, is_duplicate=occurrences[name] > 1))
+        (topic, _rejection(topic, context, is_duplicate=occurrences[name] > 1))
         async for name, topic in slices.over(once_each.items())
     ]
-    excess = await _excess((topic for topic, refusal in admitted if refusal is None), context)
+    excess = await _excess((topic for topic, rejection in admitted if rejection is None), context)
     begun = [
-        (topic.name, refusal or excess or await _begin(topic, context, quota, validate_only=request.validate_only))
-        async for topic, refusal in slices.over(admitted)
+        (topic.name, rejection or excess or await _begin(topic, context, quota, validate_only=request.validate_only))
+        async for topic, rejection in slices.over(admitted)
     ]
     results = [await _end(name, growing) async for name, growing in slices.over(begun)]
     return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
-def _refusal(topic: TopicRequest, context: RequestContext, *, is_duplicate: bool) -> ApiError | None:
+def _rejection(topic: TopicRequest, context: RequestContext, *, is_duplicate: bool) -> ApiError | None:
     if is_duplicate:
         return ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     return None if may_topic(context, AclOperation.ALTER, topic.name) else TOPIC_DENIED

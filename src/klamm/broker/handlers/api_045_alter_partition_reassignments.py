@@ -79,8 +79,8 @@ async def _reassign(
                 partition.replicas, current, context, factor_may_change=factor_may_change
             )
         except KafkaApiError as error:
-            refusal = ApiError(error.error_code, error.error_message)
-            outcomes.append((partition.partition_index, refusal))
+            rejection = ApiError(error.error_code, error.error_message)
+            outcomes.append((partition.partition_index, rejection))
         else:
             outcomes.append((partition.partition_index, NONE))
     topic = context.services.topics.get(reassignable.name)

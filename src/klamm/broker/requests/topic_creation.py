@@ -91,7 +91,7 @@ async def begin_topic(
 
     def remember(denial: KafkaApiError) -> None:
         if spec.is_automatic:
-            services.policies.refused_creations.remember(spec.name, context.author, denial.error_code)
+            services.policies.denied_creations.remember(spec.name, context.author, denial.error_code)
 
     def change(override: Override) -> None:
         nonlocal spec, note

@@ -29,7 +29,7 @@ def read_filter(wanted: WireFilter) -> AclFilter:
     Raises:
         ProtocolError: A field has the wire value UNKNOWN (0). Kafka closes the connection in this case.
     """
-    _refuse_unknown(wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type)
+    _reject_unknown(wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type)
     return AclFilter(
         resource_type=AclResourceType.from_wire(wanted.resource_type_filter),
         resource_name=wanted.resource_name_filter,
@@ -47,7 +47,7 @@ def read_acl(creation: CreateAclsRequest.AclCreation) -> Acl:
     Raises:
         ProtocolError: A field has the wire value UNKNOWN (0). Kafka closes the connection in this case.
     """
-    _refuse_unknown(
+    _reject_unknown(
         creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type
     )
     return Acl.from_wire(
@@ -61,6 +61,6 @@ def read_acl(creation: CreateAclsRequest.AclCreation) -> Acl:
     )
 
 
-def _refuse_unknown(*numbers: int) -> None:
+def _reject_unknown(*numbers: int) -> None:
     if 0 in numbers:
         raise ProtocolError("An ACL or an ACL filter contains the value UNKNOWN (0)")

@@ -166,7 +166,7 @@ class AclAuthorizer:
 
     async def create(self, acls: Sequence[Acl], slices: TimeSlice) -> Sequence[KafkaApiError | None]:
         """Add ACLs in one commit. An ACL that exists already is not an error."""
-        outcomes = await slices.listed(_refusal(acl) for acl in acls)
+        outcomes = await slices.listed(_rejection(acl) for acl in acls)
         wanted = {acl: _row(acl) async for acl, error in slices.over(zip(acls, outcomes, strict=True)) if error is None}
         # No pause from here on: other requests may have changed the ACLs during the pauses above.
         new = {acl: row for acl, row in wanted.items() if acl not in self._rules}
@@ -231,7 +231,7 @@ _FIELDS: Final = attrgetter(*(field.name for field in fields(Acl)))
 """Sort key of ACLs. Extracting it once per ACL takes a tenth of the time of comparing the dataclasses."""
 
 
-def _refusal(acl: Acl) -> KafkaApiError | None:
+def _rejection(acl: Acl) -> KafkaApiError | None:
     try:
         check_new_acl(acl)
     except KafkaApiError as error:

@@ -9,7 +9,7 @@ Flags, stdout and exit codes are those of Kafka 4.3's AclCommand. Errors go to s
 - Errors have no stack trace.
 - The answer to the question before a removal may come from a pipe. Without an answer nothing is removed, and the exit
   code is 1.
-- ``--bootstrap-controller`` is refused.
+- ``--bootstrap-controller`` is rejected.
 """
 
 from __future__ import annotations

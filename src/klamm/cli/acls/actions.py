@@ -53,10 +53,10 @@ def remove(admin: AdminClient, options: argparse.Namespace) -> int:
     """
     _check(options)
     filters = []
-    refused = False
+    rejected = False
     for resource, rules in options.rules.items():
         if not options.force and not _is_confirmed(resource, rules, options):
-            refused = True
+            rejected = True
             continue
         filters += [rule.filter(resource) for rule in rules] or [resource.everything()]
     removed, failure = _settled(admin.delete_acls(filters))
@@ -65,7 +65,7 @@ def remove(admin: AdminClient, options: argparse.Namespace) -> int:
     print_result(options.output, [_document(acl) for acls in removed.values() for acl in acls], list)
     if failure is not None:
         raise failure
-    return 1 if refused else 0
+    return 1 if rejected else 0
 
 
 def _settled(result: PerKeyResult[Key, Value]) -> tuple[dict[Key, Value], BaseException | None]:

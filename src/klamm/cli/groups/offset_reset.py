@@ -34,7 +34,7 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
     """
     group_ids = chosen_groups(admin, options)
     planned: dict[str, Offsets] = {}
-    refused: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     failure: Exception | None = None
     for group_id in group_ids:
         try:
@@ -44,7 +44,7 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
                 if options.execute:
                     planned[group_id], failure = _commit(admin, group_id, planned[group_id])
             else:
-                refused[group_id] = (
+                rejected[group_id] = (
                     f"Assignments can only be reset if the group '{group_id}' is inactive,"
                     f" but the current state is {state}."
                 )
@@ -60,7 +60,7 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
         {
             "group": group_id,
             "executed": options.execute and group_id in planned,
-            "error": refused.get(group_id),
+            "error": rejected.get(group_id),
             "partitions": [
                 {"topic": partition.topic, "partition": partition.partition, "offset": planned[group_id][partition]}
                 for partition in in_order(planned.get(group_id, ()))
@@ -68,10 +68,10 @@ def reset(admin: AdminClient, options: argparse.Namespace) -> int:
         }
         for group_id in group_ids
     ]
-    print_result(options.output, document, lambda: _lines(planned, refused, options))
+    print_result(options.output, document, lambda: _lines(planned, rejected, options))
     if failure is not None:
         raise failure
-    return 1 if refused else 0
+    return 1 if rejected else 0
 
 
 def _commit(admin: AdminClient, group_id: str, offsets: Offsets) -> tuple[Offsets, Exception | None]:
@@ -95,8 +95,8 @@ def _state(admin: AdminClient, group_id: str) -> str:
         return "Dead"
 
 
-def _lines(planned: Mapping[str, Offsets], refused: Mapping[str, str], options: argparse.Namespace) -> list[str]:
-    errors = [line for reason in refused.values() for line in ("", f"Error: {reason}")]
+def _lines(planned: Mapping[str, Offsets], rejected: Mapping[str, str], options: argparse.Namespace) -> list[str]:
+    errors = [line for reason in rejected.values() for line in ("", f"Error: {reason}")]
     rows = [
         (group_id, partition.topic, str(partition.partition), str(offsets[partition]))
         for group_id, offsets in sorted(planned.items())

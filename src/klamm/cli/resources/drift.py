@@ -167,9 +167,9 @@ class Watch:
             ],
         )
         page.family(
-            "klamm_drift_refused",
+            "klamm_drift_rejected",
             "gauge",
-            "1 for a declared resource whose state is unknown or whose changes are refused.",
+            "1 for a declared resource whose state is unknown or whose changes are rejected.",
             [(labels, int(diff.key in plan.failed)) for labels, diff, plan in samples],
         )
         page.family(

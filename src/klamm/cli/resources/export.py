@@ -29,7 +29,7 @@ def parser(prog: str) -> ToolParser:
     tool = ToolParser(
         prog=prog,
         description="Write the resources of a cluster, and what is set on them, to a file for klamm plan.",
-        epilog="Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags.",
+        epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags.",
     )
     tool.add_argument(
         "file", nargs="?", default=_STDOUT, metavar="FILE", help="file to write or replace; - for stdout (default)"

@@ -56,7 +56,7 @@ def parser(prog: str) -> ToolParser:
         if is_plan
         else "Create and change resources to match files; only differences are sent.",
         epilog=_EPILOG
-        + "Exit codes: 0 done, 1 something was refused or failed, 2 wrong flags"
+        + "Exit codes: 0 done, 1 something was rejected or failed, 2 wrong flags"
         + (", 3 something differs (--check), 4 the impact is too bad." if is_plan else ", 4 the impact is too bad."),
     )
     add_flags(tool)
@@ -95,7 +95,7 @@ def add_flags(tool: ToolParser) -> None:
         "--max-deletes",
         type=whole_number(INT32_MAX, lowest=0),
         metavar="N",
-        help=f"refuse to delete more resources, ACLs, quotas and credentials in a cluster (default: {MAX_DELETES})",
+        help=f"most resources, ACLs, quotas and credentials to delete in a cluster (default: {MAX_DELETES})",
     )
     tool.add_switch("--send-secrets", help="set declared passwords again; a cluster does not show whether they changed")
     tool.add_value("--rules", metavar="FILE", help="rules file of policies that judges the changes")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from klamm.resources.engine import Plan
     from klamm.resources.model import ResourceDiff
 
-_PLANNED: Final = ("to create", "to change", "to delete", "in line", "refused")
+_PLANNED: Final = ("to create", "to change", "to delete", "in line", "rejected")
 _DONE: Final = ("created", "changed", "deleted", "in line", "failed")
 _NOT_ATTEMPTED: Final = "not attempted"
 _OFTEN_ZERO: Final = frozenset({"to delete", "deleted", _NOT_ATTEMPTED})
@@ -48,7 +48,7 @@ def lines(plan: Plan) -> list[str]:
     """Return the lines of a plan for people, without the summary."""
     shown = [line for diff in plan.diffs for line in _diff_lines(diff, plan)]
     keys = {diff.key for diff in plan.diffs}
-    return [*shown, *(f"{Mark.REFUSE} {key}: {reason}" for key, reason in plan.failed.items() if key not in keys)]
+    return [*shown, *(f"{Mark.REJECT} {key}: {reason}" for key, reason in plan.failed.items() if key not in keys)]
 
 
 def summary_line(plans: Sequence[Plan], counts: Mapping[str, int]) -> str:
@@ -101,7 +101,7 @@ def document(plan: Plan, cluster: str | None) -> list[dict[str, Any]]:
 def _diff_lines(diff: ResourceDiff, plan: Plan) -> list[str]:
     reason = plan.failed.get(diff.key)
     if reason is not None:
-        head = f"{Mark.REFUSE} {diff.key}: {reason}"
+        head = f"{Mark.REJECT} {diff.key}: {reason}"
     elif diff.is_in_line and diff.override is None:
         return []
     else:
@@ -157,6 +157,6 @@ def _diff_line(line: str) -> str:
     """Return a line that Markdown's ``diff`` colours: a changed value as an added one, its mark first."""
     stripped = line.lstrip(" ")
     indent = " " * (len(line) - len(stripped))
-    colours = {Mark.ADD: "+", Mark.CHANGE: "!", Mark.REMOVE: "-", Mark.REFUSE: "-", Mark.SAME: " "}
+    colours = {Mark.ADD: "+", Mark.CHANGE: "!", Mark.REMOVE: "-", Mark.REJECT: "-", Mark.SAME: " "}
     colour = colours.get(Mark(stripped[0])) if stripped[:1] in set(Mark) else None
     return line if colour is None else f"{colour}{indent} {stripped}"

@@ -39,7 +39,7 @@ guards:
   prometheus: URL EXPRESSION < 0.01               Prometheus query
   command: COMMAND                                exit code 0
 
-Exit codes: 0 done, 1 refused by the cluster or the tool, 2 wrong or missing flags, 3 reverted, held or taken over.
+Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 3 reverted, held or taken over.
 """
 
 

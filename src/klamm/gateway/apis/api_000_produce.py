@@ -170,23 +170,23 @@ def produce_decision(request: ProduceRequest, acks: int, answers: Iterable[ApiEr
         if acks == request.acks:
             return FORWARD
         return Forward(request=replaced(request, acks=acks))
-    refused = denied_topics(request.topic_data, denied)
+    denials = denied_topics(request.topic_data, denied)
     rest = [data for data in request.topic_data if data.name not in denied]
     if not rest or (denied and request.acks == 0):
-        return Reply(response=ProduceResponse(responses=refused, throttle_time_ms=delay_ms))
+        return Reply(response=ProduceResponse(responses=denials, throttle_time_ms=delay_ms))
     kept = replaced(request, topic_data=rest, acks=acks)
     if request.acks == 0:  # no response can ask for a pause
         return Forward(request=kept)
     order = [data.name for data in request.topic_data]
 
     def merge(response: ProduceResponse) -> ProduceResponse:
-        entries = in_order(order, [*response.responses, *refused], lambda entry: entry.name)
+        entries = in_order(order, [*response.responses, *denials], lambda entry: entry.name)
         return replaced(response, responses=entries, throttle_time_ms=max(response.throttle_time_ms, delay_ms))
 
     return Divide(
         request=kept,
         merge=merge,
-        kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in refused)),
+        kept_bytes=OBJECT_BYTES * (len(order) + sum(len(entry.partition_responses) for entry in denials)),
     )
 
 

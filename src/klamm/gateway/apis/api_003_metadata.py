@@ -165,7 +165,7 @@ class RequestedTopics:
 
     async def _create(self, names: Sequence[str], context: FilterContext) -> dict[str, Topic]:
         """Create the topics that the policy allows; return the entries of all others."""
-        remembered = self._policies.refused_creations
+        remembered = self._policies.denied_creations
         entries: dict[str, Topic] = {}
         for name in names:
             code = remembered.answer(name, context.author)

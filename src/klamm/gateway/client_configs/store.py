@@ -8,7 +8,7 @@ State          Meaning
 =============  ========================================================================================================
 not the owner  Before a change, the gateway fences all others and reads the topic to its end.
 owner          The image has every committed change, so the next one is decided and written at once. If another gateway
-               has taken over meanwhile, the upstream refuses the write.
+               has taken over meanwhile, the upstream rejects the write.
 after an error The outcome of the change is unknown. The gateway takes over again, which ends the transaction for good,
                and finds the change in the topic or decides it again.
 =============  ========================================================================================================

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.gateway.history.log import TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
-from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.protocol.errors import ErrorCode
 from klamm.retries import backoff_s
@@ -44,7 +44,7 @@ _FIRST_BACKOFF_S: Final = 0.05
 _LAST_BACKOFF_S: Final = 1.0
 _TROUBLE_AFTER: Final = 4
 """Number of failures in a row after which clients do not wait. A topic that was just created is not known at once."""
-_REFUSED: Final = frozenset(
+_REJECTED: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.INVALID_RECORD,
@@ -96,7 +96,7 @@ class HistoryWriter:
         self._is_topic_missing = True
         """Whether the topic must be created, or looked up for the first time."""
         self._one_by_one = 0
-        """Number of records to send alone, because one of them is refused."""
+        """Number of records to send alone, because one of them is rejected."""
         self._failures = 0
         self._written_count = 0
         self._lost_count = 0
@@ -195,8 +195,8 @@ class HistoryWriter:
         some = self._next_batch()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._topic.append, some)
-        except RecordsRefusedError as error:
-            if not error.codes & _REFUSED:
+        except RecordsRejectedError as error:
+            if not error.codes & _REJECTED:
                 raise
             if len(some) > 1:
                 self._one_by_one = len(some)

@@ -91,16 +91,16 @@ class AcceptedConnections:
             try:
                 client = await self._handshake.admit(accepted, peer)
             except ProtocolError as error:
-                self._refuse(peer, "admission", str(error))
+                self._reject(peer, "admission", str(error))
                 return
             except (OSError, TimeoutError) as error:
-                self._refuse(peer, "handshake", f"no handshake: {error_words(error)}")
+                self._reject(peer, "handshake", f"no handshake: {error_words(error)}")
                 return
             stack.callback(client.close)
             try:
                 upstream, session = await self._upstream.connect(peer.node_id, any_other=peer.is_bootstrap)
             except OSError as error:
-                self._refuse(peer, "upstream", str(error))
+                self._reject(peer, "upstream", str(error))
                 return
             stack.pop_all()
         if self._is_closed:
@@ -109,6 +109,6 @@ class AcceptedConnections:
             return
         Relay(self._shared, peer, client, upstream, session).start()
 
-    def _refuse(self, peer: Peer, reason: str, message: str) -> None:
+    def _reject(self, peer: Peer, reason: str, message: str) -> None:
         logger.warning("Connection of %s closed: %s", peer.name, message)
         self._shared.figures.closed[reason] += 1

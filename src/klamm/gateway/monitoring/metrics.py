@@ -105,7 +105,7 @@ class GatewayMetrics:
             ],
         )
         page.family(
-            "klamm_gateway_refused_connections_total",
+            "klamm_gateway_rejected_connections_total",
             "counter",
             "Connections closed by the gateway: malformed or unserved requests and responses, failed TLS handshakes,"
             " brokers that cannot be reached, peers that take no bytes.",

@@ -14,7 +14,7 @@ from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
 from klamm.configs.definitions import topic_synonyms
 from klamm.configs.layers import BrokerLayers
-from klamm.configs.topics import refuse_topic_list
+from klamm.configs.topics import reject_topic_list
 from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
@@ -279,9 +279,9 @@ class UpstreamSchema:
         """Return the built-in default of a list."""
         return self.built_in.get(name)
 
-    def refuse_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
+    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for an operation that a list requires."""
-        return refuse_topic_list(operation, name)
+        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Accept the outcome, which the upstream has validated."""

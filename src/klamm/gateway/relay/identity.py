@@ -10,8 +10,8 @@ SCRAM-SHA-*    ``n=`` of the first message                     Response without 
 OAUTHBEARER    Claim ``sub`` of the token (or another one)     Response without an error and without a challenge
 =============  ==============================================  =======================================================
 
-GSSAPI and logins by delegation token are refused by name: their principal is not in the bytes. A client may log in
-again on the same connection (KIP-368).
+GSSAPI and logins by delegation token are rejected with a message that names them: their principal is not in the bytes.
+A client may log in again on the same connection (KIP-368).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.admin import NewTopic
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import EARLIEST, LATEST, Cluster
-from klamm.kafka_client.data.records import RecordsRefusedError, read_records, write_batches
+from klamm.kafka_client.data.records import RecordsRejectedError, read_records, write_batches
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError, api_error
 from klamm.kafka_client.internal_topic import PartitionWriter, read_partition
@@ -112,7 +112,7 @@ class InternalTopic:
 
         Raises:
             InternalTopicGoneError: The topic does not exist.
-            RecordsRefusedError: The upstream rejected the batch.
+            RecordsRejectedError: The upstream rejected the batch.
         """
         self._refresh()
         write_batches(self.cluster, self.name, {PARTITION: encode_batch(records)}, timeout_s=_TIMEOUT_S)
@@ -211,11 +211,11 @@ class TransactionalTopic:
         stamp = self._stamp
         if stamp is None:
             raise ConnectionLostError("take_over was not called")
-        if refused := self._transactions.add(stamp, [(topic, PARTITION) for topic in records]):
-            gone = [topic for (topic, _), code in refused.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        if rejected := self._transactions.add(stamp, [(topic, PARTITION) for topic in records]):
+            gone = [topic for (topic, _), code in rejected.items() if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
             if gone:
                 raise InternalTopicGoneError(f"{', '.join(gone)} does not exist")
-            reasons = (f"{topic} ({error_name(code)})" for (topic, _), code in refused.items())
+            reasons = (f"{topic} ({error_name(code)})" for (topic, _), code in rejected.items())
             raise ConnectionLostError(f"Topics cannot be written: {', '.join(reasons)}")
         for topic, some in records.items():
             self._write(topic, some, stamp)
@@ -237,7 +237,7 @@ class TransactionalTopic:
         writer = PartitionWriter({PARTITION: records}, encode, count)
         try:
             writer.write(self._topic.cluster, topic, timeout_s=_TIMEOUT_S, transactional_id=self._name)
-        except RecordsRefusedError as error:
+        except RecordsRejectedError as error:
             if error.codes & _FENCED:
                 raise TransactionLostError(str(error)) from error
             raise

@@ -34,12 +34,12 @@ _FETCH_BYTES: Final = 4 * 1024 * 1024
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 
 
-class RecordsRefusedError(ConnectionLostError):
+class RecordsRejectedError(ConnectionLostError):
     """A broker rejected records. ``codes`` are Kafka's error codes."""
 
     def __init__(self, topic: str, codes: Iterable[int]) -> None:
         self.codes = frozenset(codes)
-        super().__init__(f"{topic}: records were refused: {', '.join(map(error_name, sorted(self.codes)))}")
+        super().__init__(f"{topic}: records were rejected: {', '.join(map(error_name, sorted(self.codes)))}")
 
 
 def write_batches(
@@ -70,7 +70,7 @@ def write_batches(
         for leader, some in by_leader.items():
             connection = cluster.connection(leader)
             if failed := _write_to(connection, some, timeout_s=timeout_s, transactional_id=transactional_id):
-                raise RecordsRefusedError(topic, failed)
+                raise RecordsRejectedError(topic, failed)
     except ConnectionLostError:
         cluster.topics.pop(topic, None)
         raise

@@ -185,17 +185,17 @@ class TransactionManager:
             v3_and_below_producer_epoch=identity.producer_epoch,
             v3_and_below_topics=[topic_class(name=name, partitions=numbers) for name, numbers in by_topic.items()],
         )
-        refused: dict[PartitionTuple, int] = {}
+        rejected: dict[PartitionTuple, int] = {}
 
         def ask(connection: Connection) -> list[int]:
             version = connection.version_of(AddPartitionsToTxnRequest, at_most=_LAST_ADD)
             answer = connection.call(request, AddPartitionsToTxnResponse, version=version, timeout_s=_TIMEOUT_S)
-            refused.clear()
-            refused.update(_refused(answer))
-            return [code for code in refused.values() if code not in _OF_A_PARTITION]
+            rejected.clear()
+            rejected.update(_rejected(answer))
+            return [code for code in rejected.values() if code not in _OF_A_PARTITION]
 
         self._calls.until_answered(ask, "AddPartitionsToTxn")
-        return refused
+        return rejected
 
     def commit(self, identity: ProducerStamp) -> None:
         """Commit the open transaction. Repeating the call after a lost response is safe.
@@ -217,7 +217,7 @@ class TransactionManager:
         self._calls.until_answered(ask, "EndTxn")
 
 
-def _refused(answer: AddPartitionsToTxnResponse) -> dict[PartitionTuple, int]:
+def _rejected(answer: AddPartitionsToTxnResponse) -> dict[PartitionTuple, int]:
     return {
         (topic.name, partition.partition_index): partition.partition_error_code
         for topic in answer.results_by_topic_v3_and_below

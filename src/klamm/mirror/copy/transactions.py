@@ -44,7 +44,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import PartitionWriter
@@ -456,7 +456,7 @@ class ShardTransactions:
                 timeout_s=_TIMEOUT_S,
                 transactional_id=self.transactional_id,
             )
-        except RecordsRefusedError as error:
+        except RecordsRejectedError as error:
             if error.codes & _FENCED:
                 raise TransactionLostError(str(error)) from error
             raise

@@ -194,7 +194,7 @@ def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C
         headers: i64 = data[position]
         position = position + 1 if headers == 0 else _skip_headers(data, position, end)
         if position != end:
-            _refuse_size(end - body, position - body)
+            _reject_size(end - body, position - body)
         index += 1
         if headers == 0 and index >= try_run_at and count - index >= _MIN_RUN:
             try_run_at = index + _BETWEEN_TRIES
@@ -214,7 +214,7 @@ def _check_records(data: bytes, count: i64) -> tuple[int, int, bool]:  # noqa: C
     return (latest - 2) >> 1 if latest else -((earliest + 1) >> 1), null_keys, is_in_order
 
 
-def _refuse_size(announced: i64, read: i64) -> None:
+def _reject_size(announced: i64, read: i64) -> None:
     raise InvalidRecordError(
         f"Invalid record size: expected to read {announced} bytes in record payload, but instead read {read}"
     )

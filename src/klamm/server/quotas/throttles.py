@@ -124,11 +124,11 @@ class Admission(NamedTuple):
 
     delay_s: float
     """Seconds before its first request is processed."""
-    is_refused: bool
+    is_rejected: bool
     """Whether the connection is closed after the delay."""
 
 
-_AT_ONCE: Final = Admission(0.0, is_refused=False)
+_AT_ONCE: Final = Admission(0.0, is_rejected=False)
 
 
 class Throttles:
@@ -219,10 +219,10 @@ class Throttles:
             wait_s = window.wait_s(limit, now_s)
             if wait_s > 0:
                 window.add(-1, now_s)  # rejected connections do not count towards the rate
-                return Admission(min(wait_s, _MAX_REJECTION_S), is_refused=True)
+                return Admission(min(wait_s, _MAX_REJECTION_S), is_rejected=True)
         listener = f"listener.name.{session.listener.lower()}.{MAX_CONNECTION_CREATION_RATE}"
         waits = [self._wait_s(key, now_s) for key in (MAX_CONNECTION_CREATION_RATE, listener)]
-        return Admission(max(waits), is_refused=False) if any(waits) else _AT_ONCE
+        return Admission(max(waits), is_rejected=False) if any(waits) else _AT_ONCE
 
     def _wait_s(self, key: str, now_s: float) -> float:
         limit = self._config_value(key)

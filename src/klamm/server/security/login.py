@@ -29,7 +29,7 @@ from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import user_principal
-from klamm.security.sasl import PLAIN, InvalidCredentialsError, PlainExchange, SaslRefusedError
+from klamm.security.sasl import PLAIN, InvalidCredentialsError, PlainExchange, SaslRejectedError
 from klamm.security.scram import ScramCredential, ScramExchange, ScramMechanism
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Login:
             answer = exchange.step(token)
             if exchange.user_name is not None:
                 self._accept(user_principal(exchange.user_name), exchange.lifetime_s)
-        except SaslRefusedError as error:
+        except SaslRejectedError as error:
             return self._fail(error.error_message)
         except InvalidCredentialsError:
             what = "re-authentication" if again else "authentication"
@@ -168,7 +168,7 @@ class Login:
 
     def _accept(self, principal: str, lifetime_s: float | None) -> None:
         if self.principal is not None and self.principal != principal:
-            raise SaslRefusedError("Cannot change principals during re-authentication")
+            raise SaslRejectedError("Cannot change principals during re-authentication")
         self.principal = principal
         self.state = LoginState.OPEN
         self._exchange = None

@@ -62,10 +62,10 @@ def token_logins(
             f"{_HANDLER}={handler}: expected {UNSECURED} or {SIGNED[0]}; other Java classes are not run"
         )
 
-    def refused(reason: str) -> None:
+    def rejected(reason: str) -> None:
         logger.info("Listener %s: OAUTHBEARER token rejected: %s", listener, reason)
 
-    return lambda: OAuthBearerExchange(check, now_s=time.time, log=refused)
+    return lambda: OAuthBearerExchange(check, now_s=time.time, log=rejected)
 
 
 class _SignedTokens:

@@ -35,11 +35,11 @@ class SlowGuard:
 
     resource_types = frozenset(ResourceType)
 
-    def __init__(self, meanwhile: Callable[[], object] = lambda: None, *, refuses: str | None = None) -> None:
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None, *, rejects: str | None = None) -> None:
         self.lock = asyncio.Lock()
         self.seen: list[tuple[str, dict[str, str]]] = []
         self._meanwhile: Callable[[], object] | None = meanwhile
-        self._refuses = refuses
+        self._rejects = rejects
 
     def turn(self) -> asyncio.Lock:
         return self.lock
@@ -54,7 +54,7 @@ class SlowGuard:
         meanwhile, self._meanwhile = self._meanwhile, None
         if meanwhile is not None:
             meanwhile()
-        if decision.resource_name == self._refuses:
+        if decision.resource_name == self._rejects:
             raise PolicyViolationError("hands off")
         return None
 
@@ -113,7 +113,7 @@ def test_thousand_resources_are_checked_once_in_few_commits() -> None:
     async def run() -> None:
         names = [f"t{n}" for n in range(1000)]
         store = MemoryConfigStore(topics=names)
-        guard = SlowGuard(refuses="t7")
+        guard = SlowGuard(rejects="t7")
         service = make_service(store, guards=(guard,))
         outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
         assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
@@ -146,7 +146,7 @@ def test_policy_turn_is_released_while_waiting_for_the_disk() -> None:
 def test_guards_run_in_order_and_the_first_error_rejects() -> None:
     async def run() -> None:
         store = MemoryConfigStore(topics=["t", "u"])
-        first, second = SlowGuard(refuses="t"), SlowGuard(refuses="u")
+        first, second = SlowGuard(rejects="t"), SlowGuard(rejects="u")
         service = make_service(store, guards=(first, second))
         flush = operation("flush.ms", SET, "5")
         codes = await alter(service, topic("t", flush), topic("u", flush))
@@ -170,7 +170,7 @@ class OverridingGuard(SlowGuard):
 def test_override_without_a_change_does_not_bypass_the_next_guard() -> None:
     async def run() -> None:
         store = MemoryConfigStore(topics=["t"])
-        first, second = OverridingGuard(), SlowGuard(refuses="t")
+        first, second = OverridingGuard(), SlowGuard(rejects="t")
         service = make_service(store, guards=(first, second))
         codes = await alter(service, topic("t", operation("flush.ms", SET, "5")))
         assert codes == [ErrorCode.POLICY_VIOLATION]

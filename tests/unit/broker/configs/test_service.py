@@ -225,11 +225,11 @@ def test_resources_are_independent_and_answered_in_order() -> None:
 def test_duplicate_resource_is_rejected_and_others_apply() -> None:
     """K339-31: The same resource twice in a request: 42 for it (both), nothing applied."""
     service = make_service(MemoryConfigStore(topics=["a", "b"]))
-    refused = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    rejected = (ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     assert alter(service, topic("a", FLUSH), topic("b", FLUSH), topic("a")) == [
-        refused,
+        rejected,
         (ErrorCode.NONE, None),
-        refused,
+        rejected,
     ]
     assert service.topic_config("a")["flush.ms"] != 5
     assert service.topic_config("b")["flush.ms"] == 5
@@ -439,9 +439,9 @@ def test_invalid_describe_is_rejected_with_kafkas_message(
 
     K339-37: Broker resource: name = own broker id, or "" = cluster default; other id -> 42.
     """
-    with pytest.raises(KafkaApiError) as refused:
+    with pytest.raises(KafkaApiError) as rejected:
         make_service().describe(kind, name, None, node_id=1)
-    assert (refused.value.error_code, refused.value.error_message) == (code, message)
+    assert (rejected.value.error_code, rejected.value.error_message) == (code, message)
 
 
 def test_topic_configs_are_created_and_dropped_with_the_topic() -> None:

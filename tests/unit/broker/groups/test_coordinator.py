@@ -567,7 +567,7 @@ def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: 
     run(main())
 
 
-# ---- when the disk refuses
+# ---- when the disk rejects
 
 
 def test_failed_commit_is_rejected_and_rolled_back(scene: Scene) -> None:

@@ -79,7 +79,7 @@ def test_first_batches_wait_for_the_disk_in_threads(broker: DataPath, monkeypatc
 
 def test_versions_below_3_are_advertised_but_rejected() -> None:
     assert API.min_version == 0
-    assert ROUTE.refused_below == 3
+    assert ROUTE.rejected_below == 3
 
 
 def test_rejected_partition_does_not_fail_others(broker: DataPath) -> None:

@@ -65,12 +65,12 @@ def test_removal_asks_for_confirmation_and_prints_document(
     assert run(address, "--add --topic t --allow-principal User:a --operation Read", capsys)[0] == 0
     # when
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    refused = run(address, "--remove --topic t", capsys)
+    rejected = run(address, "--remove --topic t", capsys)
     monkeypatch.setattr("sys.stdin", io.StringIO("Y\n"))
     removed = run(address, "--remove --topic t -o json", capsys)
     # then
-    assert refused[0] == 1
-    assert refused[1].endswith("name=t, patternType=LITERAL)`? (y/n)\n")
+    assert rejected[0] == 1
+    assert rejected[1].endswith("name=t, patternType=LITERAL)`? (y/n)\n")
     assert removed[0] == 0
     assert [(acl["principal"], acl["operation"]) for acl in json.loads(removed[1])] == [("User:a", "READ")]
     assert run(address, "--list", capsys) == (0, "")

@@ -104,10 +104,10 @@ def test_deletions_above_max_impact_are_rejected_before_any_change(run: Run, add
     with AdminClient(address) as admin:
         admin.create_topics([NewTopic("to-delete", 1, 1)]).all().result()
         # when
-        refused = run("apply", str(file), *at, "--max-deletes", "0")
+        rejected = run("apply", str(file), *at, "--max-deletes", "0")
         # then
-        assert (refused[0], refused[1]) == (1, "")
-        assert "would delete 1, more than --max-deletes 0; nothing was changed" in refused[2]
+        assert (rejected[0], rejected[1]) == (1, "")
+        assert "would delete 1, more than --max-deletes 0; nothing was changed" in rejected[2]
         assert {"to-delete"} == {"to-delete", "too-early"} & set(admin.list_topics().result())
         # when
         assert run("plan", str(file), *at, "--max-impact", "disruption")[0] in (0, 4)
@@ -121,7 +121,7 @@ def test_failed_kind_stops_later_kinds_unless_keep_going(run: Run, address: str,
     # given
     file = tmp_path / "file.yaml"
     file.write_text(
-        "topics: {refused-one: {configs: {retention.ms: soon}}, good-one: {}}\n"
+        "topics: {rejected-one: {configs: {retention.ms: soon}}, good-one: {}}\n"
         "quotas: {user=stopped: {quotas: {producer_byte_rate: 5}}}\n"
     )
     at = ("--bootstrap-server", address)
@@ -134,7 +134,7 @@ def test_failed_kind_stops_later_kinds_unless_keep_going(run: Run, address: str,
     # when
     assert run("apply", str(file), *at, "--keep-going")[0] == 1
     # then
-    assert "Resources: 0 to create, 0 to change, 2 in line, 1 refused." in run("plan", str(file), *at)[1]
+    assert "Resources: 0 to create, 0 to change, 2 in line, 1 rejected." in run("plan", str(file), *at)[1]
 
 
 @pytest.mark.process
@@ -147,7 +147,7 @@ def test_rules_denial_is_shown_in_markdown_plan(run: Run, address: str, tmp_path
     code, out, err = run("plan", str(file), "--bootstrap-server", address, "--rules", str(rules), "-o", "markdown")
     # then
     assert code == 1
-    assert "Topics: 1 to create, 0 to change, 0 in line, 1 refused." in out
+    assert "Topics: 1 to create, 0 to change, 0 in line, 1 rejected." in out
     assert "- ! topic small.a: " in out
     assert "Rule 'sizes'" in err
     assert run("plan", str(file), "--offline", "--rules", str(rules))[0] == 1
@@ -238,6 +238,6 @@ def test_offline_plan_checks_values_by_kafkas_tables(run: Run, tmp_path: Path) -
     file.write_text("topics: {a: {configs: {retention.ms: soon}}, b: {configs: {retension.ms: 1}}, c: {partitions: 2}}")
     code, out, err = run("plan", str(file), "--offline")
     assert code == 1
-    assert out.endswith("Topics: 1 to create, 0 to change, 0 in line, 2 refused.\n")
+    assert out.endswith("Topics: 1 to create, 0 to change, 0 in line, 2 rejected.\n")
     assert "topics.a.configs.retention.ms: Invalid value soon" in err
     assert "did you mean retention.ms?" in err

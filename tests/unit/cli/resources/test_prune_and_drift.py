@@ -98,7 +98,7 @@ def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
 
         # when
         planned = klamm(environment, "plan", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
-        refused = klamm(environment, "apply", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
+        rejected = klamm(environment, "apply", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
         # then
         lines = planned[1].splitlines()
         assert [line for line in lines if re.match("[-~] ", line)] == [
@@ -108,8 +108,8 @@ def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
             "- topic old-1",
             "- topic old-2",
         ]
-        assert (planned[0], refused[0], refused[1]) == (1, 1, "")
-        assert "would delete 5, more than --max-deletes 4; nothing was changed" in refused[2]
+        assert (planned[0], rejected[0], rejected[1]) == (1, 1, "")
+        assert "would delete 5, more than --max-deletes 4; nothing was changed" in rejected[2]
         assert {"kept", *names} <= topics()
         assert len(admin.describe_acls().result()) == 3
         # when
@@ -142,10 +142,10 @@ def test_tree_with_too_many_deletions_in_one_cluster_changes_no_cluster(
     (tmp_path / "file.yaml").write_text("topics: {of-prod: {partitions: 1}}")
     assert klamm(environment, "apply", tmp_path / "file.yaml", "--cluster", "prod")[0] == 0
     # when
-    refused = klamm(environment, "apply", tmp_path / "tree", "--max-deletes", "0")
+    rejected = klamm(environment, "apply", tmp_path / "tree", "--max-deletes", "0")
     # then
-    assert (refused[0], refused[1]) == (1, "")
-    assert "prod: would delete 1, more than --max-deletes 0" in refused[2]
+    assert (rejected[0], rejected[1]) == (1, "")
+    assert "prod: would delete 1, more than --max-deletes 0" in rejected[2]
     assert klamm(environment, "topics", "--list", "--cluster", "dev", "--topic", "of-dev")[1].strip() == ""
 
 
@@ -207,7 +207,7 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
         drift.wait_for(keys_of("dev", "watched"), 0)
         drift.wait_for(keys_of("prod", "watched"), 0)
         # then
-        in_line = "Cluster dev:\nCluster prod:\nTopics: 0 to create, 0 to change, 2 in line, 0 refused.\n"
+        in_line = "Cluster dev:\nCluster prod:\nTopics: 0 to create, 0 to change, 2 in line, 0 rejected.\n"
         wait_until(lambda: drift.out == in_line, timeout_s=20, what=f"the first plan: {drift.out}")
         checked_at = drift.value('klamm_drift_last_check_timestamp_seconds{cluster="prod"}') or 0
         drift.wait_for('klamm_drift_last_check_timestamp_seconds{cluster="prod"}', checked_at + 0.1, float("inf"))

@@ -121,9 +121,9 @@ def test_only_allowed_topics_are_created(
     )
     # then
     missing = [name for name in names if name not in existing] if may_create or version < 4 else []
-    unknown, refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    unknown, unauthorized = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert codes(response) == {
-        name: 0 if name in existing else unknown if name not in missing else refused if name in denied else 0
+        name: 0 if name in existing else unknown if name not in missing else unauthorized if name in denied else 0
         for name in names
     }
     assert upstream.created == [], "the upstream would create topics with defaults that were not judged"

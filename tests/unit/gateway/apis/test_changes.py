@@ -59,11 +59,11 @@ def changes(request: Message, response: Message | None, admin: Any, **context: A
     return list(api.changes(request, response, asyncio.run(read())))
 
 
-def altered(*resources: tuple[int, str], refused: tuple[str, ...] = ()) -> IncrementalAlterConfigsResponse:
+def altered(*resources: tuple[int, str], rejected: tuple[str, ...] = ()) -> IncrementalAlterConfigsResponse:
     return IncrementalAlterConfigsResponse(
         responses=[
             IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=int(ErrorCode.INVALID_CONFIG) if name in refused else 0,
+                error_code=int(ErrorCode.INVALID_CONFIG) if name in rejected else 0,
                 resource_type=kind,
                 resource_name=name,
             )
@@ -111,12 +111,12 @@ def test_each_config_of_a_request_has_its_old_and_new_value() -> None:
         resources=[
             incremental("a", *operations),
             incremental("b", ("flush.ms", SET, "5")),
-            incremental("refused", ("flush.ms", SET, "6")),
+            incremental("rejected", ("flush.ms", SET, "6")),
             incremental("1", ("kafka", SET, "DEBUG"), resource_type=ResourceType.BROKER_LOGGER),
         ]
     )
     response = altered(
-        (TOPIC, "a"), (TOPIC, "b"), (TOPIC, "refused"), (ResourceType.BROKER_LOGGER, "1"), refused=("refused",)
+        (TOPIC, "a"), (TOPIC, "b"), (TOPIC, "rejected"), (ResourceType.BROKER_LOGGER, "1"), rejected=("rejected",)
     )
     # then
     assert changes(request, response, admin) == [
@@ -295,8 +295,8 @@ def test_new_topic_has_its_partitions_and_configs() -> None:
     def entry(name: str, count: int, error_code: int = 0) -> CreateTopicsResponse.CreatableTopicResult:
         return CreateTopicsResponse.CreatableTopicResult(name=name, num_partitions=count, error_code=error_code)
 
-    request = CreateTopicsRequest(topics=[topic("a", -1), topic("b", -1, 2), topic("c", -1), topic("refused", 1)])
-    response = CreateTopicsResponse(topics=[entry("c", -1), entry("b", -1), entry("a", 5), entry("refused", -1, 41)])
+    request = CreateTopicsRequest(topics=[topic("a", -1), topic("b", -1, 2), topic("c", -1), topic("rejected", 1)])
+    response = CreateTopicsResponse(topics=[entry("c", -1), entry("b", -1), entry("a", 5), entry("rejected", -1, 41)])
     found = changes(request, response, None)
     assert [change for change in found if change.name == "partitions"] == [
         Change("TOPIC:a", "partitions", None, "5"),
@@ -310,7 +310,7 @@ def test_new_topic_has_its_partitions_and_configs() -> None:
         "TOPIC:a",
         "TOPIC:b",
         "TOPIC:c",
-        "TOPIC:refused",
+        "TOPIC:rejected",
     }
 
 
@@ -339,12 +339,13 @@ def test_deleted_topic_loses_its_partitions_and_configs(is_by_id: bool) -> None:
 
 def test_topic_that_grows_has_both_numbers_of_partitions() -> None:
     topics = [
-        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=5, assignments=None) for name in ("t", "refused")
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=5, assignments=None)
+        for name in ("t", "rejected")
     ]
     response = CreatePartitionsResponse(
         results=[
             CreatePartitionsResponse.CreatePartitionsTopicResult(name="t"),
-            CreatePartitionsResponse.CreatePartitionsTopicResult(name="refused", error_code=37),
+            CreatePartitionsResponse.CreatePartitionsTopicResult(name="rejected", error_code=37),
         ]
     )
     request = CreatePartitionsRequest(topics=topics)
@@ -363,14 +364,14 @@ def test_quotas_have_their_numbers_as_text() -> None:
     rates.set_result({ClientQuotaEntity.of({"user": None}): {"producer_byte_rate": 5.0, "request_percentage": 1.5}})
     admin = SimpleNamespace(describe_client_quotas=lambda _: rates)
     ops = [("producer_byte_rate", 6.0), ("request_percentage", None), ("consumer_byte_rate", None)]
-    request = AlterClientQuotasRequest(entries=[quota_entry(None, *ops), quota_entry("refused", *ops)])
+    request = AlterClientQuotasRequest(entries=[quota_entry(None, *ops), quota_entry("rejected", *ops)])
     response = AlterClientQuotasResponse(
         entries=[
             AlterClientQuotasResponse.EntryData(
                 error_code=code,
                 entity=[AlterClientQuotasResponse.EntityData(entity_type="user", entity_name=name)],
             )
-            for name, code in ((None, 0), ("refused", 42))
+            for name, code in ((None, 0), ("rejected", 42))
         ]
     )
     resource = "QUOTA:user=<default>"
@@ -390,7 +391,7 @@ def test_credentials_have_iterations_and_no_password() -> None:
             result: PerKeyResult[str, Any] = PerKeyResult(users)
             result.succeed("anna", (ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096),))
             result.fail("bob", api_error(ErrorCode.RESOURCE_NOT_FOUND, "none"))
-            for user in ("carl", "refused"):
+            for user in ("carl", "rejected"):
                 result.fail(user, api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "denied"))
             return result
 
@@ -400,13 +401,13 @@ def test_credentials_have_iterations_and_no_password() -> None:
             AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
                 name=name, mechanism=2, iterations=8192, salt=b"salt", salted_password=b"hunter2"
             )
-            for name in ("bob", "carl", "refused")
+            for name in ("bob", "carl", "rejected")
         ],
     )
     response = AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(user=user, error_code=code)
-            for user, code in (("anna", 0), ("bob", 0), ("carl", 0), ("refused", 58))
+            for user, code in (("anna", 0), ("bob", 0), ("carl", 0), ("rejected", 58))
         ]
     )
     assert changes(request, response, Admin()) == [

@@ -45,7 +45,7 @@ class Scene:
 
     def __init__(self, *operations: AclOperation, policy: bool = False) -> None:
         self.operations = operations
-        self.refusal = ErrorCode.POLICY_VIOLATION if policy else ErrorCode.NONE
+        self.rejection = ErrorCode.POLICY_VIOLATION if policy else ErrorCode.NONE
         """Answer to authorized alterations."""
         self.registered: list[Registration] = []
         self.altered: list[Any] = []
@@ -78,7 +78,7 @@ class Scene:
         assert isinstance(request, IncrementalAlterConfigsRequest)
         assert request.validate_only
         altered = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-            error_code=self.answer(ALTER_CONFIGS) or self.refusal
+            error_code=self.answer(ALTER_CONFIGS) or self.rejection
         )
         return IncrementalAlterConfigsResponse(responses=[altered])
 

@@ -199,7 +199,7 @@ def test_strongest_acks_win_and_policy_is_asked_about_them(
     forwarded = judged.request if isinstance(judged, Divide) else judged
     assert (forwarded.acks if isinstance(forwarded, ProduceRequest) else None) == acks
     decisions = Counter({action: count for (_, _, action), count in policies.decisions.items()})
-    assert decisions["refuse"] + decisions["fail"] == len(denied)
+    assert decisions["deny"] + decisions["fail"] == len(denied)
     assert decisions.total() == 2
 
 
@@ -214,7 +214,7 @@ def test_audit_mode_counts_same_decisions_about_acks_as_enforce_mode(
         actions.append(Counter(decided.action for decided in policies.decisions.elements()))
     assert judged is None
     assert actions[0] == actions[1]
-    assert sum(entry.decided.action in ("refuse", "fail") for entry in policies.latest_audited) == len(denied)
+    assert sum(entry.decided.action in ("deny", "fail") for entry in policies.latest_audited) == len(denied)
     assert acks is None or actions[1]["allow"] < len(answers)
 
 
@@ -246,9 +246,9 @@ def test_cached_denial_does_not_keep_records() -> None:
 def test_denied_group_cannot_be_joined_or_committed() -> None:
     decide, _ = judge({"bad": PolicyViolationError("no"), "slow": Throttle(delay_ms=7, reason="slow")})
     assert decide(JoinGroupRequest(group_id="good")) is None
-    refused = decide(JoinGroupRequest(group_id="bad"))
-    assert isinstance(refused, JoinGroupResponse)
-    assert refused.error_code == ErrorCode.INVALID_GROUP_ID
+    denied = decide(JoinGroupRequest(group_id="bad"))
+    assert isinstance(denied, JoinGroupResponse)
+    assert denied.error_code == ErrorCode.INVALID_GROUP_ID
     slowed = decide(JoinGroupRequest(group_id="slow"))
     assert isinstance(slowed, Divide)
     merged = slowed.merge(JoinGroupResponse(member_id="m", generation_id=3, members=[]))
@@ -262,9 +262,9 @@ def test_denied_group_cannot_be_joined_or_committed() -> None:
 
 def test_failed_policy_gives_unknown_server_error_for_group() -> None:
     decide, _ = judge({"slow": PolicyTimeoutError("too late")})
-    refused = decide(JoinGroupRequest(group_id="slow"))
-    assert isinstance(refused, JoinGroupResponse)
-    assert refused.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    denied = decide(JoinGroupRequest(group_id="slow"))
+    assert isinstance(denied, JoinGroupResponse)
+    assert denied.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 @pytest.mark.parametrize(("version", "topic"), [(5, {"name": "t"}), (6, {"topic_id": UUID(int=3)})])
@@ -296,8 +296,8 @@ def test_consumer_protocol_cannot_join_denied_group() -> None:
         return decide(request)
 
     assert heartbeat("good", 0) is None
-    refused = heartbeat("bad", 0)
-    assert (refused.error_code, refused.error_message) == (ErrorCode.INVALID_GROUP_ID, "no")
+    denied = heartbeat("bad", 0)
+    assert (denied.error_code, denied.error_message) == (ErrorCode.INVALID_GROUP_ID, "no")
     merged = heartbeat("slow", 0).merge(ConsumerGroupHeartbeatResponse(member_id="m", heartbeat_interval_ms=5))
     assert (merged.throttle_time_ms, merged.member_id, merged.heartbeat_interval_ms) == (7, "m", 5)
     # heartbeats of members, and of those that leave, are not judged again

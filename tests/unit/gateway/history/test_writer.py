@@ -11,7 +11,7 @@ import pytest
 from klamm.gateway.history import writer as module
 from klamm.gateway.history.writer import HistoryWriter
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
-from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.monitoring.exposition import Page
 from klamm.protocol.errors import ErrorCode, TopicAuthorizationError
@@ -182,12 +182,12 @@ def test_records_beyond_the_limit_are_lost_and_counted(
     assert "The change history lacks 2 changes by User:bob: it cannot be written" in caplog.messages
 
 
-def refusing(value: bytes) -> Callable[[Sequence[Record]], Iterator[None]]:
+def rejecting(value: bytes) -> Callable[[Sequence[Record]], Iterator[None]]:
     """Return an append that rejects a record with this value, and every batch that has it."""
 
     def append(records: Sequence[Record]) -> Iterator[None]:
         if value in [each.value for each in records]:
-            raise RecordsRefusedError("history", [ErrorCode.MESSAGE_TOO_LARGE])
+            raise RecordsRejectedError("history", [ErrorCode.MESSAGE_TOO_LARGE])
         return iter(())
 
     return append
@@ -195,7 +195,7 @@ def refusing(value: bytes) -> Callable[[Sequence[Record]], Iterator[None]]:
 
 def test_record_rejected_by_upstream_does_not_block_later_records(caplog: pytest.LogCaptureFixture) -> None:
     topic, append = FakeTopic(), FakeTopic.append
-    check = refusing(b"too large")
+    check = rejecting(b"too large")
 
     def checked(self: FakeTopic, records: Sequence[Record]) -> None:
         check(records)

@@ -86,7 +86,7 @@ def test_token_without_a_user_is_never_accepted_and_not_quoted(mechanism: str, t
     if mechanism.startswith("SCRAM"):
         reader.on_answer(token, 0, b"r=nonce")
         accepted = b"v=signature"
-    with pytest.raises(ProtocolError, match=message) as refused:
+    with pytest.raises(ProtocolError, match=message) as rejected:
         reader.on_answer(token, 0, accepted)
-    assert "secret" not in str(refused.value)
+    assert "secret" not in str(rejected.value)
     assert reader.principal is None

@@ -296,8 +296,8 @@ def test_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> No
             await rig.client.send(early)
             # then
             assert await rig.upstream.read(len(early)) == early
-            await rig.upstream.send(response(1, b"refused"))
-            assert await rig.client.read_frame() == response(1, b"refused")[4:]
+            await rig.upstream.send(response(1, b"rejected"))
+            assert await rig.client.read_frame() == response(1, b"rejected")[4:]
             await rig.client.send(early)
             assert await rig.upstream.read(1) == b""
             assert await rig.client.is_closed()

@@ -68,7 +68,7 @@ def test_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Feat
     generator = random.Random(17)
     whole = [request_frame(sample(cls, version), version) for cls, version in valid_requests()]
     shared = shared_objects(interception)
-    counts = {"forwarded": 0, "refused": 0}
+    counts = {"forwarded": 0, "rejected": 0}
     for number in range(MUTATIONS):
         frame = damaged(whole[number % len(whole)], generator)
         relay = FakeRelay()
@@ -81,7 +81,7 @@ def test_damaged_request_is_forwarded_unchanged_or_not_at_all(interception: Feat
                 cutter.cut(memoryview(chunk), pieces)
                 sent += b"".join(pieces)
         except ProtocolError:
-            counts["refused"] += 1
+            counts["rejected"] += 1
             assert sent == b""
         else:
             counts["forwarded"] += 1
@@ -162,7 +162,7 @@ def test_damaged_response_is_rewritten_or_rejected(tmp_path: Path) -> None:
     topology.base = Address(host="gateway", port=1)
     opened: list[int] = []
     topology.subscribe(opened.append)
-    refused = 0
+    rejected = 0
     for number in range(MUTATIONS):
         carrier = list(CARRIERS.values())[number % len(CARRIERS)]
         first, last = carrier.response.VERSIONS
@@ -171,8 +171,8 @@ def test_damaged_response_is_rewritten_or_rejected(tmp_path: Path) -> None:
         try:
             carrier.rewrite(memoryview(body), version, topology)
         except ProtocolError:
-            refused += 1
-    assert MUTATIONS / 20 < refused < MUTATIONS
+            rejected += 1
+    assert MUTATIONS / 20 < rejected < MUTATIONS
     assert all(at.host and 0 < at.port < 65536 for at in topology.nodes.values())
     assert min(opened) >= 0
 

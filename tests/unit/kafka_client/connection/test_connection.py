@@ -97,8 +97,8 @@ def test_api_versions_falls_back_to_version_0(connect: Connect) -> None:
 
     def old(api_key: int, correlation_id: int) -> bytes:
         asked.append(api_key)
-        refusal = ApiVersionsResponse(error_code=35, api_keys=[])
-        return frame(correlation_id, encode(refusal if len(asked) == 1 else OFFERED, 0), tags=False)
+        rejection = ApiVersionsResponse(error_code=35, api_keys=[])
+        return frame(correlation_id, encode(rejection if len(asked) == 1 else OFFERED, 0), tags=False)
 
     connection, peer = connect(old)
     connection.handshake(WAIT_S)

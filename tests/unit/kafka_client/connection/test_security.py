@@ -113,9 +113,9 @@ def test_host_names_are_verified_unless_disabled() -> None:
     ],
 )
 def test_unsupported_security_setting_is_rejected(settings: dict[str, str], complaint: str) -> None:
-    with pytest.raises(SettingsError, match=complaint) as refused:
+    with pytest.raises(SettingsError, match=complaint) as rejected:
         Security.of(settings)
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(rejected.value)
 
 
 def test_truststore_without_certificates_is_rejected(tmp_path: Path) -> None:

@@ -160,11 +160,11 @@ def test_node_with_a_new_address_is_found(cluster: Cluster) -> None:
 
 
 def test_offered_versions_come_from_any_live_broker(cluster: Cluster) -> None:
-    refused: list[Request] = []
+    rejected: list[Request] = []
 
     def close_first(request: Request) -> Answer:
-        refused.append(request)
-        if len(refused) <= len(cluster.brokers):
+        rejected.append(request)
+        if len(rejected) <= len(cluster.brokers):
             return CLOSE
         return ApiVersionsResponse(
             api_keys=[

@@ -14,7 +14,7 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.cluster import TopicState
-from klamm.kafka_client.data.records import RecordsRefusedError
+from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy import transactions as module
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
@@ -421,7 +421,7 @@ def test_fenced_shard_loses_transaction(shard: Shard, target: Target) -> None:
     shard.fetch()
     shard.drive(10.0)
     shard.acknowledge(shard.send(), 100)
-    target.errors = [RecordsRefusedError(TOPIC, [ErrorCode.INVALID_PRODUCER_EPOCH])]
+    target.errors = [RecordsRejectedError(TOPIC, [ErrorCode.INVALID_PRODUCER_EPOCH])]
     with pytest.raises(TransactionLostError):
         shard.drive(11.0)
 

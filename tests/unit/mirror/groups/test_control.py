@@ -71,7 +71,7 @@ class GroupCluster(FakeCluster):
         super().__init__()
         self.offsets: dict[str, dict[PartitionTuple, OffsetAndMetadata]] = {}
         self.members: dict[str, int] = {}
-        self.refuses_commits: dict[PartitionTuple, KafkaApiError] = {}
+        self.rejects_commits: dict[PartitionTuple, KafkaApiError] = {}
 
     def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
         if self.away():
@@ -115,7 +115,7 @@ class GroupCluster(FakeCluster):
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
-        outcomes = {where: self.refuses_commits.get(where) for where in offsets}
+        outcomes = {where: self.rejects_commits.get(where) for where in offsets}
         done_now = {where: offsets[where] for where, rejected in outcomes.items() if rejected is None}
         self.offsets[group_id] = {**self.offsets.get(group_id, {}), **dict(done_now.items())}
         return completed_result(result, outcomes)
@@ -304,9 +304,9 @@ def test_rejected_offset_commits_are_logged() -> None:
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
-    run.target.refuses_commits[REMOTE] = rejection("UNKNOWN_MEMBER_ID", "")
+    run.target.rejects_commits[REMOTE] = rejection("UNKNOWN_MEMBER_ID", "")
     assert run.turn().offsets[0].sync_reason == "it has members on cluster B"
-    run.target.refuses_commits[REMOTE] = rejection("GROUP_AUTHORIZATION_FAILED", "not you")
+    run.target.rejects_commits[REMOTE] = rejection("GROUP_AUTHORIZATION_FAILED", "not you")
     assert run.turn().offsets[0].sync_reason == "GROUP_AUTHORIZATION_FAILED: not you"
 
 

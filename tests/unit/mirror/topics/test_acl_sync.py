@@ -80,19 +80,19 @@ class FakeAcls(FakeCluster):
     def __init__(self, *acls: Acl, describe: KafkaApiError | None = None) -> None:
         super().__init__()
         self.acls = list(acls)
-        self.describe_refused = describe
-        self.create_refused: KafkaApiError | None = None
+        self.describe_rejected = describe
+        self.create_rejected: KafkaApiError | None = None
         self.created_acls: list[Acl] = []
 
     def describe_acls(
         self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
     ) -> Outcome[tuple[Acl, ...]]:
-        return done(self.describe_refused or tuple(self.acls))
+        return done(self.describe_rejected or tuple(self.acls))
 
     def create_acls(self, acls: Collection[Acl], *, timeout_ms: int | None = None) -> PerKeyResult[Acl, None]:
         self.created_acls += acls
         result: PerKeyResult[Acl, None] = PerKeyResult(acls)
-        return completed_result(result, dict.fromkeys(acls, self.create_refused))
+        return completed_result(result, dict.fromkeys(acls, self.create_rejected))
 
 
 def sync(source: FakeAcls, target: FakeAcls) -> AclSync:
@@ -135,7 +135,7 @@ def test_denied_acl_request_is_logged_with_operation(caplog: pytest.LogCaptureFi
     skip ALLOW WRITE.
     """
     target = FakeAcls()
-    target.create_refused = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
+    target.create_rejected = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
     sync(FakeAcls(READ), target).run(["orders"])
     sync(FakeAcls(describe=rejection("CLUSTER_AUTHORIZATION_FAILED", "")), target).run(["orders"])
     first, second = (record.getMessage() for record in caplog.records)

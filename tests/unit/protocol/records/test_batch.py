@@ -76,9 +76,9 @@ def test_batch_truncated_at_any_byte_is_rejected() -> None:
     whole = encode_batch(RECORDS)
 
     for size in range(1, len(whole)):
-        with pytest.raises(CorruptBatchError) as refusal:
+        with pytest.raises(CorruptBatchError) as rejection:
             list(iter_batches(whole[:size]))
-        assert refusal.value.error_code is ErrorCode.CORRUPT_MESSAGE
+        assert rejection.value.error_code is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_truncated_tail_of_a_fetch_response_is_ignored() -> None:

@@ -159,13 +159,13 @@ def test_throttle_time_is_capped_in_the_response() -> None:
 
 def test_address_above_its_connection_rate_is_rejected_alone() -> None:
     house = House({(("ip", "10.0.0.1"),): {"connection_creation_rate": 2.0}})
-    assert [house.connect() for _ in range(20)] == [Admission(0.0, is_refused=False)] * 20
-    refused = house.connect()
-    assert refused.is_refused
-    assert 0 < refused.delay_s <= 1.0
-    assert not house.connect("10.0.0.2").is_refused
+    assert [house.connect() for _ in range(20)] == [Admission(0.0, is_rejected=False)] * 20
+    rejected = house.connect()
+    assert rejected.is_rejected
+    assert 0 < rejected.delay_s <= 1.0
+    assert not house.connect("10.0.0.2").is_rejected
     house.now_s += 11
-    assert not house.connect().is_refused
+    assert not house.connect().is_rejected
 
 
 def test_connections_above_the_creation_rate_are_delayed() -> None:

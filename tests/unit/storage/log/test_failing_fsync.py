@@ -82,9 +82,9 @@ def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: L
 
     assert house.log.recovery_point == 0
     assert "t 0" not in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
-    for refused in (lambda: house.log.append(batch("c")), lambda: house.log.read(0, 100)):
+    for rejected in (lambda: house.log.append(batch("c")), lambda: house.log.read(0, 100)):
         with pytest.raises(StorageError, match="t-0 is offline since fsync failed"):
-            refused()
+            rejected()
     with pytest.raises(StorageError):
         end(house.log, 1, ABORT)
     assert (house.manager.offline_count, house.manager.flush_failures) == (1, 1)

@@ -114,7 +114,7 @@ def test_any_offset_is_found_in_any_segment(
     assert [record.offset for record in read_all(house.log, offset, max_bytes)] == list(range(offset, 2 * len(sizes)))
 
 
-# -- what is refused
+# -- what is rejected
 
 
 def test_rejected_batch_leaves_no_bytes(house: LogHouse) -> None:
@@ -179,20 +179,20 @@ def test_record_without_key_is_rejected_on_a_compacted_topic(tmp_path: Path) -> 
     house = LogHouse(tmp_path, cleanup_policy="delete,compact")
     mixed = encode_batch([Record(b"k", b"1", (), 0, 0), Record(None, b"2", (), 0, 1)], codec=Codec.GZIP)
 
-    with pytest.raises(InvalidRecordsError) as refusal:
+    with pytest.raises(InvalidRecordsError) as rejection:
         house.log.append(memoryview(mixed))
 
-    assert [error.batch_index for error in refusal.value.record_errors] == [1]
+    assert [error.batch_index for error in rejection.value.record_errors] == [1]
     house.log.append(batch("with key"))
 
 
 def test_record_from_the_future_is_rejected_by_index(house: LogHouse) -> None:
     records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS + 3_600_001, 1)]
 
-    with pytest.raises(InvalidTimestampsError) as refusal:
+    with pytest.raises(InvalidTimestampsError) as rejection:
         house.log.append(memoryview(encode_batch(records)))
 
-    assert [error.batch_index for error in refusal.value.record_errors] == [1]
+    assert [error.batch_index for error in rejection.value.record_errors] == [1]
 
 
 def test_record_before_the_timestamp_limit_is_rejected(tmp_path: Path) -> None:

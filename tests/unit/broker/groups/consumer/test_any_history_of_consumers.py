@@ -46,7 +46,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.number += 1
         name = f"m{self.number}"
         member = FakeMember(member_id=name, instance_id=instance, topics=topics)
-        code = self.scene.refused(lambda: member.take(self.scene.send(name, 0, topics=topics, instance_id=instance)))
+        code = self.scene.rejected(lambda: member.take(self.scene.send(name, 0, topics=topics, instance_id=instance)))
         if code is not ErrorCode.NONE:
             assert code is ErrorCode.UNRELEASED_INSTANCE_ID
             return
@@ -66,7 +66,7 @@ class AnyHistory(RuleBasedStateMachine):
         member.topics = topics or member.topics
         full = FakeMember(member_id=member.member_id, owned=before)
         replies: list[HeartbeatReply] = []
-        code = self.scene.refused(
+        code = self.scene.rejected(
             lambda: replies.append(
                 self.scene.send(
                     member.member_id,
@@ -100,7 +100,7 @@ class AnyHistory(RuleBasedStateMachine):
         member = data.draw(st.sampled_from(list(self.members.values())))
         self._gone(lambda other: other is member)
         epoch = STATIC_LEAVE_EPOCH if is_static and member.instance_id else -1
-        assert self.scene.refused(lambda: self.scene.leave(member, epoch)) in {
+        assert self.scene.rejected(lambda: self.scene.leave(member, epoch)) in {
             ErrorCode.NONE,
             ErrorCode.UNKNOWN_MEMBER_ID,
         }
@@ -183,7 +183,7 @@ class AnyHistory(RuleBasedStateMachine):
         for _ in range(6):
             for member in tuple(self.members.values()):
                 self.kept[member.member_id].clear()
-                if self.scene.refused(partial(self.scene.beat, member)) is not ErrorCode.NONE:
+                if self.scene.rejected(partial(self.scene.beat, member)) is not ErrorCode.NONE:
                     del self.members[member.member_id]
         self.scene.wait(0)
         if group.state is not ConsumerGroupState.STABLE or group.members.keys() != self.members.keys():

@@ -87,7 +87,7 @@ def test_member_without_heartbeats_is_fenced() -> None:
     assert list(scene.group.members) == ["m2"]
     scene.beat(members[1])
     assert indexes(members[1]) == [0, 1]
-    assert scene.refused(lambda: scene.beat(members[0])) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.rejected(lambda: scene.beat(members[0])) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_member_that_does_not_revoke_in_time_is_removed() -> None:
@@ -98,8 +98,8 @@ def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     first.owned.add((scene.topics.add("t", 2).topic_id, 1))  # it keeps what it should give up
     for _ in range(7):
         scene.wait(9)
-        scene.refused(lambda: scene.beat(second))
-        scene.refused(lambda: scene.send("m1", 2))
+        scene.rejected(lambda: scene.beat(second))
+        scene.rejected(lambda: scene.send("m1", 2))
 
     assert list(scene.group.members) == ["m2"]
     assert indexes(second) == [0, 1]
@@ -126,7 +126,7 @@ def test_only_current_epoch_or_lost_response_is_accepted(epoch: int, owned: str 
     topic = scene.topics.add("t", 2).topic_id
     reported = None if owned is None else {topic: frozenset(map(int, owned))} if owned else {}
 
-    assert scene.refused(lambda: scene.send("m1", epoch, topics={"t"}, owned=reported)) is code
+    assert scene.rejected(lambda: scene.send("m1", epoch, topics={"t"}, owned=reported)) is code
 
 
 def test_new_topics_and_partitions_are_assigned_with_the_next_heartbeat() -> None:
@@ -171,7 +171,7 @@ def test_full_group_rejects_new_members() -> None:
     scene.group = ConsumerGroup("group", ConsumerLimits(max_size=1), scene.now)
     member = scene.join("m1", "t")
 
-    assert scene.refused(lambda: scene.join("m2", "t")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert scene.rejected(lambda: scene.join("m2", "t")) is ErrorCode.GROUP_MAX_SIZE_REACHED
     scene.beat(member)
 
 
@@ -204,7 +204,7 @@ def test_static_member_rejoins_with_its_partitions() -> None:
     new = scene.join("m3", "t", instance_id="i")
 
     assert (indexes(new), new.epoch, scene.group.group_epoch) == ([0], epoch, epoch)
-    assert scene.refused(lambda: scene.beat(old)) is ErrorCode.FENCED_INSTANCE_ID
+    assert scene.rejected(lambda: scene.beat(old)) is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_static_member_that_does_not_return_is_removed() -> None:
@@ -220,7 +220,7 @@ def test_static_member_that_does_not_return_is_removed() -> None:
     scene.beat(other)
 
     assert indexes(other) == [0, 1]
-    assert scene.refused(lambda: scene.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.rejected(lambda: scene.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_instance_id_in_use_is_unreleased() -> None:
@@ -228,7 +228,7 @@ def test_instance_id_in_use_is_unreleased() -> None:
     scene = ConsumerScene(t=2)
     old = scene.join("m1", "t", instance_id="i")
 
-    assert scene.refused(lambda: scene.join("m2", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert scene.rejected(lambda: scene.join("m2", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
     scene.leave(old)
     assert scene.join("m2", "t", instance_id="i").epoch == 4
 
@@ -274,7 +274,7 @@ def test_invalid_regular_expression_is_rejected() -> None:
     """K848-07."""
     scene = ConsumerScene(t=1)
 
-    assert scene.refused(lambda: scene.send("m", 0, regex="(")) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert scene.rejected(lambda: scene.send("m", 0, regex="(")) is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert scene.group.is_blank
 
 
@@ -295,10 +295,10 @@ def test_commits_and_fetches_require_the_member_epoch(member_id: str, epoch: int
     scene = ConsumerScene(t=1)
     scene.join("m", "t")
 
-    assert scene.refused(lambda: scene.group.admit_commit(member_id, epoch, (), api_version=9)) is code
-    assert scene.refused(lambda: scene.group.admit_transactional_commit(member_id, "i", epoch, ())) is code
-    assert scene.refused(lambda: scene.group.admit_fetch(member_id, epoch)) is code
-    assert scene.refused(lambda: scene.group.admit_fetch(None, -1)) is ErrorCode.NONE
+    assert scene.rejected(lambda: scene.group.admit_commit(member_id, epoch, (), api_version=9)) is code
+    assert scene.rejected(lambda: scene.group.admit_transactional_commit(member_id, "i", epoch, ())) is code
+    assert scene.rejected(lambda: scene.group.admit_fetch(member_id, epoch)) is code
+    assert scene.rejected(lambda: scene.group.admit_fetch(None, -1)) is ErrorCode.NONE
 
 
 def test_older_epoch_commits_only_partitions_assigned_in_that_epoch() -> None:
@@ -315,15 +315,15 @@ def test_older_epoch_commits_only_partitions_assigned_in_that_epoch() -> None:
 
     def commit(epoch: int, *indexes: int) -> ErrorCode:
         partitions = [(topic, index) for index in indexes]
-        code = scene.refused(lambda: scene.group.admit_commit("m1", epoch, partitions, api_version=9))
-        assert code is scene.refused(lambda: scene.group.admit_transactional_commit("m1", None, epoch, partitions))
+        code = scene.rejected(lambda: scene.group.admit_commit("m1", epoch, partitions, api_version=9))
+        assert code is scene.rejected(lambda: scene.group.admit_transactional_commit("m1", None, epoch, partitions))
         return code
 
     stale, none = ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.NONE
     assert [commit(epoch, 0, 1) for epoch in (1, 2, 3, 4, 5)] == [stale, none, none, none, stale]
     assert [commit(3, index) for index in (0, 1, 2, 7)] == [none, none, stale, stale]
     assert (commit(3, 0, 2), commit(4, 0, 7)) == (stale, none)
-    assert scene.refused(lambda: scene.group.admit_fetch("m1", 3)) is stale
+    assert scene.rejected(lambda: scene.group.admit_fetch("m1", 3)) is stale
 
 
 def test_outside_commits_to_empty_group_are_accepted() -> None:
@@ -340,7 +340,7 @@ def test_commit_version_without_member_epoch_is_rejected() -> None:
     scene = ConsumerScene(t=1)
     scene.join("m", "t")
 
-    code = scene.refused(lambda: scene.group.admit_commit("m", 2, (), api_version=8))
+    code = scene.rejected(lambda: scene.group.admit_commit("m", 2, (), api_version=8))
 
     assert code is ErrorCode.UNSUPPORTED_VERSION
 

@@ -56,7 +56,7 @@ class MixedScene(ConsumerScene):
         return read_assignment(self.group.sync(request, self.topics, self.now).assignment)
 
     def classic_beat(self, member_id: str, generation_id: int) -> ErrorCode:
-        return self.refused(lambda: self.group.classic_heartbeat(member_id, None, generation_id, self.now))
+        return self.rejected(lambda: self.group.classic_heartbeat(member_id, None, generation_id, self.now))
 
 
 def upgraded(partitions: int = 4, members: Sequence[str] = ("c1", "c2")) -> tuple[MixedScene, GroupScene]:
@@ -108,12 +108,12 @@ def test_classic_members_release_partitions_to_a_consumer_member() -> None:
     assert everything == [0, 1, 2, 3]
     assert all(scene.classic_beat(name, newcomer.epoch) is ErrorCode.NONE for name in owned)
     newer, illegal = newcomer.epoch + 1, ErrorCode.ILLEGAL_GENERATION
-    assert scene.refused(lambda: scene.group.admit_commit("c1", newer, (), api_version=8)) is illegal
+    assert scene.rejected(lambda: scene.group.admit_commit("c1", newer, (), api_version=8)) is illegal
     scene.group.admit_commit("c1", newcomer.epoch, (), api_version=8)
     topic = scene.topics.add("t", 4).topic_id
     scene.group.admit_commit("c1", generation, [(topic, owned["c1"][0])], api_version=8)  # it had that one (KIP-1251)
     other = [(topic, owned["c2"][0])]
-    assert scene.refused(lambda: scene.group.admit_commit("c1", generation, other, api_version=8)) is illegal
+    assert scene.rejected(lambda: scene.group.admit_commit("c1", generation, other, api_version=8)) is illegal
 
 
 def test_classic_member_that_does_not_rejoin_is_removed() -> None:
@@ -122,7 +122,7 @@ def test_classic_member_that_does_not_rejoin_is_removed() -> None:
     for _ in range(7):
         scene.classic_beat("c1", 1)
         scene.wait(9)
-        scene.refused(lambda: scene.beat(newcomer))
+        scene.rejected(lambda: scene.beat(newcomer))
 
     assert list(scene.group.members) == ["n"]
 
@@ -264,7 +264,7 @@ def test_requests_of_the_wrong_protocol_are_rejected() -> None:
     member = scene.join("n", "t")
 
     assert scene.classic_beat("n", member.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert scene.refused(lambda: scene.classic_sync("n", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.rejected(lambda: scene.classic_sync("n", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
     codes = scene.group.classic_leave(
         [
             MemberIdentity(member_id="n", group_instance_id=None),
@@ -275,9 +275,9 @@ def test_requests_of_the_wrong_protocol_are_rejected() -> None:
     assert codes == (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
     other_type = replace(joins("c", "t"), protocol_type="connect")
     for request in (other_type, attempt("c")):
-        code = scene.refused(lambda request=request: scene.classic_join(request))  # type: ignore[misc]
+        code = scene.rejected(lambda request=request: scene.classic_join(request))  # type: ignore[misc]
         assert code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert scene.refused(lambda: scene.classic_join(joins("", "t"))) is ErrorCode.MEMBER_ID_REQUIRED
+    assert scene.rejected(lambda: scene.classic_join(joins("", "t"))) is ErrorCode.MEMBER_ID_REQUIRED
     assert isinstance(scene.group, ConsumerGroup)
     assert not isinstance(scene.group, ClassicGroup)
 

@@ -49,10 +49,10 @@ def test_heartbeat_requires_the_fields_of_its_purpose(
     if words is None:
         check_heartbeat(request, version, ("uniform", "range"))
         return
-    with pytest.raises(KafkaApiError) as refused:
+    with pytest.raises(KafkaApiError) as rejected:
         check_heartbeat(request, version, ("uniform", "range"))
-    assert refused.value.error_code is ErrorCode.INVALID_REQUEST
-    assert (refused.value.error_message or "").startswith(words)
+    assert rejected.value.error_code is ErrorCode.INVALID_REQUEST
+    assert (rejected.value.error_message or "").startswith(words)
 
 
 def test_unknown_assignor_is_rejected() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from klamm.history.change import Author
-from klamm.policy_runtime.refusals import (
+from klamm.policy_runtime.denials import (
     LOG_WINDOW_S,
     MAX_LOGGED,
     MAX_REMEMBERED,
     MEMORY_S,
+    DeniedCreations,
     LogLimit,
-    RefusedCreations,
 )
 from klamm.protocol.errors import ErrorCode
 
@@ -42,19 +42,19 @@ def test_distinct_names_do_not_flood_the_log() -> None:
 
 def test_denied_creation_is_remembered_per_topic_and_principal_until_expiry() -> None:
     clock = Clock()
-    refused = RefusedCreations(clock)
-    refused.remember("t", ANNA, ErrorCode.POLICY_VIOLATION)
-    assert refused.recall("t", ANNA) is ErrorCode.POLICY_VIOLATION
-    assert refused.recall("t", BERTA) is None
-    assert refused.recall("u", ANNA) is None
+    denied = DeniedCreations(clock)
+    denied.remember("t", ANNA, ErrorCode.POLICY_VIOLATION)
+    assert denied.recall("t", ANNA) is ErrorCode.POLICY_VIOLATION
+    assert denied.recall("t", BERTA) is None
+    assert denied.recall("u", ANNA) is None
     clock.now = MEMORY_S
-    assert refused.recall("t", ANNA) is None
+    assert denied.recall("t", ANNA) is None
 
 
 def test_denied_creations_are_bounded_and_clearable() -> None:
-    refused = RefusedCreations(Clock())
+    denied = DeniedCreations(Clock())
     for number in range(2 * MAX_REMEMBERED + 1):
-        refused.remember(f"t{number}", ANNA, ErrorCode.POLICY_VIOLATION)
-    assert sum(refused.recall(f"t{n}", ANNA) is not None for n in range(2 * MAX_REMEMBERED + 1)) <= MAX_REMEMBERED
-    refused.clear()
-    assert refused.recall(f"t{2 * MAX_REMEMBERED}", ANNA) is None
+        denied.remember(f"t{number}", ANNA, ErrorCode.POLICY_VIOLATION)
+    assert sum(denied.recall(f"t{n}", ANNA) is not None for n in range(2 * MAX_REMEMBERED + 1)) <= MAX_REMEMBERED
+    denied.clear()
+    assert denied.recall(f"t{2 * MAX_REMEMBERED}", ANNA) is None

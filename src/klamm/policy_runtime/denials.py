@@ -56,7 +56,7 @@ class _Remembered(NamedTuple):
     error_code: ErrorCode
 
 
-class RefusedCreations:
+class DeniedCreations:
     """Cache of topics whose automatic creation a policy denied a moment ago. Used on the event loop only.
 
     A client that waits for a topic sends Metadata several times a second. The cache avoids one policy call for each.
@@ -97,9 +97,9 @@ class RefusedCreations:
         A policy's own code, POLICY_VIOLATION, is not expected in that response: Java, librdkafka and aiokafka treat it
         as retriable and retry until they time out. TOPIC_AUTHORIZATION_FAILED is reported at once by all clients.
         """
-        refusal = self.recall(topic, client)
-        if refusal in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may succeed the next time
-            return refusal
+        denial = self.recall(topic, client)
+        if denial in (None, ErrorCode.UNKNOWN_SERVER_ERROR):  # a policy that failed may succeed the next time
+            return denial
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def clear(self) -> None:

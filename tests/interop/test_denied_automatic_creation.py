@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
-from aiokafka.errors import TopicAuthorizationFailedError as AioRefusedError  # type: ignore[import-untyped]
+from aiokafka.errors import TopicAuthorizationFailedError as AioRejectedError  # type: ignore[import-untyped]
 from kafka import KafkaProducer
-from kafka.errors import TopicAuthorizationFailedError as PythonRefusedError
+from kafka.errors import TopicAuthorizationFailedError as PythonRejectedError
 
 import klamm
 from klamm.protocol.errors import ErrorCode
@@ -62,7 +62,7 @@ def confluent(servers: str, topic: str) -> None:
 def kafka_python(servers: str, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=servers)
     try:
-        with pytest.raises(PythonRefusedError):
+        with pytest.raises(PythonRejectedError):
             producer.send(topic, b"x").get(AT_ONCE_S)
     finally:
         producer.close(1)
@@ -73,7 +73,7 @@ def aiokafka(servers: str, topic: str) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=servers)
         await producer.start()
         try:
-            with pytest.raises(AioRefusedError):
+            with pytest.raises(AioRejectedError):
                 await producer.send_and_wait(topic, b"x")
         finally:
             await producer.stop()
@@ -93,9 +93,9 @@ def test_python_producer_reports_denied_topic_at_once(broker: klamm.Broker, send
     began = time.monotonic()
     send(broker.bootstrap_servers, "nonsense")
     assert time.monotonic() - began < AT_ONCE_S
-    (line,) = [line for line in broker.log_text().splitlines() if "refused" in line]
+    (line,) = [line for line in broker.log_text().splitlines() if "denied" in line]
     assert re.search(
-        r"Create topic policy: refused 'nonsense', asked by User:ANONYMOUS \(client .*\):"
+        r"Create topic policy: denied 'nonsense', asked by User:ANONYMOUS \(client .*\):"
         r" Rule 'team names': name=nonsense of topic nonsense does not match",
         line,
     )

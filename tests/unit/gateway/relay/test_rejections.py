@@ -1,4 +1,4 @@
-"""Clients whose client id is refused: the response to each API, and what passes before and after."""
+"""Clients whose client id is rejected: the response to each API, and what passes before and after."""
 
 from __future__ import annotations
 
@@ -191,22 +191,22 @@ def test_metadata_and_logins_are_admitted() -> None:
     assert admitted == {ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 
 
-def test_remembered_refusal_does_not_keep_the_request() -> None:
+def test_remembered_rejection_does_not_keep_the_request() -> None:
     error = PolicyViolationError("no such name")
 
-    class Refusing:
-        """Policies that remember a refusal of every client id."""
+    class Rejecting:
+        """Policies that remember a rejection of every client id."""
 
         def guards_kind(self, kind: object) -> bool:
             return kind is CLIENT
 
-        def known(self, *_: object) -> PolicyOutcome:
+        def cached_outcome(self, *_: object) -> PolicyOutcome:
             return PolicyOutcome(None, error)
 
         def answer(self, *_: object) -> None:
             raise error
 
-    policies: Any = Refusing()
+    policies: Any = Rejecting()
     context: Any = FakeContext(lambda asked: asked)
     assert decide_on_client(policies, context) == DENIED
     assert error.__traceback__ is None

@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 
 
 # A change is judged by the same examples everywhere; the soak looks for new ones.
-settings.register_profile("fixed", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("fixed", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=2_000, deadline=None)
-settings.load_profile("soak" if os.environ.get("KLAMM_SOAK") else "fixed")
+settings.register_profile("few", max_examples=5, deadline=None, derandomize=True)
+_IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
+settings.load_profile("soak" if _IS_SOAK else "fixed")
 
 _LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
 _CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()
@@ -87,7 +89,9 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Let workers begin with the files that take longest."""
+    """Leave out the tests of the soak, and let workers begin with the files that take longest."""
+    if not _IS_SOAK:
+        _leave_out(items, [item for item in items if item.get_closest_marker("soak")])
     if is_xdist_worker(session):
         items.sort(key=rank)
     if session.config.getoption("sharing"):
@@ -95,6 +99,12 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     if session.config.getoption("reverse"):
         items.reverse()
     session.stash[_LAST_WITH_THREE_NODES] = last_with_three_nodes(items)
+
+
+def _leave_out(items: list[pytest.Item], unwanted: list[pytest.Item]) -> None:
+    if unwanted:
+        items[:] = [item for item in items if item not in unwanted]
+        unwanted[0].config.hook.pytest_deselected(items=unwanted)
 
 
 @pytest.hookimpl(optionalhook=True)

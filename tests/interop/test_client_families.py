@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.probe import Cluster
     from tests.support.workers import Worker
 
-_COUNT = 100_000 if os.environ.get("KLAMM_SOAK") else 12_000
+_COUNT = 100_000 if os.environ.get("KLAMM_SOAK") else 4_000
 _RECORDS_PER_S = _COUNT // 4
 _PARTITIONS = 3
 _PATIENCE_S = 90.0

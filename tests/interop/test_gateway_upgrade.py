@@ -1,6 +1,6 @@
 """A rolling upgrade of the upstream behind a gateway: clients continue, and see the new versions.
 
-One node of the release before; in ``make soak`` three nodes of an older release.
+One node of the release before, and librdkafka; in ``make soak`` three nodes of an older release, and all families.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, NewTopic
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.support.families import FAMILIES
+from tests.support.families import CONFLUENT_KAFKA, FAMILIES
 from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
@@ -30,7 +30,7 @@ IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 NODES, OLD = (3, "4.1.0") if IS_SOAK else (1, TOOLS_RELEASE)
 _COUNT = 1200
 _PATIENCE_S = 120.0
-_TRIED = [family for family in FAMILIES if IS_SOAK or not family.needs_java]
+_TRIED = FAMILIES if IS_SOAK else (CONFLUENT_KAFKA,)
 
 # The libraries leave the sockets of a broker that stopped to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

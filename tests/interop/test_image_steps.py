@@ -1,5 +1,7 @@
 """The build steps of the container images, executed in a directory; then the image's own command and health check.
 
+The wheel that they build and install has compiled modules (ADR 13), which behave like their source.
+
 ``make images`` builds the images with a builder. The steps of the mirror's image download 400 MB: ``make soak``.
 """
 
@@ -10,17 +12,32 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.image_steps import ImageSteps, last
+from tests.support.image_steps import ROOT, ImageSteps, last
 from tests.support.processes import free_port, start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
+BY_RECORD = (
+    "tests/unit/protocol/records",
+    *(f"tests/unit/kafka_client/data/test_{name}.py" for name in ("batches", "joining")),
+    *(f"tests/unit/dataframes/test_{name}.py" for name in ("batches", "columns", "reader", "rows")),
+    *(f"tests/unit/mirror/copy/test_{name}.py" for name in ("partition", "transactions")),
+    *(f"tests/unit/storage/log/test_{name}.py" for name in ("cleaner", "damaged_files", "partition", "transactions")),
+)
+"""Tests of what the compiled modules do. Together they call them from every line that does, with every type of argument
+that any unit test passes: a compiled function checks the types of its arguments.
+"""
+PROFILE = () if IS_SOAK else ("--hypothesis-profile", "few")
+"""The random examples have been judged with the source already."""
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +73,6 @@ def test_image_broker_becomes_healthy_and_stops_on_sigterm(image: ImageSteps, tm
         stop_process(broker)
 
 
-def test_image_has_compiled_record_modules(image: ImageSteps) -> None:
-    """The wheel in the image is the compiled one."""
-    assert list(image.folder.glob("opt/klamm/lib/python3.*/site-packages/klamm/protocol/records/*.so"))
-
-
 def test_image_creates_user_before_data_directory(image: ImageSteps) -> None:
     """The user of the image exists before its data directory is given to it."""
     user, _ = last("Containerfile", "USER").split(":")
@@ -70,6 +82,49 @@ def test_image_creates_user_before_data_directory(image: ImageSteps) -> None:
     assert f"--uid {user} " in added
     assert f"--owner {added.split()[-1]} " in made
     assert recorded.index(added) < recorded.index(made)
+
+
+@pytest.fixture(scope="module")
+def installed(image: ImageSteps, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """klamm of the image alone, for PYTHONPATH: the packages that it requires are those of this environment."""
+    (packages,) = image.folder.glob("opt/klamm/lib/python3.*/site-packages")
+    folder = tmp_path_factory.mktemp("compiled")
+    for path in packages.glob("klamm*"):
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+def run(installed: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_configured_modules_are_compiled(installed: Path) -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["include"]
+    modules = [name.removeprefix("src/").removesuffix(".py").replace("/", ".") for name in named]
+    program = f"import importlib\nfor name in {modules}: print(importlib.import_module(name).__file__)"
+    found = run(installed, [sys.executable, "-c", program]).stdout.split()
+    assert len(found) == len(modules) > 0
+    assert all(file.startswith(str(installed)) and file.endswith(".so") for file in found)
+
+
+def test_version_reports_compiled_build(installed: Path) -> None:
+    assert run(installed, [sys.executable, "-m", "klamm.cli", "--version"]).stdout.endswith(" (compiled)\n")
+
+
+def test_wheel_also_contains_source_of_compiled_modules(installed: Path) -> None:
+    """``--py-files`` ships a zip, from which Python cannot load compiled modules."""
+    assert (installed / "klamm" / "kafka_client" / "data" / "joining.py").is_file()
+
+
+def test_compiled_modules_pass_the_tests_of_their_source(installed: Path) -> None:
+    done = run(
+        installed,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *PROFILE, *BY_RECORD],
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout
 
 
 if IS_SOAK:

@@ -1,4 +1,4 @@
-"""A cluster of three nodes that loses each of them in turn, for longer than a session timeout."""
+"""A cluster of three nodes that loses one of them for longer than a session timeout; in ``make soak`` each in turn."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
 YEAR_2013 = 1_356_998_400_000
-AWAY_S = 15.0 if os.environ.get("KLAMM_SOAK") else 6.0
+IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
+AWAY_S = 15.0 if IS_SOAK else 6.0
 """Longer than the session of a node lasts, which is 4 s here."""
+LOST = (1, 2, 3) if IS_SOAK else (1,)
+"""Ids of the nodes that are lost, one after the other."""
 PARTITIONS = 6
 ALIAS = unique("L")
 TOPIC = f"lost-{ALIAS}"
@@ -120,8 +123,8 @@ def _wait_for_all_replicas(address: str, topics: list[str]) -> None:
         wait_until(are_in_sync, timeout_s=CALL_TIMEOUT_S, what="all replicas in sync", interval_s=0.2)
 
 
-def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kafka_3: KafkaCluster) -> None:
-    """Every leader, coordinator and controller is lost once while calls are made and records are copied."""
+def test_admin_calls_and_a_copier_survive_the_loss_of_a_node(real_kafka_3: KafkaCluster) -> None:
+    """The leader of two partitions of each topic is lost while calls are made and records are copied."""
     # given
     address = real_kafka_3.bootstrap_servers
     for name, count in ((TOPIC, PARTITIONS), (REMOTE_TOPIC, PARTITIONS), (POSITIONS, 5)):
@@ -156,7 +159,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_each_node_in_turn(real_kaf
         writer = threads.submit(write)
         others = [threads.submit(calls.run, ending), threads.submit(copy)]
         try:
-            for node in real_kafka_3.nodes.values():
+            for node in (real_kafka_3.nodes[node_id] for node_id in LOST):
                 node.kill()
                 time.sleep(AWAY_S)
                 node.start(expected_nodes=3)
@@ -214,10 +217,10 @@ def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
         assert f"Other partitions of transactional id {alias}-mm2-klamm-{alias}-1-0 that had to wait: 1" in caplog.text
         # when
         refresh.reset_mock()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 3
         run_until(copier, lambda: time.monotonic() > until)
         # then
-        assert refresh.call_count < 20
+        assert refresh.call_count < 6
         # when
         real_kafka_3.nodes[lost].start(expected_nodes=3)
         run_until(copier, lambda: all(map(is_done, copier.progress())))

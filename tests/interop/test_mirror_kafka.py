@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 import klamm
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
@@ -124,10 +126,14 @@ def _wait_for_configs(address: str, topic: str, wanted: dict[str, str]) -> None:
     )
 
 
+@pytest.mark.soak
 def test_mirror_survives_leader_moves_and_broker_restart(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:
-    """K894-37, K894-39: a source and a target of three nodes; transactions whose coordinator moves, too."""
+    """A source and a target of three nodes; transactions whose coordinator moves, too.
+
+    Shorter forms are the rig of ``tests/spark``, whose target has three nodes, and ``test_lost_nodes.py``.
+    """
     # given
     run = unique("")
     one, three = real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers

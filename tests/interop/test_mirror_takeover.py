@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
     from tests.support.kafka import KafkaCluster
 
+IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 SOON = """
 sync.group.offsets.enabled = true
 emit.checkpoints.interval.seconds = 1
@@ -229,10 +231,12 @@ def test_takeover_with_own_offsets_topic(java: None, kafka: KafkaCluster, tmp_pa
         with Copying(flow) as copying:
             copying.wait_for(600)
         # then
-        produce(source, names.topic, numbered(600, 300))
-        with MirrorMaker(file, tmp_path) as mirrormaker:
-            _wait_for_position(flow, names, 899, mirrormaker)
-        assert read(target, names.topic, {0: 900})[0] == [record for _, record in numbered(0, 900)]
+        if IS_SOAK:  # as after the takeover from the usual offsets topic above
+            produce(source, names.topic, numbered(600, 300))
+            with MirrorMaker(file, tmp_path) as mirrormaker:
+                _wait_for_position(flow, names, 899, mirrormaker)
+        count = 900 if IS_SOAK else 600
+        assert read(target, names.topic, {0: count})[0] == [record for _, record in numbered(0, count)]
 
 
 def _wait_for_position(flow: FlowSettings, names: Names, offset: int, mirrormaker: MirrorMaker) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from tests.support.probe import Cluster
 
-RESOURCES_FILE = jsonschema.Draft202012Validator(resources_schema())
 EXAMPLES = 60 if os.environ.get("KLAMM_SOAK") else 6
 AUTHORIZED = {"super.users": "User:ANONYMOUS"}
 KAFKAS_AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -192,7 +191,9 @@ def test_second_plan_is_empty(
     exported = tmp_path / "exported.yaml"
     assert run(in_line_cluster, "export", str(exported))[0] == 0
     # then
-    RESOURCES_FILE.validate(*load_yaml_documents(exported.read_text()))
+    # jsonschema is imported here, because each worker that collects this file would need a second for it.
+    validator = importlib.import_module("jsonschema").Draft202012Validator(resources_schema())
+    validator.validate(*load_yaml_documents(exported.read_text()))
     assert run(in_line_cluster, "plan", str(exported), "--check", "--prune-configs")[0] == 0
 
 

@@ -1,6 +1,7 @@
 """Tasks, driver and target broker are killed (SIGKILL) while a source with aborted transactions is mirrored.
 
-Two flows of one mirror share the fate: one writes exactly once, one at least once.
+Two flows of one mirror share the fate: one writes exactly once, one at least once. ``make soak`` runs this;
+``test_mirror_rig.py`` and ``tests/interop/test_mirror_exactly_once.py`` are the shorter forms.
 """
 
 from __future__ import annotations
@@ -230,10 +231,11 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaCluster
             yield source.bootstrap_servers, target_broker
 
 
+@pytest.mark.soak
 def test_killed_processes_lose_and_repeat_no_committed_records(
     clusters: tuple[str, KafkaCluster | KlammBroker], tmp_path: Path
 ) -> None:
-    """K894-39, K894-38: exactly once, every record once; at least once, every record, and in order at first sight."""
+    """Exactly once, every record once; at least once, every record, and in order at first sight."""
     # given
     source, target = clusters
     for topic in (EXACT, LEAST):

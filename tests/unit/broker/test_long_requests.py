@@ -15,7 +15,7 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COUNT: Final = 20_000 if os.environ.get("KLAMM_SOAK") else 10_000
+COUNT: Final = 20_000 if os.environ.get("KLAMM_SOAK") else 5_000
 MAX_S: Final = 0.05
 """Of processor time. A slice is 5 ms; what has to happen at once, for all or none, comes to less than 20, and to twice
 as much where others share the core."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from klamm.policy.rule import RuleFileError
@@ -24,13 +25,21 @@ FENCED_YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 IN_TABLE = re.compile(r"^\| `[^|]*\.yaml` \| `(.*)` \|$", re.MULTILINE)
 
 
-def validator(schema: dict[str, Any]) -> jsonschema.Draft202012Validator:
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+def validator(schema: dict[str, Any]) -> Any:
+    """Return a validator of jsonschema. Its import takes a second, which workers without this file save."""
+    draft = importlib.import_module("jsonschema").Draft202012Validator
+    draft.check_schema(schema)
+    return draft(schema)
 
 
-RESOURCES_FILE = validator(resources_schema())
-RULES_FILE = validator(rules_schema())
+@functools.cache
+def resources_file() -> Any:
+    return validator(resources_schema())
+
+
+@functools.cache
+def rules_file() -> Any:
+    return validator(rules_schema())
 
 
 def examples(page: str) -> list[str]:
@@ -70,12 +79,12 @@ client_configs: {"user=u": {configs: {acks: -1, session.timeout.ms: "45000"}}}
 @pytest.mark.parametrize("text", [*examples("gitops.md"), STRIMZI, OVERLAY])
 def test_schema_accepts_files_of_the_pages_manifests_and_overlays(text: str) -> None:
     for document in load_yaml_documents(text):
-        RESOURCES_FILE.validate(document)
+        resources_file().validate(document)
 
 
 def test_schema_accepts_every_form_of_a_value_that_plan_offline_accepts() -> None:
     assert check_offline(parse_documents(FORMS), None).failed == {}
-    RESOURCES_FILE.validate(*load_yaml_documents(FORMS))
+    resources_file().validate(*load_yaml_documents(FORMS))
 
 
 BROKEN = [
@@ -120,7 +129,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("text", BROKEN)
 def test_schema_and_plan_offline_reject_the_same_files(text: str) -> None:
-    assert not RESOURCES_FILE.is_valid(*load_yaml_documents(text))
+    assert not resources_file().is_valid(*load_yaml_documents(text))
     with pytest.raises(SettingsError):  # noqa: PT012  # a file is rejected when it is read, or a resource of it
         failed = check_offline(parse_documents(text), None).failed
         for reason in failed.values():
@@ -129,7 +138,7 @@ def test_schema_and_plan_offline_reject_the_same_files(text: str) -> None:
 
 @pytest.mark.parametrize("text", examples("policies.md"))
 def test_schema_accepts_rules_files_of_the_page(text: str) -> None:
-    RULES_FILE.validate(*load_yaml_documents(text))
+    rules_file().validate(*load_yaml_documents(text))
 
 
 BROKEN_RULES = [
@@ -164,7 +173,7 @@ BROKEN_RULES = [
 
 @pytest.mark.parametrize("text", BROKEN_RULES)
 def test_schema_and_the_policy_reject_the_same_rules(text: str) -> None:
-    assert not RULES_FILE.is_valid(*load_yaml_documents(text))
+    assert not rules_file().is_valid(*load_yaml_documents(text))
     with pytest.raises((RuleFileError, StrictYamlError)):
         parse_rules(text, source="rules.yaml")
 

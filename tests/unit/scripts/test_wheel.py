@@ -1,4 +1,4 @@
-"""scripts/wheel.py: reproducible packages. tests/interop/test_wheel.py tests what the compiled wheel does."""
+"""scripts/wheel.py: reproducible packages. tests/interop/test_image_steps.py tests what the compiled wheel does."""
 
 from __future__ import annotations
 

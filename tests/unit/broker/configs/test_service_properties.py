@@ -81,7 +81,7 @@ def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]
     return told
 
 
-@settings(deadline=None, max_examples=200 if os.environ.get("KLAMM_SOAK") else 20)
+@settings(deadline=None, max_examples=200 if os.environ.get("KLAMM_SOAK") else 8)
 @given(st.lists(st.tuples(st.lists(alterations(), max_size=4), st.booleans()), max_size=4))
 def test_memory_store_and_descriptions_agree_after_any_requests(
     requests: list[tuple[list[ResourceAlteration], bool]],

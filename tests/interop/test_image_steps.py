@@ -89,7 +89,7 @@ def installed(image: ImageSteps, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """klamm of the image alone, for PYTHONPATH: the packages that it requires are those of this environment."""
     (packages,) = image.folder.glob("opt/klamm/lib/python3.*/site-packages")
     folder = tmp_path_factory.mktemp("compiled")
-    for path in packages.glob("klamm*"):
+    for path in (*packages.glob("klamm*"), *packages.glob("*__mypyc.*")):
         (folder / path.name).symlink_to(path)
     return folder
 

@@ -16,14 +16,14 @@ def test_kafkas_log_compaction_tester_finds_no_mismatch() -> None:
     """It waits 20 seconds for a last record that does not come."""
     quick = {
         "log.cleaner.backoff.ms": "100",
-        "log.segment.bytes": "262144",
+        "log.segment.bytes": "1048576",
         "log.cleaner.min.cleanable.ratio": "0.01",
     }
     with KlammBroker(quick) as broker:
         output = java_tool(
             "org.apache.kafka.tools.LogCompactionTester",
             *("--bootstrap-server", broker.bootstrap_servers),
-            *("--messages", "40000", "--duplicates", "50", "--percent-deletes", "10"),
+            *("--messages", "100000", "--duplicates", "50", "--percent-deletes", "10"),
             *("--topics", "2", "--compression-type", "none", "--sleep", "2"),
             timeout_s=120,
         )

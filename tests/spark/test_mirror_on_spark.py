@@ -223,7 +223,9 @@ def test_partitions_move_between_tasks_without_loss_or_repetition(
     assert read(target.bootstrap_servers, "A.leases", counts) == wanted
 
 
+@pytest.mark.soak
 def test_mirror_survives_brokers_unavailable_at_start_and_restarted(tmp_path: Path) -> None:
+    """Shorter forms are the rig's restarts, and ``tests/unit/mirror/topics/test_control.py`` for a silent target."""
     # given
     with KlammBroker() as here, KlammBroker() as there:
         there.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import time
 from typing import TYPE_CHECKING, Any
@@ -50,9 +51,14 @@ class Issuer:
 
     def __init__(self, key_id: str, algorithm: str = "RS256", *, bits: int = 2048, ec_number: int = 0) -> None:
         self.key_id, self.algorithm = key_id, algorithm
-        self._rsa = rsa.generate_private_key(65537, bits)
+        self._bits = bits
         curve = ec.SECP256R1()
         self._ec = ec.derive_private_key(ec_number, curve) if ec_number else ec.generate_private_key(curve)
+
+    @functools.cached_property
+    def _rsa(self) -> rsa.RSAPrivateKey:
+        """Private key, generated at first use: it takes tenths of a second, also where tests are only collected."""
+        return rsa.generate_private_key(65537, self._bits)
 
     def public_key(self) -> dict[str, str]:
         """Return the entry of a JSON Web Key Set."""

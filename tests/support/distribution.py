@@ -2,9 +2,9 @@
 
 A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share three nodes
 of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
-cost CPU time. Files that share a browser are run by one worker, too. The files that take longest come first, so that no
-worker is left alone with one of them at the end. Among these, files that need the processors alternate with files that
-wait.
+cost CPU time. Files that share a browser are run by one worker, too, and so are those that share the JVM of Spark. The
+files that take longest come first, so that no worker is left alone with one of them at the end. Among these, files that
+need the processors alternate with files that wait.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SHARED: Final = "real_kafka_3"
 """Fixture of three nodes."""
 BROWSER: Final = "browser: Browser"
 """Argument of a test that looks at pages. One worker runs the files with such tests, so one Chromium is started."""
+SPARK: Final = "spark: SparkSession"
+"""Argument of a test with a Spark session. One worker runs the files with such tests, so one JVM is started."""
 FIRST: Final = (
     SHARED,
     "tests/spark/test_mirror_rig.py",
+    SPARK,
     "tests/interop/test_client_families.py",
-    "tests/spark/test_registrations.py",
     "tests/crash/test_unread_responses.py",
     "tests/spark/test_mirror_on_spark.py",
     "tests/crash/test_kill9.py",
     "tests/interop/test_mirror_takeover.py",
     "tests/interop/test_log_compaction.py",
-    "tests/spark/test_registrations_killed.py",
     "tests/interop/test_mirror_source_loss.py",
     "tests/interop/test_image_steps.py",
     "tests/interop/test_mirror_exactly_once.py",
-    "tests/spark/test_writing.py",
     "tests/interop/test_console_like_kafka.py",
     "tests/spark/test_mirror_interrupted.py",
     "tests/interop/test_security.py",
@@ -116,7 +116,7 @@ def _rank(path: Path) -> int:
 @functools.cache
 def _group(file: str) -> str:
     text = _text(_ROOT / file)
-    return next((shared for shared in (SHARED, BROWSER) if shared in text), file)
+    return next((shared for shared in (SHARED, SPARK, BROWSER) if shared in text), file)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from tests.support.wire import SET, WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process  # takes seconds
 MAX_S: Final = 0.05
 """Of processor time of the event loop's thread, as in test_long_requests.py."""
 START_MS: Final = 1_700_000_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from contextlib import nullcontext
@@ -272,7 +273,7 @@ def test_rule_that_cannot_match_is_an_error_with_its_place(rule: str, message: s
 def test_rules_file_truncated_at_any_byte_is_rejected_or_has_whole_rules() -> None:
     text = textwrap.dedent(RULES)
     whole = parse_rules(text, source="rules.yaml")
-    for end in range(len(text)):
+    for end in range(0, len(text), 1 if os.environ.get("KLAMM_SOAK") else 5):
         try:
             rules = parse_rules(text[:end], source="rules.yaml")
         except RuleFileError:

@@ -21,6 +21,7 @@ from klamm.resources.schemas import resources_schema, rules_schema
 from klamm.strict_yaml import StrictYamlError, load_yaml_documents
 
 ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.process  # jsonschema checks the schemas for seconds
 FENCED_YAML = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 IN_TABLE = re.compile(r"^\| `[^|]*\.yaml` \| `(.*)` \|$", re.MULTILINE)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +82,7 @@ def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]
     return told
 
 
+@pytest.mark.process  # takes seconds
 @settings(deadline=None, max_examples=200 if os.environ.get("KLAMM_SOAK") else 8)
 @given(st.lists(st.tuples(st.lists(alterations(), max_size=4), st.booleans()), max_size=4))
 def test_memory_store_and_descriptions_agree_after_any_requests(

@@ -46,7 +46,7 @@ class Hanging:
         if name.startswith("denied"): raise PolicyViolationError("no")
         if name.startswith("all"): return Override(acks=-1, reason="no loss")
 """
-TOPICS = 4_000
+TOPICS = 2_000
 """Topics of a long Produce request that are allowed; as many are denied."""
 MAX_HELD_S = 0.03
 """Of processor time, in one callback of the event loop. A slice is 5 ms."""

@@ -173,6 +173,11 @@ class KafkaCluster:
         return ",".join(f"{node.host}:{node.port}" for node in self.nodes.values())
 
     @property
+    def bootstrap_controllers(self) -> str:
+        """Addresses of the controllers of all nodes, comma separated."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._controller_ports.values())
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the JVMs that live."""
         return tuple(node.pid for node in self.nodes.values() if node.is_running)

@@ -1,0 +1,12 @@
+"""Parts of a broker that take part in a KRaft cluster without storage.
+
+In a KRaft cluster (Kafka without ZooKeeper) a few *controllers* agree on the cluster's metadata: they append every
+change to one replicated log, ``__cluster_metadata``. Exactly one of them, the *active controller*, decides. A broker is
+a process that does three things with the active controller:
+
+- it *registers* under a node id, with its listeners and the feature levels that it supports, and gets a *broker epoch*;
+- it sends *heartbeats*. Without them it is *fenced* after ``broker.session.timeout.ms``: it leads no partition;
+- it *observes* the metadata log, and so learns which partitions it leads.
+
+``MetadataObserver`` does the third alone. The package knows nothing of mirrors.
+"""

@@ -1,0 +1,181 @@
+"""Connections to the active controller of a KRaft cluster, wherever it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.configs.names import CLUSTER_METADATA
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
+from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError, raise_for_code
+from klamm.properties import split_address
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.kafka_client.connection.connection import Connection
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.protocol.schema import Message
+
+Response = TypeVar("Response", bound="Message")
+
+REQUEST_TIMEOUT_S: Final = 3.0
+"""Time after which a controller that does not respond is considered dead. It is short, so that another one is found
+well within ``broker.session.timeout.ms``.
+"""
+_MAX_FREE_BYTES: Final = 32 * 1024 * 1024
+_CONTROLLER_ENDPOINTS: Final = 2
+"""``endpoint_type`` of DescribeCluster that asks for controllers (KIP-919, Kafka 3.7)."""
+_NOT_ACTIVE: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+_NODES_SINCE: Final = 2
+"""First version of DescribeQuorum that reports the addresses of the controllers (Kafka 3.9)."""
+
+
+class ControllerChannel:
+    """One connection to the active controller. It is opened by the first call, and again after each loss.
+
+    Used by one thread at a time.
+
+    Args:
+        settings: Connection settings, with controllers as ``bootstrap_servers``. The time limits are lowered to
+            ``REQUEST_TIMEOUT_S``.
+    """
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._settings = replace(
+            settings,
+            request_timeout_s=min(settings.request_timeout_s, REQUEST_TIMEOUT_S),
+            connect_timeout_s=min(settings.connect_timeout_s, REQUEST_TIMEOUT_S),
+        )
+        self._pool = BufferPool(max_free_bytes=_MAX_FREE_BYTES)
+        self._connection: Connection | None = None
+        self._host = ""
+        addresses = filter(None, map(split_address, settings.bootstrap_servers))
+        self._addresses: dict[tuple[str, int], None] = dict.fromkeys(addresses)
+        """Addresses of controllers, those that failed at the end."""
+        self.cluster_id = ""
+        """Cluster id, as a controller reported it; empty before the first connection."""
+        self.controller_id = -1
+        """Node id of the active controller; -1 before the first connection."""
+
+    def call(
+        self, request: Message, response_class: type[Response], *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> Response:
+        """Send a request to the active controller once and return its response.
+
+        Raises:
+            ConnectionLostError: No active controller is reachable, or it stopped being the active one. The next call
+                looks for it again. The request may or may not have been executed.
+            UnsupportedVersionError: The controller does not offer the API.
+        """
+        connection = self.connection()
+        try:
+            response = connection.call(request, response_class, timeout_s=timeout_s)
+        except ConnectionLostError:
+            self.lose()
+            raise
+        if getattr(response, "error_code", 0) in _NOT_ACTIVE:
+            self.lose()
+            raise ConnectionLostError(f"Controller {self.controller_id} is not the active controller any more")
+        return response
+
+    def connection(self) -> Connection:
+        """Return the connection to the active controller, and open it if necessary.
+
+        Raises:
+            ConnectionLostError: No active controller is reachable. Its subclasses in ``FATAL_ERRORS``: a login or a
+                certificate is rejected.
+        """
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            if time.monotonic() >= connection.login_due_at:
+                log_in(connection, self._settings.security, host=self._host, timeout_s=HANDSHAKE_TIMEOUT_S)
+            return connection
+        failures: list[ConnectionLostError] = []
+        for address in list(self._addresses):
+            try:
+                self._connection = connection = self._active_from(*address)
+            except ConnectionLostError as error:
+                failures.append(error)
+                self._addresses[address] = self._addresses.pop(address)
+            else:
+                return connection
+        cause = next((error for error in failures if isinstance(error, FATAL_ERRORS)), None)
+        if cause is not None:
+            raise cause
+        reasons = "; ".join(map(str, failures)) or "no address of a controller is known"
+        raise ConnectionLostError(f"No active controller is reachable: {reasons}")
+
+    def _active_from(self, host: str, port: int) -> Connection:
+        """Return a connection to the active controller, of which the controller at this address knows."""
+        connection = open_connection(host, port, self._settings, self._pool)
+        try:
+            request = DescribeClusterRequest(endpoint_type=_CONTROLLER_ENDPOINTS)
+            version = connection.version_of(DescribeClusterRequest, at_least=1)
+            response = connection.call(request, DescribeClusterResponse, version=version, timeout_s=REQUEST_TIMEOUT_S)
+            raise_for_code(response.error_code, f"{host}:{port}: {response.error_message}")
+            nodes = {node.broker_id: (node.host, node.port) for node in response.brokers}
+            for address in nodes.values():
+                self._addresses.setdefault(address)
+        except BaseException:
+            connection.close()
+            raise
+        if response.controller_id not in nodes:
+            connection.close()
+            raise ConnectionLostError(f"{host}:{port} knows no active controller")
+        self.cluster_id, self.controller_id = response.cluster_id, response.controller_id
+        self._host, active_port = nodes[response.controller_id]
+        if (self._host, active_port) == (host, port):
+            return connection
+        connection.close()
+        return open_connection(self._host, active_port, self._settings, self._pool)
+
+    def lose(self) -> None:
+        """Close the connection. The next call looks for the active controller."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    close = lose
+
+
+def find_controllers(settings: ConnectionSettings) -> tuple[str, ...]:
+    """Ask the brokers of a cluster for the addresses of its controllers, as ``host:port``.
+
+    Needs DESCRIBE on the cluster, and Kafka 3.9 or later.
+
+    Raises:
+        ConnectionLostError: No broker responds.
+        KafkaApiError: The principal lacks the right, or the brokers do not know the addresses.
+    """
+    failure: ConnectionLostError | None = None
+    for host, port in _addresses(settings):
+        try:
+            connection = open_connection(host, port, settings, BufferPool(max_free_bytes=0))
+        except ConnectionLostError as error:
+            failure = error
+            continue
+        try:
+            partition = DescribeQuorumRequest.PartitionData(partition_index=0)
+            topic = DescribeQuorumRequest.TopicData(topic_name=CLUSTER_METADATA, partitions=[partition])
+            response = connection.call(
+                DescribeQuorumRequest(topics=[topic]),
+                DescribeQuorumResponse,
+                version=connection.version_of(DescribeQuorumRequest, at_least=_NODES_SINCE),
+                timeout_s=settings.request_timeout_s,
+            )
+        finally:
+            connection.close()
+        raise_for_code(response.error_code, response.error_message)
+        listeners = [node.listeners[0] for node in response.nodes if node.listeners]
+        return tuple(f"{listener.host}:{listener.port}" for listener in listeners)
+    raise failure or ConnectionLostError("No bootstrap server is given")
+
+
+def _addresses(settings: ConnectionSettings) -> Iterator[tuple[str, int]]:
+    return filter(None, map(split_address, settings.bootstrap_servers))

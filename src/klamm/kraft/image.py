@@ -1,0 +1,318 @@
+"""Immutable images of a cluster's metadata, and the replay of metadata records into the next image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.protocol.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+)
+from klamm.protocol.types import ResourceType
+from klamm.security.scram import ScramCredential
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+    from uuid import UUID
+
+    from klamm.protocol.schema import Message
+
+NO_LEADER: Final = -1
+"""``leader`` of a partition without a leader."""
+_LEADER_UNCHANGED: Final = -2
+"""``leader`` of a PartitionChangeRecord that elects none."""
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Security protocols by their number in registrations (Kafka's ``SecurityProtocol``)."""
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEndpoint:
+    """Listener of a broker, as other processes reach it."""
+
+    name: str
+    """Name of the listener, such as ``PLAINTEXT``. Brokers use the listener named ``inter.broker.listener.name``."""
+    host: str
+    port: int
+    security_protocol: str
+    """One of ``SECURITY_PROTOCOLS``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """Registration of a broker."""
+
+    node_id: int
+    broker_epoch: int
+    """Epoch of the registration. It grows with each new incarnation of the broker."""
+    incarnation_id: UUID
+    """Id of the broker's process. A process that restarts under the same id keeps its broker epoch."""
+    registered_at: int
+    """Offset of the record of the latest registration."""
+    endpoints: tuple[BrokerEndpoint, ...]
+    features: Mapping[str, tuple[int, int]]
+    """Lowest and highest supported level by feature."""
+    rack: str | None
+    is_fenced: bool
+    """Whether the broker leads no partition, because it sends no heartbeats or asked for it."""
+    in_controlled_shutdown: bool
+    log_dirs: tuple[UUID, ...]
+    cordoned_log_dirs: tuple[UUID, ...]
+    """Log directories that get no new partitions (metadata.version 4.3 and later)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """State of a partition. All ids are node ids of brokers."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    """In-sync replicas."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment in progress adds."""
+    removing: tuple[int, ...] = ()
+    """Replicas that a reassignment in progress removes."""
+    leader: int
+    """Leader, or ``NO_LEADER``."""
+    leader_epoch: int
+    """Number of elections. A leader with an older epoch is rejected by its followers."""
+    partition_epoch: int
+    """Number of changes to this partition. AlterPartition is rejected unless it names the current one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetadata:
+    """A topic and its partitions by index."""
+
+    name: str
+    topic_id: UUID
+    partitions: Mapping[int, PartitionImage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """The metadata of a cluster up to one offset of its metadata log."""
+
+    offset: int = -1
+    """Offset of the last record in the image; -1 before the first one."""
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    """Registered brokers by node id, including fenced ones."""
+    topics: Mapping[UUID, TopicMetadata] = field(default_factory=dict)
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+    """Topic id by name."""
+    features: Mapping[str, int] = field(default_factory=dict)
+    """Finalized level by feature, such as ``metadata.version``."""
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
+    """Dynamic configs by resource type (``ResourceType``) and resource name."""
+    scram: Mapping[tuple[int, str], ScramCredential] = field(default_factory=dict, repr=False)
+    """SCRAM credentials by mechanism (``ScramMechanism``) and user name."""
+    next_producer_id: int = 0
+    """First producer id that is in no allocated block."""
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return the topic of a name, or None if there is none."""
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def partition(self, topic_id: UUID, index: int) -> PartitionImage | None:
+        """Return a partition, or None if there is none."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None else topic.partitions.get(index)
+
+
+class ImageDelta:
+    """Changes to an image. Maps that no record changes are shared with the image before.
+
+    So a reader of images can see by identity which maps have changed.
+    """
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._maps: dict[str, dict[Any, Any]] = {}
+        """Changed maps by field of ``ClusterImage``."""
+        self._partitions: dict[UUID, dict[int, PartitionImage]] = {}
+        """Changed partitions of topics."""
+        self._next_producer_id = image.next_producer_id
+
+    def replay(self, record: Message, offset: int) -> None:
+        """Apply a record.
+
+        Args:
+            record: Metadata record. One that changes no part of an image has no effect.
+            offset: Offset of the record, or of the last one in its batch.
+        """
+        match record:
+            case FeatureLevelRecord():
+                self._put("features", record.name, record.feature_level)
+            case ProducerIdsRecord():
+                self._next_producer_id = record.next_producer_id
+            case UserScramCredentialRecord():
+                self._put("scram", (record.mechanism, record.name), _credential(record))
+            case RemoveUserScramCredentialRecord():
+                self._put("scram", (record.mechanism, record.name), None)
+            case ConfigRecord():
+                resource = (record.resource_type, record.resource_name)
+                configs = {**self._map("configs").get(resource, {}), record.name: record.value}
+                self._put("configs", resource, {name: text for name, text in configs.items() if text is not None})
+            case TopicRecord() | RemoveTopicRecord() | PartitionRecord() | PartitionChangeRecord():
+                self._replay_topic(record)
+            case _:
+                self._replay_broker(record, offset)
+
+    def _replay_broker(self, record: Message, offset: int) -> None:
+        match record:
+            case RegisterBrokerRecord():
+                self._map("brokers")[record.broker_id] = _broker_image(record, offset)
+            case UnregisterBrokerRecord():
+                self._map("brokers").pop(record.broker_id, None)
+            case FenceBrokerRecord():
+                self._change_broker(record.id, is_fenced=True)
+            case UnfenceBrokerRecord():
+                self._change_broker(record.id, is_fenced=False)
+            case BrokerRegistrationChangeRecord():
+                self._change_broker(record.broker_id, **_broker_changes(record))
+            case _:
+                pass
+
+    def _replay_topic(self, record: TopicRecord | RemoveTopicRecord | PartitionRecord | PartitionChangeRecord) -> None:
+        match record:
+            case TopicRecord():
+                self._map("topics")[record.topic_id] = TopicMetadata(
+                    name=record.name, topic_id=record.topic_id, partitions={}
+                )
+                self._map("topic_ids")[record.name] = record.topic_id
+            case RemoveTopicRecord():
+                topic: TopicMetadata = self._map("topics").pop(record.topic_id)
+                self._partitions.pop(record.topic_id, None)
+                del self._map("topic_ids")[topic.name]
+                self._put("configs", (int(ResourceType.TOPIC), topic.name), None)
+            case PartitionRecord():
+                self._partitions_of(record.topic_id)[record.partition_id] = PartitionImage(
+                    replicas=tuple(record.replicas),
+                    isr=tuple(record.isr),
+                    adding=tuple(record.adding_replicas),
+                    removing=tuple(record.removing_replicas),
+                    leader=record.leader,
+                    leader_epoch=record.leader_epoch,
+                    partition_epoch=record.partition_epoch,
+                )
+            case PartitionChangeRecord():
+                partitions = self._partitions_of(record.topic_id)
+                partitions[record.partition_id] = _changed(partitions[record.partition_id], record)
+
+    def image(self, offset: int) -> ClusterImage:
+        """Return the image with all changes, up to the record at ``offset``. The delta must not be used afterwards."""
+        if self._partitions:
+            topics = self._map("topics")
+            for topic_id, partitions in self._partitions.items():
+                topics[topic_id] = replace(topics[topic_id], partitions=MappingProxyType(partitions))
+        changed = {name: MappingProxyType(mapping) for name, mapping in self._maps.items()}
+        return replace(self._image, offset=offset, next_producer_id=self._next_producer_id, **changed)
+
+    def _map(self, name: str) -> dict[Any, Any]:
+        """Return a map of the image to change."""
+        if name not in self._maps:
+            self._maps[name] = dict(getattr(self._image, name))
+        return self._maps[name]
+
+    def _put(self, name: str, key: object, value: object) -> None:
+        """Set a value of a map, or remove the key if the value is None or empty."""
+        mapping = self._map(name)
+        if value:
+            mapping[key] = value
+        else:
+            mapping.pop(key, None)
+
+    def _partitions_of(self, topic_id: UUID) -> dict[int, PartitionImage]:
+        if topic_id not in self._partitions:
+            self._partitions[topic_id] = dict(self._map("topics")[topic_id].partitions)
+        return self._partitions[topic_id]
+
+    def _change_broker(self, node_id: int, **changes: Any) -> None:
+        brokers = self._map("brokers")
+        brokers[node_id] = replace(brokers[node_id], **changes)
+
+
+def replayed(image: ClusterImage, records: Iterable[Message], offset: int) -> ClusterImage:
+    """Return the image after some records, the last of which is at ``offset``."""
+    delta = ImageDelta(image)
+    for record in records:
+        delta.replay(record, offset)
+    return delta.image(offset)
+
+
+def _changed(partition: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """Return a partition after a change. An election raises the leader epoch, also one that ends without a leader."""
+    is_election = record.leader != _LEADER_UNCHANGED
+
+    def changed(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+        return old if new is None else tuple(new)
+
+    return PartitionImage(
+        replicas=changed(record.replicas, partition.replicas),
+        isr=changed(record.isr, partition.isr),
+        adding=changed(record.adding_replicas, partition.adding),
+        removing=changed(record.removing_replicas, partition.removing),
+        leader=record.leader if is_election else partition.leader,
+        leader_epoch=partition.leader_epoch + is_election,
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
+def _credential(record: UserScramCredentialRecord) -> ScramCredential:
+    return ScramCredential(
+        salt=record.salt, stored_key=record.stored_key, server_key=record.server_key, iterations=record.iterations
+    )
+
+
+def _broker_image(record: RegisterBrokerRecord, offset: int) -> BrokerImage:
+    return BrokerImage(
+        node_id=record.broker_id,
+        broker_epoch=record.broker_epoch,
+        incarnation_id=record.incarnation_id,
+        registered_at=offset,
+        endpoints=tuple(
+            BrokerEndpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=SECURITY_PROTOCOLS[listener.security_protocol],
+            )
+            for listener in record.end_points
+        ),
+        features={each.name: (each.min_supported_version, each.max_supported_version) for each in record.features},
+        rack=record.rack,
+        is_fenced=record.fenced,
+        in_controlled_shutdown=record.in_controlled_shutdown,
+        log_dirs=tuple(record.log_dirs),
+        cordoned_log_dirs=tuple(record.cordoned_log_dirs or ()),
+    )
+
+
+def _broker_changes(record: BrokerRegistrationChangeRecord) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if record.fenced:
+        changes["is_fenced"] = record.fenced > 0
+    if record.in_controlled_shutdown:
+        changes["in_controlled_shutdown"] = record.in_controlled_shutdown > 0
+    if record.log_dirs:
+        changes["log_dirs"] = tuple(record.log_dirs)
+    if record.cordoned_log_dirs is not None:
+        changes["cordoned_log_dirs"] = tuple(record.cordoned_log_dirs)
+    return changes

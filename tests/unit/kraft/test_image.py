@@ -1,0 +1,191 @@
+"""Replay of metadata records into images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from klamm.kraft.image import NO_LEADER, BrokerEndpoint, ClusterImage, PartitionImage, replayed
+from klamm.protocol.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+)
+from klamm.protocol.types import ResourceType
+from klamm.security.scram import ScramCredential, ScramMechanism
+
+if TYPE_CHECKING:
+    from klamm.protocol.schema import Message
+
+TOPIC_ID, INCARNATION, LOG_DIR = UUID(int=7), UUID(int=8), UUID(int=9)
+TOPIC = TopicRecord(name="t", topic_id=TOPIC_ID)
+PARTITION = PartitionRecord(
+    topic_id=TOPIC_ID, partition_id=0, replicas=[1, 2], isr=[1, 2], leader=1, leader_epoch=0, partition_epoch=0
+)
+BROKER = RegisterBrokerRecord(
+    broker_id=1,
+    broker_epoch=5,
+    incarnation_id=INCARNATION,
+    end_points=[RegisterBrokerRecord.BrokerEndpoint(name="INTERNAL", host="h", port=9092, security_protocol=3)],
+    features=[
+        RegisterBrokerRecord.BrokerFeature(name="metadata.version", min_supported_version=7, max_supported_version=33)
+    ],
+    log_dirs=[LOG_DIR],
+)
+
+
+def image(*records: Message) -> ClusterImage:
+    return replayed(ClusterImage(), records, 5)
+
+
+def test_topic_has_its_partitions_by_name_and_id() -> None:
+    # when
+    cluster = image(TOPIC, PARTITION)
+    # then
+    expected = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=0, partition_epoch=0)
+    topic = cluster.topic("t")
+    assert topic is not None
+    assert dict(topic.partitions) == {0: expected}
+    assert cluster.partition(TOPIC_ID, 0) == expected
+    assert (cluster.topic("u"), cluster.partition(TOPIC_ID, 1), cluster.partition(UUID(int=1), 0)) == (None, None, None)
+    assert cluster.offset == 5
+
+
+def test_election_raises_both_epochs_and_another_change_only_the_partition_epoch() -> None:
+    # given
+    before = image(TOPIC, PARTITION)
+    # when
+    shrunk = replayed(before, [PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1])], 6)
+    fenced = replayed(shrunk, [PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, leader=-1)], 7)
+    elected = replayed(fenced, [PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, leader=1)], 8)
+    # then
+    first = PartitionImage(replicas=(1, 2), isr=(1,), leader=1, leader_epoch=0, partition_epoch=1)
+    assert shrunk.partition(TOPIC_ID, 0) == first
+    assert fenced.partition(TOPIC_ID, 0) == replace(first, leader=NO_LEADER, leader_epoch=1, partition_epoch=2)
+    assert elected.partition(TOPIC_ID, 0) == replace(first, leader=1, leader_epoch=2, partition_epoch=3)
+
+
+def test_reassignment_appears_and_ends() -> None:
+    # given
+    change = PartitionChangeRecord(
+        topic_id=TOPIC_ID, partition_id=0, replicas=[3, 1, 2], adding_replicas=[3], removing_replicas=[1]
+    )
+    end = PartitionChangeRecord(
+        topic_id=TOPIC_ID,
+        partition_id=0,
+        replicas=[3, 2],
+        isr=[3, 2],
+        leader=3,
+        adding_replicas=[],
+        removing_replicas=[],
+    )
+    # when
+    begun = image(TOPIC, PARTITION, change).partition(TOPIC_ID, 0)
+    ended = image(TOPIC, PARTITION, change, end).partition(TOPIC_ID, 0)
+    # then
+    assert begun == PartitionImage(
+        replicas=(3, 1, 2), isr=(1, 2), adding=(3,), removing=(1,), leader=1, leader_epoch=0, partition_epoch=1
+    )
+    assert ended == PartitionImage(replicas=(3, 2), isr=(3, 2), leader=3, leader_epoch=1, partition_epoch=2)
+
+
+def test_removed_topic_takes_its_configs_along() -> None:
+    # given
+    config = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1")
+    before = image(TOPIC, PARTITION, config)
+    assert before.configs == {(ResourceType.TOPIC, "t"): {"retention.ms": "1"}}
+    # when
+    after = replayed(before, [RemoveTopicRecord(topic_id=TOPIC_ID)], 6)
+    # then
+    assert after == ClusterImage(offset=6)
+    assert before.topic("t") is not None
+
+
+def test_topic_changed_and_removed_at_once_is_removed() -> None:
+    change = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1])
+    assert replayed(image(TOPIC, PARTITION), [change, RemoveTopicRecord(topic_id=TOPIC_ID)], 6) == ClusterImage(
+        offset=6
+    )
+
+
+def test_config_without_a_value_is_removed() -> None:
+    config = ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="2")
+    removal = ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value=None)
+    assert image(config).configs == {(4, ""): {"min.insync.replicas": "2"}}
+    assert image(config, removal).configs == {}
+
+
+def test_broker_is_registered_unfenced_fenced_and_unregistered() -> None:
+    # when
+    registered = image(BROKER)
+    # then
+    broker = registered.brokers[1]
+    assert (broker.broker_epoch, broker.incarnation_id, broker.registered_at, broker.is_fenced) == (
+        5,
+        INCARNATION,
+        5,
+        True,
+    )
+    assert broker.endpoints == (BrokerEndpoint(name="INTERNAL", host="h", port=9092, security_protocol="SASL_SSL"),)
+    assert (broker.features, broker.log_dirs) == ({"metadata.version": (7, 33)}, (LOG_DIR,))
+    unfenced = replayed(registered, [UnfenceBrokerRecord(id=1, epoch=5)], 6)
+    assert not unfenced.brokers[1].is_fenced
+    assert replayed(unfenced, [FenceBrokerRecord(id=1, epoch=5)], 7).brokers[1].is_fenced
+    assert replayed(unfenced, [UnregisterBrokerRecord(broker_id=1, broker_epoch=5)], 7).brokers == {}
+
+
+def test_registration_change_keeps_the_rest_of_a_broker() -> None:
+    # given
+    before = image(BROKER).brokers[1]
+
+    def after(**changes: object) -> object:
+        change = BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, **changes)  # type: ignore[arg-type]  # any
+        return image(BROKER, change).brokers[1]
+
+    # then
+    assert after(fenced=-1) == replace(before, is_fenced=False)
+    assert after(in_controlled_shutdown=1) == replace(before, in_controlled_shutdown=True)
+    assert after(cordoned_log_dirs=[LOG_DIR]) == replace(before, cordoned_log_dirs=(LOG_DIR,))
+    assert after(log_dirs=[INCARNATION]) == replace(before, log_dirs=(INCARNATION,))
+    assert after() == before
+
+
+def test_features_credentials_and_producer_ids() -> None:
+    # given
+    mechanism = int(ScramMechanism.SCRAM_SHA_256)
+    user = UserScramCredentialRecord(
+        name="alice", mechanism=mechanism, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+    )
+    # when
+    cluster = image(
+        FeatureLevelRecord(name="metadata.version", feature_level=33),
+        FeatureLevelRecord(name="group.version", feature_level=1),
+        FeatureLevelRecord(name="group.version", feature_level=0),
+        user,
+        ProducerIdsRecord(broker_id=1, next_producer_id=2000),
+    )
+    # then
+    assert cluster.features == {"metadata.version": 33}
+    credential = ScramCredential(salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096)
+    assert cluster.scram == {(mechanism, "alice"): credential}
+    assert cluster.next_producer_id == 2000
+    assert replayed(cluster, [RemoveUserScramCredentialRecord(name="alice", mechanism=mechanism)], 6).scram == {}
+
+
+def test_maps_that_do_not_change_are_shared() -> None:
+    before = image(BROKER, TOPIC, PARTITION)
+    after = replayed(before, [PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1])], 6)
+    assert after.brokers is before.brokers
+    assert after.topics is not before.topics

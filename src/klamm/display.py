@@ -14,6 +14,8 @@ LOG_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 MAX_SHOWN: Final = 64
 """Limit for a displayed name in characters. A longer name would make a table unreadable."""
 
+_MAX_LINE: Final = 2000
+
 
 def escaped(text: str) -> str:
     r"""Escape characters that would move a terminal's cursor or start a new line, such as ``\x1b`` and ``\n``.
@@ -23,6 +25,15 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def one_line(message: str) -> str:
+    """Return a message as one line. A longer one than 2,000 characters, which quotes a huge value, lacks its middle."""
+    line = escaped(" ".join(message.split("\n")))
+    if len(line) <= _MAX_LINE:
+        return line
+    left_out = len(line) - _MAX_LINE
+    return f"{line[: _MAX_LINE // 2]}... ({left_out:,} characters left out) ...{line[-(_MAX_LINE // 2) :]}"
 
 
 def printable(name: str) -> str:

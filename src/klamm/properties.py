@@ -18,6 +18,7 @@ class SettingsError(Exception):
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
 _UNICODE_DIGITS: Final = 4
+_NOT_IN_HOSTS: Final = re.compile(r"[\s\[\]]")
 _MAX_PORT: Final = 65_535
 _SCHEME: Final = re.compile(r"^[a-zA-Z0-9%._-]*://")
 
@@ -203,6 +204,7 @@ def split_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
 def split_address(text: str) -> tuple[str, int] | None:
     """Return host and port of ``host:port``, IPv6 without its brackets. None means that it is not an address."""
     host, _, port = text.strip().rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not host or _NOT_IN_HOSTS.search(host) or not re.fullmatch("[0-9]{1,5}", port) or int(port) > _MAX_PORT:
         return None
-    return host.strip("[]"), int(port)
+    return host, int(port)

@@ -24,7 +24,7 @@ import re
 import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -41,6 +41,8 @@ _MADE: Final = pytest.StashKey["list[Broker]"]()
 _MODULE: Final = "klamm.embedded.broker"
 _SHARED: Final = ("klamm_module_broker", "klamm_session_broker")
 _MARKER: Final = "klamm"
+_MERGED: Final = frozenset({"topics", "config"})
+"""Arguments of which the markers of a test, its class and its module add up, by name of the topic or config."""
 _SHOWN_LINES: Final = 20
 """Last requests of a broker in the report of a failed test. Equal ones in a row share a line."""
 _MAX_CHARACTERS: Final = 100
@@ -51,6 +53,24 @@ def _broker(**options: Any) -> Broker:
     from klamm.embedded.broker import Broker  # noqa: PLC0415 - a run that uses no fixture of ours pays nothing
 
     return Broker(**{"control": True, **options})
+
+
+@contextmanager
+def _running(fixture: str, **options: Any) -> Iterator[Broker]:
+    """Yield the running broker of a fixture. A wrong argument or a failed start fails the test, without a traceback."""
+    from klamm.embedded.server_process import BrokerStartError  # noqa: PLC0415
+
+    reason = ""
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(_broker(**options))
+        except (BrokerStartError, TypeError, ValueError) as error:
+            reason = str(error)
+        else:
+            yield broker
+    __tracebackhide__ = False  # or pytest reports, below the message, that all lines are hidden
+    if reason:  # outside of the handler: pytest would show the original error, too
+        pytest.fail(f"{fixture}: klamm.Broker: {reason}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -78,20 +98,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _marked(node: pytest.Item) -> dict[str, Any]:
-    """Return the arguments of all markers of a test; those of the nearest marker win, also for each config.
+    """Return the arguments of all markers of a test. Topics and configs add up; otherwise the nearest marker wins.
 
     A wrong argument fails the test.
     """
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers(_MARKER))):
-        _check(marker)
-        config = {**options.get("config", {}), **marker.kwargs.get("config", {})}
-        options |= {**marker.kwargs, **({"config": config} if config else {})}
+        arguments = {**marker.kwargs, **_check(marker)}
+        for name in _MERGED & arguments.keys():
+            arguments[name] = {**options.get(name, {}), **arguments[name]}
+        options |= arguments
     return options
 
 
-def _check(marker: pytest.Mark) -> None:
-    """Fail the test, with a message and no traceback, for a marker with an argument that a broker cannot take."""
+def _check(marker: pytest.Mark) -> dict[str, Any]:
+    """Return the topics of a marker as a mapping, if it has any.
+
+    A marker with an argument that a broker cannot take fails the test, with a message and no traceback.
+    """
     from klamm.embedded.broker import Broker  # noqa: PLC0415
     from klamm.embedded.controls import new_topics  # noqa: PLC0415
     from klamm.properties import did_you_mean  # noqa: PLC0415
@@ -104,13 +128,18 @@ def _check(marker: pytest.Mark) -> None:
             _fail(f"{name}=...: there is no such argument{did_you_mean(name, allowed)}", allowed)
     if not isinstance(config := marker.kwargs.get("config", {}), Mapping):
         _fail(f"config={config!r}: expected a mapping", ())
+    reason = ""
     try:
-        new_topics(marker.kwargs.get("topics", ()))
+        topics = new_topics(marker.kwargs.get("topics", ()))
     except (TypeError, ValueError) as error:
-        _fail(str(error), ())
+        reason = str(error)
+    if reason:  # outside of the handler: pytest would show the original error, too
+        _fail(reason, ())
+    return {"topics": topics} if topics else {}
 
 
 def _fail(fault: str, allowed: Iterable[str]) -> NoReturn:
+    __tracebackhide__ = False  # or pytest reports, below the message, that all lines are hidden
     names = ", ".join(allowed)
     pytest.fail(f"@pytest.mark.{_MARKER}: {fault}" + (f". Allowed: {names}" if names else ""), pytrace=False)
 
@@ -120,7 +149,8 @@ def klamm_broker(klamm_broker_options: Mapping[str, Any], request: pytest.Fixtur
     """Provide a running, empty broker; it is stopped and its data are removed after the test."""
     marked = _marked(request.node)
     config = {**klamm_broker_options.get("config", {}), **marked.pop("config", {})}
-    with _broker(**{**klamm_broker_options, **marked, **({"config": config} if config else {})}) as broker:
+    options = {**klamm_broker_options, **marked, **({"config": config} if config else {})}
+    with _running("klamm_broker", **options) as broker:
         yield broker
 
 
@@ -147,14 +177,14 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 @pytest.fixture(scope="module")
 def klamm_module_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
     """Provide one broker to the tests of a module; they share its topics."""
-    with _broker(**klamm_broker_options) as broker:
+    with _running("klamm_module_broker", **klamm_broker_options) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def klamm_session_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
     """Provide one broker to all tests of the run; they share its topics. With pytest-xdist, each worker has its own."""
-    with _broker(**klamm_broker_options) as broker:
+    with _running("klamm_session_broker", **klamm_broker_options) as broker:
         yield broker
 
 

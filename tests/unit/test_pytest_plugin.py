@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+from fnmatch import fnmatch
 
 import pytest
 
@@ -80,12 +81,12 @@ def test_marker_changes_the_broker_and_a_failure_shows_faults_and_requests(pytes
         """
         import pytest
 
-        pytestmark = pytest.mark.klamm(config={"num.partitions": 7}, topics=["ignored"])
+        pytestmark = pytest.mark.klamm(config={"num.partitions": 7}, topics=["everywhere", "orders"])
 
         @pytest.mark.klamm(topics={"orders": 3}, config={"log.retention.hours": 1}, brokers=2)
         def test_markers_add_up(klamm_broker):
             assert klamm_broker.partition_count("orders") == 3
-            assert not klamm_broker.has_topic("ignored")
+            assert klamm_broker.has_topic("everywhere")
             assert len(klamm_broker.bootstrap_servers.split(",")) == 2
             assert klamm_broker._config["num.partitions"] == "7"
 
@@ -172,7 +173,43 @@ def test_wrong_argument_of_the_marker_is_named(arguments: str, message: str, pyt
     result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
     # then
     result.stdout.fnmatch_lines([f"@pytest.mark.klamm: {message}"])
-    result.stdout.no_fnmatch_line("*Traceback*")
+    for unwanted in ("*Traceback*", "*traceback entries are hidden*", "*another exception*"):
+        result.stdout.no_fnmatch_line(unwanted)
+
+
+@pytest.mark.parametrize("fixture", ["klamm_broker", "klamm_module_broker", "klamm_session_broker"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{'config': {'num.partition': 3}}", "*unknown config num.partition; did you mean num.partitions?"),
+        ("{'broker': 2}", "*unexpected keyword argument 'broker'"),
+        (
+            "{'topics': {'a': {'replication_factor': 2}}}",
+            "topics: a: replication_factor=2: must be *",
+        ),
+    ],
+)
+def test_fixture_with_wrong_options_shows_the_reason_alone(
+    fixture: str, options: str, message: str, pytester: pytest.Pytester
+) -> None:
+    # given
+    pytester.makeconftest(
+        f"""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def klamm_broker_options():
+            return {options}
+        """
+    )
+    pytester.makepyfile(f"def test_is_not_run({fixture}): raise AssertionError")
+    # when
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(errors=1)
+    report = result.outlines[result.outlines.index(next(line for line in result.outlines if "ERROR at" in line)) + 1 :]
+    text = "\n".join(report[: next(i for i, line in enumerate(report) if line.startswith("===="))])
+    assert fnmatch(" ".join(text.split()), f"{fixture}: klamm.Broker: *{message}")
     result.stdout.no_fnmatch_line("*the test was run*")
     result.stdout.no_fnmatch_line("*TypeError*")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from klamm.broker.app import DEFAULT_ENVIRONMENT, BrokerApp, BrokerEnvironment
 from klamm.broker.cluster import AdvertisedBroker
 from klamm.broker.settings import BrokerSettings, describe_unknown, parse_arguments, unknown_names
-from klamm.display import log_to_stderr
+from klamm.display import log_to_stderr, one_line
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.protocol.errors import StorageError
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str], environment: BrokerEnvironment = DEFAULT_ENVI
     try:
         settings = parse_arguments(arguments)
     except SettingsError as error:
-        sys.stderr.write(f"klamm broker: {error}\n")
+        sys.stderr.write(f"klamm broker: {one_line(str(error))}\n")
         return EXIT_USAGE
     for name in unknown_names(settings.static_configs):
         logger.info("%s, without an effect unless a policy reads it", describe_unknown(name))
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str], environment: BrokerEnvironment = DEFAULT_ENVI
         ):  # standard output has the ready line only; output of policies goes to standard error
             _run(settings, stdout, environment)
     except (DataDirectoryError, PolicyLoadError, SettingsError, StorageError, OSError) as error:
-        sys.stderr.write(f"klamm broker: {error}{_disk_hint(settings.data_dir)}\n")
+        sys.stderr.write(f"klamm broker: {one_line(f'{error}{_disk_hint(settings.data_dir)}')}\n")
         return EXIT_FAILED
     return EXIT_OK
 

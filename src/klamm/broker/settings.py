@@ -18,7 +18,7 @@ from klamm.configs.definitions import (
 from klamm.policy.kinds import names_policy
 from klamm.properties import SettingsError, did_you_mean, merged_properties
 from klamm.protocol.errors import InvalidConfigError
-from klamm.server.arguments import CommandParser
+from klamm.server.arguments import CommandParser, whole_number
 from klamm.server.listeners import Address, Listener, parse_listeners
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ def parse_arguments(arguments: Sequence[str]) -> BrokerSettings:
     if parsed.metrics is not None:
         configs[METRICS_LISTEN] = parsed.metrics
     _check(configs)
-    if not 1 <= parsed.brokers <= MAX_BROKERS:
-        raise SettingsError(f"--brokers {parsed.brokers}: expected a number from 1 to {MAX_BROKERS}")
     racks = configs.get(RACK, "").count(",") + 1
     if parsed.brokers > 1 and racks not in {1, parsed.brokers}:
         raise SettingsError(
@@ -141,7 +139,7 @@ def _parser() -> CommandParser:
     )
     parser.add_argument(
         "--brokers",
-        type=int,
+        type=whole_number(MAX_BROKERS, lowest=1),
         default=1,
         metavar="N",
         help="number of broker ids to present, each on its own port (default 1); records are not replicated",

@@ -6,19 +6,21 @@ Each flag may be given once, flags cannot be abbreviated, and a value follows as
 from __future__ import annotations
 
 import argparse
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import version_line
 from klamm.cli.profiles import fill_in
 from klamm.properties import SettingsError
-from klamm.server.arguments import CommandParser
+from klamm.server.arguments import CommandParser, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 TIMEOUT: Final = "api_timeout_ms"
 """Attribute of ``--timeout``: time limit of a call in milliseconds. None without the flag."""
+_YEAR_S: Final = 31_536_000
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
 
@@ -90,21 +92,15 @@ class ToolParser(CommandParser):
         self.add_argument(flag, action="store_true", **how)
 
 
-def whole_number(highest: int, *, lowest: int | None = None) -> Callable[[str], int]:
-    """Return a converter for flag values that accepts only whole numbers within the given range."""
-    least = -highest - 1 if lowest is None else lowest
-
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if not least <= number <= highest:
-            allowed = f"up to {highest}" if lowest is None else f"from {lowest} to {highest}"
-            raise argparse.ArgumentTypeError(f"{text}: expected a whole number {allowed}")
-        return number
-
-    return read
+def seconds(text: str) -> float:
+    """Convert a flag value to a time in seconds, above 0 and at most a year."""
+    try:
+        time_s = float(text)
+    except ValueError:
+        time_s = math.nan
+    if not 0 < time_s <= _YEAR_S:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0 and up to {_YEAR_S:,}")
+    return time_s
 
 
 def add_timeout(parser: argparse.ArgumentParser, text: str) -> None:

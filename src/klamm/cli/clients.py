@@ -6,26 +6,24 @@ Kafka has no request that lists connections. The data therefore comes from the b
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
-import math
 import sys
 import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from klamm.cli.arguments import ToolParser
+from klamm.cli.arguments import ToolParser, seconds
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.display import counted, printable
-from klamm.properties import did_you_mean
+from klamm.properties import did_you_mean, split_address
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Mapping, Sequence
 
 _PROG: Final = "klamm clients"
@@ -94,29 +92,19 @@ def _parser() -> ToolParser:
     parser.add_value("--client", metavar="ID", help="only clients with this client id")
     parser.add_argument(
         "--interval",
-        type=_seconds,
+        type=seconds,
         default=2.0,
         metavar="SECONDS",
         help="watch and --wait: seconds between two requests (default 2)",
     )
     parser.add_switch("--pending", help="list: only clients that are pending or ignore configs")
     parser.add_value(
-        "--wait", type=_seconds, metavar="SECONDS", help="list: wait until no client is pending or ignores configs"
+        "--wait", type=seconds, metavar="SECONDS", help="list: wait until no client is pending or ignores configs"
     )
     parser.add_argument(
         "-o", "--output", choices=("human", "json", "yaml"), default="human", help="list: output format"
     )
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0")
-    return seconds
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -186,11 +174,10 @@ def fetch(address: str) -> list[Client]:
         RequestError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
             missing. The message contains the address.
     """
-    try:
-        parts = urlsplit(address if "://" in address else f"http://{address}")
-        connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port, timeout=_TIMEOUT_S)
-    except (ValueError, http.client.InvalidURL) as error:
-        raise RequestError(f"--metrics {address}: expected HOST:PORT") from error
+    target = split_address(address.removeprefix("http://").rstrip("/"))
+    if target is None:
+        raise RequestError(f"--metrics {address}: expected HOST:PORT")
+    connection = http.client.HTTPConnection(*target, timeout=_TIMEOUT_S)
     try:
         # The listener serves public names to no browser; this is none.
         connection.request("GET", _PATH, headers={"Host": "localhost"})
@@ -201,6 +188,8 @@ def fetch(address: str) -> list[Client]:
         document = json.loads(body)
         clients: list[Client] = document["clients"]
         silent = document.get("silent_processes", 0)
+    except UnicodeError as error:
+        raise RequestError(f"--metrics {address}: the host name is not valid") from error
     except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{address} returned no list of clients; {_IS_IT} ({error!r})") from error
     except OSError as error:

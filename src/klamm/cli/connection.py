@@ -17,9 +17,9 @@ from klamm.cli import EXIT_FAILED, is_output_full
 from klamm.cli.arguments import TIMEOUT
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
-from klamm.display import escaped
+from klamm.display import one_line
 from klamm.kafka_client.errors import explain
-from klamm.properties import SettingsError, read_properties, split_address, split_servers
+from klamm.properties import SettingsError, did_you_mean, read_properties, split_address, split_servers
 from klamm.protocol.errors import KafkaApiError, ProtocolError
 
 if TYPE_CHECKING:
@@ -29,6 +29,35 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
 
 _TIMEOUT: Final = "default.api.timeout.ms"
+_ALMOST: Final = 0.88
+"""Similarity, as of ``did_you_mean``, of a key with one or two wrong characters."""
+_CLIENT_KEYS: Final = (
+    "client.id",
+    "config.providers",
+    "default.api.timeout.ms",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "sasl.jaas.config",
+    "sasl.mechanism",
+    "sasl.oauthbearer.token.endpoint.url",
+    "security.protocol",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+)
+"""Keys of ``--command-config`` that have an effect."""
 _SILENCE_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 1.0
 
@@ -97,7 +126,24 @@ def read_client_properties(path: Path | str | None) -> dict[str, str]:
     Raises:
         SettingsError: The file cannot be read, or a reference cannot be resolved.
     """
-    return {} if path is None else resolve(read_properties(Path(path)))
+    if path is None:
+        return {}
+    properties = read_properties(Path(path))
+    _warn_of_misspelt_keys(properties, path)
+    return resolve(properties)
+
+
+def _warn_of_misspelt_keys(properties: Mapping[str, str], path: Path | str) -> None:
+    """Report keys without an effect whose name is almost that of a key with one.
+
+    Kafka's clients ignore all other unknown keys, too: a file may be shared with programs that know further keys.
+    """
+    from klamm.configs.definitions import broker_configs  # noqa: PLC0415 - brokers have the same ssl and sasl keys
+
+    suspicious = {key: did_you_mean(key, _CLIENT_KEYS, cutoff=_ALMOST) for key in properties if key not in _CLIENT_KEYS}
+    for key, suggestion in suspicious.items():
+        if suggestion and key not in broker_configs():
+            print_error(f"Warning: {path}: {one_line(key)} has no effect{suggestion}")
 
 
 def _report_silence(admin: AdminClient, addresses: Sequence[str], limit: str, *, uses_tls: bool) -> None:
@@ -171,7 +217,7 @@ def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], N
     except (RequestError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
             raise  # klamm.cli.main ends all commands alike when the output takes no more
-        line = escaped(" ".join(explain(error).split("\n")))
+        line = one_line(explain(error))
         if on_failure is None:
             print_error(f"{prog}: {line}")
         else:

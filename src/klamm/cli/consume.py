@@ -19,13 +19,14 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, TO_HELP, ToolParser, add_common, add_timeout, moment_ms, whole_number
+from klamm.cli.arguments import INT32_MAX, TO_HELP, ToolParser, add_common, add_timeout, moment_ms
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import print_document, print_error, print_line
 from klamm.config_providers import resolve
 from klamm.properties import split_servers
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse

@@ -19,13 +19,14 @@ from collections import deque
 from io import IncrementalNewlineDecoder
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
+from klamm.cli.arguments import INT32_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.line_reader import Interrupts, LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
 from klamm.properties import split_servers
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse

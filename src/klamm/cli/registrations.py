@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser, add_common, add_timeout
+from klamm.cli.arguments import ToolParser, add_common, add_timeout, seconds
 from klamm.cli.clients import fetch
 from klamm.cli.connection import RequestError, connect, guarded, read_client_properties
 from klamm.client_configs.definitions import ClientKind
@@ -154,7 +154,7 @@ def _parser() -> ToolParser:
     report.add_argument("--follow", action="store_true", help="keep running and report again whenever clients register")
     report.add_argument(
         "--every",
-        type=float,
+        type=seconds,
         default=10.0,
         metavar="SECONDS",
         help="with --follow: seconds between two requests (default 10)",

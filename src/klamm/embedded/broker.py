@@ -167,7 +167,10 @@ class Broker(EmbeddedServer, BrokerControls):
         """
         try:
             for topic, arguments in self._topics.items():
-                child.create_topic(topic, arguments)
+                try:
+                    child.create_topic(topic, arguments)
+                except ValueError as error:
+                    raise ValueError(f"topics: {topic}: {error}") from None
         except BaseException:
             child.end(0.0)
             raise

@@ -260,7 +260,8 @@ def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]
 
     Args:
         options: Arguments by name. ``api`` and ``error`` are names in any spelling.
-        apis: Names of the served APIs, with the filters that their requests allow: ``topic``, ``partition``.
+        apis: Names of the served APIs, with the filters that their requests allow: ``topic``,
+            ``partition``, ``group_id``.
 
     Raises:
         FaultError: An argument is unknown, not allowed, or contradicts another one.
@@ -340,11 +341,13 @@ def _check_filters(fault: Fault, apis: Mapping[str, frozenset[str]]) -> None:
         raise FaultError(f"acks: only Produce requests have acks, so api must be Produce, not {fault.api!r}")
     if fault.api is None:
         return
-    for name, value in (("topic", fault.topic), ("partition", fault.partition)):
+    filters = {"topic": fault.topic, "partition": fault.partition, "group_id": fault.group_id}
+    for name, value in filters.items():
         if value is not None and name not in apis[fault.api]:
-            named = ", ".join(sorted(api for api, filters in apis.items() if name in filters))
+            named = ", ".join(sorted(api for api, possible in apis.items() if name in possible))
             raise FaultError(
-                f"{name}={value!r}: {fault.api} requests name no {name}s. A filter by {name} is possible for: {named}"
+                f"{name}={value!r}: {fault.api} requests name no {name.removesuffix('_id')}s."
+                f" A filter by {name} is possible for: {named}"
             )
 
 

@@ -80,8 +80,12 @@ def _text(_: str, value: str) -> str:
     return value
 
 
-def _path(_: str, value: str) -> Path:
-    return Path(value)
+def _directory(key: str, value: str) -> Path:
+    path = Path(value)
+    existing = next((each for each in (path, *path.parents) if each.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise SettingsError(f"{key}={value}: {existing} is not a directory")
+    return path
 
 
 def _integer(*, at_least: int) -> Callable[[str, str], int]:
@@ -142,7 +146,7 @@ METRICS_LISTEN: Final[GatewaySetting[Address | None]] = GatewaySetting(
     "metrics.listen", _address, None, "Address of the metrics page."
 )
 ADMIN_ONLY: Final = GatewaySetting("admin.only", parse_bool, False, "Whether Produce and Fetch are left out.")
-DATA_DIR: Final = GatewaySetting("data.dir", _path, Path("./klamm-gateway"), "Directory that keeps the topology.")
+DATA_DIR: Final = GatewaySetting("data.dir", _directory, Path("./klamm-gateway"), "Directory that keeps the topology.")
 TOPOLOGY_INTERVAL: Final = GatewaySetting(
     "topology.refresh.interval.ms", _seconds, 10.0, "Interval between requests for the brokers of the upstream."
 )

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
 
-from klamm.display import log_to_stderr
+from klamm.display import log_to_stderr, one_line
 from klamm.gateway.app import GatewayApp, load_features, reload
 from klamm.gateway.definitions import describe_unknown
 from klamm.gateway.monitoring.metrics import GatewayMetrics
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = parse_arguments(arguments)
         reject_unknown(settings)
     except SettingsError as error:
-        sys.stderr.write(f"klamm gateway: {error}\n")
+        sys.stderr.write(f"klamm gateway: {one_line(str(error))}\n")
         return EXIT_USAGE
     for name in unknown_names(settings):
         logger.info("%s, unless a policy reads it", describe_unknown(name))
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.redirect_stdout(sys.stderr), asyncio.Runner(loop_factory=fastest_event_loop) as runner:
             runner.run(_serve(settings, arguments, stdout))
     except (SettingsError, PolicyLoadError, OSError) as error:
-        sys.stderr.write(f"klamm gateway: {error}\n")
+        sys.stderr.write(f"klamm gateway: {one_line(str(error))}\n")
         return EXIT_FAILED
     return EXIT_OK
 

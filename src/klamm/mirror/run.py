@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.config_providers import resolve
+from klamm.display import one_line
 from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, SparkFailedError, describe
 from klamm.mirror.settings.live_keys import LiveKeys
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
@@ -71,7 +72,7 @@ def run(
     try:
         properties = read_properties(properties_path)
     except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"klamm mirror: {one_line(str(error))}\n")
         return EXIT_USAGE
     try:
         settings = parse_settings(resolve({**properties, **(overrides or {})}), target_aliases=clusters)
@@ -85,7 +86,7 @@ def run(
         live_keys = LiveKeys(properties_path, overrides)
         return _mirror(settings, live_keys, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
     except SettingsError as error:
-        sys.stderr.write(f"{properties_path}: {error}\n")
+        sys.stderr.write(f"klamm mirror: {one_line(f'{properties_path}: {error}')}\n")
         return EXIT_USAGE
     except SparkFailedError as error:
         logger.error("%s", error)  # noqa: TRY400 - the text says it all

@@ -92,7 +92,9 @@ def encode(message: Struct, version: int, *, flexible: bool | None = None) -> by
     try:
         struct_writer(type(message), version, flexible)(message, out)
     except (struct.error, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(message).__name__} v{version} cannot be written: {error}") from error
+        raise ValueError(
+            f"{type(message).__name__} v{version} cannot be written: a value does not fit its field ({error})"
+        ) from error
     return out
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from klamm.broker.main import main
 from klamm.broker.settings import parse_arguments
 from klamm.properties import SettingsError
 
@@ -88,3 +89,18 @@ def test_racks_are_assigned_to_broker_ids(brokers: int, rack: str | None, racks:
 def test_number_of_racks_must_match_broker_ids() -> None:
     with pytest.raises(SettingsError, match=r"broker\.rack=a,b: expected one rack, or one for each of 3"):
         parse_arguments(["--brokers", "3", "--set", "broker.rack=a,b"])
+
+
+@pytest.mark.parametrize("brokers", ["0", "two", "99999999999999999999", ""])
+def test_wrong_number_of_brokers_is_rejected_with_the_allowed_range(
+    brokers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_arguments(["--brokers", brokers])
+    assert f"argument --brokers: {brokers}: expected a whole number from 1 to " in capsys.readouterr().err
+
+
+def test_settings_of_a_binary_file_are_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    assert main(["--config", str(tmp_path / "binary")]) == 2
+    assert capsys.readouterr().err[:-1].isprintable()

@@ -60,6 +60,33 @@ def test_unusable_properties_are_named(tmp_path: Path, line: str, complaint: str
         pass
 
 
+def test_misspelt_properties_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config := tmp_path / "client.properties").write_text(
+        "security.protocl=SSL\nssl.truststore.locaton=/a.jks\nssl.keymanager.algorithm=PKIX\nacks=all\nlinger.ms=5\n"
+        "ssl.key.password=x\nsasl.oauthbearer.token.endpoint.url=http://a\nbootstrap.servers=a:1\n"
+    )
+    client_properties(Namespace(command_config=str(config)))
+    assert capsys.readouterr().err.splitlines() == [
+        f"Warning: {config}: security.protocl has no effect; did you mean security.protocol?",
+        f"Warning: {config}: ssl.truststore.locaton has no effect; did you mean ssl.truststore.location?",
+    ]
+
+
+@pytest.mark.parametrize("value", ["a\nb", "x" * 70_000, "\x1b[2J"])
+@pytest.mark.parametrize(
+    "words", [["topics", "--list", "--timeout"], ["configs", "--describe", "--output"], ["plan", "--max-deletes"]]
+)
+def test_wrong_value_is_reported_in_one_short_line(
+    words: list[str], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*words, value])
+    error = capsys.readouterr().err
+    assert error.endswith("--help)\n")
+    assert error[:-1].isprintable()
+    assert len(error) < 2200
+
+
 def test_errors_are_one_line_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     # given
     def fail() -> int:

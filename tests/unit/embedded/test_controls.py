@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 import klamm
 from klamm.admin import AdminClient, ConfigResource, ResourceType
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
@@ -169,6 +170,17 @@ def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> No
 def test_invalid_topic_raises_value_error(broker: klamm.Broker, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         broker.create_topic(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_fault_for_a_group_affects_offset_fetch_of_all_versions(broker: klamm.Broker, version: int) -> None:
+    fault = broker.inject("OffsetFetch", error="COORDINATOR_LOAD_IN_PROGRESS", group_id="g")
+    groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)]
+    request = OffsetFetchRequest(groups=groups) if version > 7 else OffsetFetchRequest(group_id="g", topics=None)
+    with client(broker) as wire:
+        wire.ask(request, OffsetFetchResponse, version)
+    assert fault.count == 1
+    assert broker.requests("OffsetFetch")[-1].group_id == "g"
 
 
 def test_requests_are_filtered(broker: klamm.Broker) -> None:

@@ -20,7 +20,7 @@ APIS = {
     "Produce": frozenset({"topic", "partition"}),
     "ListOffsets": frozenset({"topic", "partition"}),
     "CreateTopics": frozenset({"topic"}),
-    "Heartbeat": frozenset[str](),
+    "Heartbeat": frozenset({"group_id"}),
 }
 PARTS = [Part(topic=topic, partition=partition) for topic in ("a", "b") for partition in (0, 1)]
 
@@ -80,6 +80,10 @@ def test_error_is_accepted_by_name_and_code(error: str | int) -> None:
         ({"error": "NOPE"}, "error='NOPE': Kafka has no such error$"),
         ({"delay_s": -1.0}, "delay=-1: must be between 0 and 86400 seconds"),
         ({"error": 6, "partition": -1}, "partition=-1: must be at least 0"),
+        (
+            {"api": "Produce", "error": 6, "group_id": "g"},
+            "group_id='g': Produce requests name no groups. A filter by group_id is possible for: Heartbeat$",
+        ),
         (
             {"api": "Heartbeat", "error": 6, "topic": "a"},
             "topic='a': Heartbeat requests name no topics.*: CreateTopics, ",

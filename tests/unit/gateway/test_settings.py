@@ -17,6 +17,13 @@ UPSTREAM = {"upstream.bootstrap.servers": "kafka:9092"}
 CLIENT_CONFIGS = {"client.configs.enable": "true"}
 
 
+@pytest.mark.parametrize("place", ["file", "file/child"])
+def test_data_dir_that_cannot_be_a_directory_is_rejected(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=f"data.dir={tmp_path / place}: {tmp_path / 'file'} is not a directory"):
+        read_settings({**UPSTREAM, "data.dir": str(tmp_path / place)})
+
+
 def test_flags_override_file_and_upstream_settings_configure_client(tmp_path: Path) -> None:
     file = tmp_path / "gateway.properties"
     file.write_text(

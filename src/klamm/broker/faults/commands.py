@@ -187,7 +187,9 @@ class Commands:
         node_ids = services.cluster.node_ids
         if not isinstance(replication_factor, int) or not 1 <= replication_factor <= len(node_ids):
             raise CommandError(
-                "value", f"replication_factor={replication_factor!r}: must be a number from 1 to {len(node_ids)}"
+                "value",
+                f"replication_factor={replication_factor!r}: must be a number from 1 to {len(node_ids)}, the number of"
+                " brokers; brokers=N starts N of them",
             )
         replicas = place(partitions, replication_factor, node_ids=node_ids, first=0)
         await services.topics.create(topic, replicas, configs=checked)

@@ -53,8 +53,12 @@ def _filters(request: type[Message]) -> frozenset[str]:
     from klamm.protocol.error_response import PartKind, levels, response_class  # noqa: PLC0415
 
     kinds = {level.kind for level in levels(request, response_class(request), request.VERSIONS[1])}
-    topic = {"topic"} if kinds & {PartKind.TOPIC, PartKind.RESOURCE} else set()
-    return frozenset(topic | ({"partition"} if PartKind.PARTITION in kinds else set()))
+    filters = {
+        "topic": kinds & {PartKind.TOPIC, PartKind.RESOURCE},
+        "partition": PartKind.PARTITION in kinds,
+        "group_id": "group_id" in {field.name for field in request.FIELDS},
+    }
+    return frozenset(name for name, possible in filters.items() if possible)
 
 
 def exchange_of(request: Message, context: RequestContext) -> Exchange:

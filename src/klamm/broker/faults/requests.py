@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.broker.faults.exchanges import api_name
+from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
 from klamm.protocol.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import RequestContext
     from klamm.protocol.error_response import Exchange
+    from klamm.protocol.schema import Message
 
 MAX_REQUESTS: Final = 10_000
 """Number of requests that are kept."""
@@ -46,7 +48,7 @@ class LoggedRequest:
             "node_id": self.node_id,
             "received_ms": self.received_ms,
             "partitions": sorted(parts, key=lambda part: (part[0], -1 if part[1] is None else part[1])),
-            "group_id": getattr(request, "group_id", None) or None,
+            "group_id": _group_id(request),
             "transactional_id": getattr(request, "transactional_id", None) or None,
             "fault": self.fault,
         }
@@ -74,6 +76,13 @@ class RequestLog:
     def clear(self) -> None:
         """Forget all requests."""
         self._logged.clear()
+
+
+def _group_id(request: Message) -> str | None:
+    """Return the group that a request names. OffsetFetch names it in a list since version 8."""
+    if isinstance(request, OffsetFetchRequest) and len(request.groups) == 1:
+        return request.groups[0].group_id or None
+    return getattr(request, "group_id", None) or None
 
 
 def _without_records(request: ProduceRequest) -> ProduceRequest:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment, whole_number
+from klamm.cli.arguments import TO_HELP, ToolParser, add_common, moment_ms, shown_moment
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.history.reader import is_client_resource, read_changes
 from klamm.cli.impact import add_impact_flags, impact_lines, predicted, with_impact
@@ -29,6 +29,7 @@ from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import RESOURCE_TYPES, ResourceType
 from klamm.security.principals import user_name
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse

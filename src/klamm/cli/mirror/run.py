@@ -9,10 +9,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klamm.display import log_to_stderr
+from klamm.display import log_to_stderr, one_line
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
 from klamm.mirror.run import stop_on_signals
+from klamm.properties import SettingsError, read_properties
 from klamm.server.arguments import CommandParser
 
 if TYPE_CHECKING:
@@ -25,11 +26,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(list(arguments))
     require_extra("spark", feature="klamm mirror")
     try:
-        obstacle = None if options.properties.is_file() else "no such file"
-    except OSError as error:  # such as a directory that may not be searched
-        obstacle = f"cannot be read: {error.strerror}"
-    if obstacle is not None:
-        sys.stderr.write(f"klamm mirror: {options.properties}: {obstacle}\n")
+        read_properties(options.properties)
+    except SettingsError as error:
+        sys.stderr.write(f"klamm mirror: {one_line(str(error))}\n")
         return 2
     stop: threading.Event | None = None
     if not options.plan:  # with --plan, the default KeyboardInterrupt ends the run at once

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK, is_output_full
-from klamm.cli.arguments import INT32_MAX, ToolParser, whole_number
+from klamm.cli.arguments import INT32_MAX, ToolParser
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error
 from klamm.cli.resources.plan import (
@@ -24,6 +24,7 @@ from klamm.display import escaped
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.monitoring.exposition import CONTENT_TYPE, Page
 from klamm.properties import SettingsError, split_address
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse

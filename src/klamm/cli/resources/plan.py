@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_IMPACT, EXIT_OK
-from klamm.cli.arguments import INT32_MAX, ToolParser, add_common, whole_number
+from klamm.cli.arguments import INT32_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.impact import add_max_impact_flag, is_excessive
 from klamm.cli.output import print_error, print_result
@@ -22,6 +22,7 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.resources.diff import Ownership
 from klamm.resources.model import Kind
 from klamm.security.principals import ANONYMOUS, principal_of
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse
@@ -152,6 +153,7 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
     if any(plan.failed or plan.removals > _max_deletes(options) for plan in plans):
         return EXIT_FAILED
     if is_too_bad:
+        print_error(f"the impact is worse than --max-impact {options.max_impact}")
         return EXIT_IMPACT
     return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
 

@@ -9,11 +9,12 @@ import re
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from klamm.cli.arguments import INT32_MAX, whole_number
+from klamm.cli.arguments import INT32_MAX
 from klamm.cli.connection import RequestError
 from klamm.configs.durations import without_unit
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.patterns import compile_pattern
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm import java
+from klamm.cli.mirror import cutover
 from klamm.cli.mirror import run as mirror
 from klamm.mirror import run as mirror_main
 
@@ -59,7 +60,19 @@ def test_flags_override_file(properties: Path, mirror_calls: list[tuple[Any, dic
 
 def test_missing_file_is_reported_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert mirror.main([str(tmp_path / "none.properties")]) == 2
-    assert "none.properties: no such file" in capsys.readouterr().err
+    assert "none.properties: cannot be read: No such file or directory\n" in capsys.readouterr().err
+
+
+def test_directory_in_place_of_the_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert mirror.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"klamm mirror: {tmp_path}: cannot be read: Is a directory\n"
+
+
+@pytest.mark.parametrize("wait", ["nan", "1e999", "-1", "soon"])
+def test_cutover_rejects_a_wait_that_never_ends(wait: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cutover.main(["billing", "--wait", wait])
+    assert f"--wait: '{wait}': expected a number of seconds above 0 and up to 31,536,000" in capsys.readouterr().err
 
 
 def test_inaccessible_file_is_reported_by_name(capsys: pytest.CaptureFixture[str]) -> None:

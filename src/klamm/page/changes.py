@@ -36,7 +36,7 @@ def changes_section(
         ],
         rows=[
             (
-                Cell(time_text(change.at_ms / 1000).removesuffix(" UTC")),
+                Cell(time_text(change.at_ms / 1000).removesuffix(" UTC"), kind="time"),
                 Cell(short(change.resource), kind="name"),
                 Cell(change.name, kind="name"),
                 Cell(_value(change.name, change.old), kind="extra"),

@@ -42,6 +42,10 @@ _MAX_TEXT: Final = 300
 """Limit for a displayed text in characters. Clients choose names and values of any length."""
 _MAX_NOTE: Final = 2_000
 """Limit for a note in characters, such as the reason of an error."""
+_MAX_UNBROKEN: Final = 13
+"""Characters of a word that a narrow column does not break, if it is no name."""
+_PIECES: Final = re.compile(rf"[^.:,_/=]{{1,{_MAX_UNBROKEN}}}[.:,_/=]*|[.:,_/=]+")
+"""Parts of a word between which a narrow column may break it: after a dot or the like, or inside a very long part."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _STYLE: Final = """
@@ -62,9 +66,9 @@ form { display: flex; gap: .5rem; margin: .8rem 0; } input { font: inherit; padd
   border-radius: 4px; }
 button { font: inherit; padding: .2rem .8rem; }
 th, td { padding: .3rem .9rem .3rem 0; } th { font-weight: 600; white-space: nowrap; }
-td { overflow-wrap: anywhere; min-width: 5rem; max-width: 26rem; } td.number { min-width: 0; }
+td { min-width: 5rem; max-width: 26rem; } tr.note td { overflow-wrap: anywhere; } td.number { min-width: 0; }
 th.number:not(:last-child), td.number:not(:last-child) { padding-right: 1.8rem; }
-td.name { min-width: 9rem; } td.word { white-space: nowrap; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
+td.name { min-width: 9rem; } .word { white-space: nowrap; } h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
 tr:has(+ tr.note) td { border-bottom: 0; padding-bottom: 0; } tr.note td { color: var(--soft); padding-top: 0;
   max-width: none; }
 .track { display: inline-block; width: 7rem; height: .7rem; margin-right: .5rem; background: var(--line);
@@ -74,7 +78,9 @@ tr:has(+ tr.note) td { border-bottom: 0; padding-bottom: 0; } tr.note td { color
 nav.pages { margin: .4rem 0; } nav.pages > * { margin-right: 1rem; }
 @media (max-width: 42rem) { .extra, .track { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.4rem; }
   th.number:not(:last-child), td.number:not(:last-child) { padding-right: .8rem; }
-  th { white-space: normal; } td.name { min-width: 6.5rem; } }
+  th, th.number { white-space: normal; } td.name { min-width: 6.5rem; } }
+@media (max-width: 27rem) { table { font-size: .88em; } td, td.name { min-width: 0; }
+  th, td, th.number:not(:last-child), td.number:not(:last-child) { padding-right: .4rem; } }
 """
 
 
@@ -117,11 +123,14 @@ class Cell(NamedTuple):
     link: str = ""
     """Target of a link, relative to the page; empty for none."""
     kind: str = ""
-    """CSS classes: ``number``, ``name``, ``word`` (in one line), ``extra`` (hidden on a narrow screen), ``bad``,
-    ``wait``, ``good``, ``soft``, ``note`` (in a row of its own below the others, where longer texts fit).
+    """CSS classes: ``number``, ``name``, ``word`` (in one line), ``time`` (date and time, each in one line), ``extra``
+    (hidden on a narrow screen), ``bad``, ``wait``, ``good``, ``soft``, ``note`` (in a row of its own below the others,
+    where longer texts fit).
     """
+    exact: str = ""
+    """Plain text after the text, in a soft colour and hidden on a narrow screen: the value that the text rounds."""
     remark: str = ""
-    """Plain text after the text, in a soft colour."""
+    """Plain text after the others, in a soft colour."""
     percent: int | None = None
     """Share that a bar before the text shows. None: there is no bar."""
     span: int = 1
@@ -230,17 +239,29 @@ def _bar(percent: int) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = shown(cell.text, limit=_MAX_NOTE if cell.kind == "note" else _MAX_TEXT)
-    if "name" in cell.kind:
-        # a narrow column breaks a name at its dots and colons, not inside a word
-        text = text.replace(".", ".<wbr>").replace(":", ":<wbr>")
+    if cell.kind == "note":
+        text = shown(cell.text, limit=_MAX_NOTE)
+    elif "time" in cell.kind:
+        text = " ".join(f'<span class="word">{escape(word)}</span>' for word in cell.text.split())
+    else:
+        text = _breakable(_plain(cell.text), is_name="name" in cell.kind)
     inner = f'<a href="{escape(cell.link)}">{text}</a>' if cell.link else text
     if cell.percent is not None:
         inner = f"{_bar(cell.percent)}<span>{inner}</span>"
+    if cell.exact:
+        inner += f' <span class="soft extra">{shown(cell.exact)}{"," if cell.remark else ""}</span>'
     if cell.remark:
         inner += f' <span class="soft">{shown(cell.remark)}</span>'
     kind = f' class="{cell.kind}"' if cell.kind else ""
     return f"<td{kind}{f' colspan={cell.span}' if cell.span > 1 else ''}>{inner}</td>"
+
+
+def _breakable(text: str, *, is_name: bool) -> str:
+    """Return plain text as HTML that can be broken inside of names and long words, but not inside of short values."""
+    return " ".join(
+        "<wbr>".join(map(escape, _PIECES.findall(word))) if is_name or len(word) > _MAX_UNBROKEN else escape(word)
+        for word in text.split(" ")
+    )
 
 
 def _pager(content: Table, query: Query) -> str:
@@ -277,8 +298,12 @@ def link_to(query: Query) -> str:
 
 def shown(text: str, *, limit: int = _MAX_TEXT) -> str:
     """Return plain text as HTML, with control characters spelled out and truncated if it is too long."""
+    return escape(_plain(text, limit=limit))
+
+
+def _plain(text: str, *, limit: int = _MAX_TEXT) -> str:
     plain = escaped(text[:limit])
-    return escape(plain if len(text) <= limit else f"{plain}...")
+    return plain if len(text) <= limit else f"{plain}..."
 
 
 def short(name: str) -> str:

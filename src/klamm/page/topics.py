@@ -125,7 +125,7 @@ def configs_section(configs: Sequence[Document], query: Query) -> str:
 def _value_cell(config: Document) -> Cell:
     """Return a value in words, followed by the value itself."""
     words = _words(config)
-    return Cell(_value(config)) if words is None else Cell(words, remark=_value(config))
+    return Cell(_value(config)) if words is None else Cell(words, exact=_value(config))
 
 
 def _words(config: Document) -> str | None:

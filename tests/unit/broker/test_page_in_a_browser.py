@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 EVIL = "<img src=x onerror=alert(1)>"
+CUT_TABLES = "[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length"
 POLICY = """
 from klamm.policy import PolicyViolationError
 
@@ -80,6 +81,7 @@ def test_page_fits_the_screen_and_runs_no_script(
     page = browser.open(f"http://{address}{path}", width=width, dark=dark)
     # then
     assert page.evaluate("document.documentElement.scrollWidth") == width, page.screenshot(tmp_path / "page.png")
+    assert page.evaluate(CUT_TABLES) == 0
     assert page.evaluate("document.images.length") == 0
     assert page.errors == []
     page.close()

@@ -21,7 +21,7 @@ def test_change_shows_both_values_in_words_and_principal() -> None:
     html = changes_section([change(old="604800000")], {})
     # then
     assert re.findall("<td[^>]*>(.*?)</td>", html) == [
-        "2026-09-21 14:13:20",
+        '<span class="word">2026-09-21</span> <span class="word">14:13:20</span>',
         "TOPIC:<wbr>a",
         "retention.<wbr>ms",
         "7 days",

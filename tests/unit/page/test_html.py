@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from klamm.page.html import (
@@ -43,6 +45,24 @@ def test_name_breaks_at_dots_and_value_does_not() -> None:
     html = table(Table(heads=[("Config", ""), ("Value", "")], rows=[row], total=1), {})
     assert "unclean.<wbr>leader.<wbr>election.<wbr>enable" in html
     assert "<td>0.5</td>" in html
+
+
+def test_only_names_and_long_words_can_be_broken() -> None:
+    cells = [Cell("1073741824"), Cell("orders.eu", kind="name"), Cell("compact,delete"), Cell("x" * 30 + "&<")]
+    html = table(Table(heads=[("V", "")] * 4, rows=[cells], total=1), {})
+    assert re.findall("<td[^>]*>(.*?)</td>", html) == [
+        "1073741824",
+        "orders.<wbr>eu",
+        "compact,<wbr>delete",
+        f"{'x' * 13}<wbr>{'x' * 13}<wbr>xxxx&amp;&lt;",
+    ]
+
+
+def test_exact_value_is_left_out_on_a_narrow_screen_and_time_breaks_between_date_and_time() -> None:
+    cells = [Cell("7 days", exact="604800000", remark="default"), Cell("2026-11-28 09:46:19", kind="time")]
+    html = table(Table(heads=[("V", ""), ("T", "")], rows=[cells], total=1), {})
+    assert '7 days <span class="soft extra">604800000,</span> <span class="soft">default</span>' in html
+    assert '<span class="word">2026-11-28</span> <span class="word">09:46:19</span>' in html
 
 
 def test_pager_links_to_neighbors_and_keeps_the_filter() -> None:

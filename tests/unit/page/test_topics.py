@@ -67,5 +67,5 @@ def test_values_are_shown_in_words() -> None:
     # when
     overview = topics_section(topics_document([topic], total=1, first=0, at_ms=0), {}, facts=[])
     # then
-    assert "retention.ms=7 days" in overview
-    assert '7 days <span class="soft">604800000</span>' in configs_section(configs, {})
+    assert "retention.<wbr>ms=<wbr>7 days" in overview
+    assert '7 days <span class="soft extra">604800000</span>' in configs_section(configs, {})

@@ -42,11 +42,11 @@ body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
 h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); } .WAITING, .STARTING, .STANDBY { color: var(--wait); }
 .FAILED, .STOPPED { color: var(--bad); }
-th, td { padding: .25rem .8rem .25rem 0; } td { min-width: 7rem; }
+th, td { padding-top: .25rem; padding-bottom: .25rem; } td { min-width: 7rem; }
 td.state, td.share { min-width: 0; white-space: nowrap; }
 td.share span { display: inline-block; min-width: 3rem; }
 #away { color: var(--bad); position: sticky; top: 0; background: var(--back); }
-@media (max-width: 42rem) { td { min-width: 0; } td.name { min-width: 5rem; }
+@media (max-width: 42rem) { td { min-width: 0; }
   td.share span { min-width: 0; } }
 """
 _SCRIPT: Final = """
@@ -327,9 +327,8 @@ def _difference_row(row: ConfigDifference) -> list[Cell]:
 def _value(name: str, value: str | None, *, is_default: bool) -> Cell:
     words = None if value is None else value_in_words(name, value)
     text = "-" if value is None else words or value or '""'
-    remarks = [value] if words and value else []
-    remarks += ["default"] if is_default and value is not None else []
-    return Cell(text, remark=", ".join(remarks))
+    remark = "default" if is_default and value is not None else ""
+    return Cell(text, exact=value or "" if words else "", remark=remark)
 
 
 def _duration(seconds: float | None) -> str:

@@ -30,6 +30,16 @@ pytestmark = pytest.mark.process
 
 LONG = "A.payments.europe." + "transactions-" * 8
 REASON = "offset 17 of the source is gone before it was mirrored"
+BROKEN_NUMBERS = """(() => {
+  const broken = [], nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (nodes.nextNode()) {
+    const range = document.createRange(), text = nodes.currentNode.data.trim();
+    range.selectNodeContents(nodes.currentNode);
+    if (/^[0-9,]{4,}$/.test(text) && range.getClientRects().length > 1) broken.push(text);
+  }
+  return broken;
+})()"""
+"""JavaScript that returns the numbers of the page that stand in more than one line."""
 SCREENS = [(1280, False), (1280, True), (500, False), (390, True)]
 
 
@@ -178,6 +188,8 @@ def test_page_fits_screen_and_has_contrast(page: Page, width: int, dark: bool, t
         "[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length"
     )
     assert cut == 0, "no table is cut off"
+    assert "1 day" in page.text()
+    assert page.evaluate(BROKEN_NUMBERS) == []
     ink, back = (
         page.evaluate(f"getComputedStyle(document.body).{name}.match(/[0-9]+/g).map(Number).reduce((a, b) => a + b)")
         for name in ("color", "backgroundColor")

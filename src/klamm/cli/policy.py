@@ -219,7 +219,8 @@ def _test(options: argparse.Namespace) -> int:
             spec = _spec(name, kinds)
             policy = load_policy(spec, properties).policy
     except PolicyLoadError as error:
-        raise RequestError(str(error)) from error
+        reason = error.__cause__ if isinstance(error.__cause__, RuleFileError) else error
+        raise RequestError(str(reason)) from error
     principal = principal_of(options.principal)
     if options.topics_file is not None:
         topics = _declared(options.topics_file)

@@ -83,6 +83,10 @@ def _check_names(names: Sequence[str]) -> None:
             raise RuleFileError(f"rules[{index}].name: {name!r} is already the name of another rule")
 
 
+_MAX_SHOWN: Final = 200
+"""Characters of a wrong value in a message."""
+
+
 class _Table:
     """Mapping of the document, with its place for error messages."""
 
@@ -339,4 +343,5 @@ def _config_rule(table: _Table, name: str) -> ConfigRule:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else repr(value)
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -137,6 +137,24 @@ def test_unresponsive_servers_are_named(tmp_path: Path) -> None:
     assert str(failure).startswith(f"No broker at {servers} responded within 1000 ms: {servers}: Connection refused")
 
 
+def _read_only(accepted: socket.socket) -> None:
+    while accepted.recv(1000):
+        pass
+
+
+@pytest.mark.process
+def test_server_that_never_answers_has_a_hint() -> None:
+    with (
+        listener(_read_only) as server,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=300)) as admin,
+    ):
+        error = admin.describe_cluster().exception()
+    assert str(error) == (
+        f"No broker at {server} responded within 300 ms: no answer and no error; check that it is a Kafka listener, and"
+        " that security.protocol matches it"
+    )
+
+
 def test_timeout_flag_overrides_properties(tmp_path: Path) -> None:
     (patient := tmp_path / "patient.properties").write_text("default.api.timeout.ms=60000\n")
     parser = ToolParser(prog="klamm", description="")

@@ -255,6 +255,14 @@ def test_wrong_usage_ends_with_exit_code_2(
     assert message in capsys.readouterr().err
 
 
+def test_file_without_rules_is_named_alone(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (rules := files / "mm2.properties").write_text("clusters = A, B\n" * 100)
+    assert policy.main(["test", "--rules", str(rules), "--topics-file", str(files / "topics.yaml")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"klamm policy: {rules}: the document: expected a mapping with string keys, got 'clusters")
+    assert len(error) < 500
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -11,11 +11,11 @@ from klamm.cli.arguments import (
     check_conflicts,
     flags_of,
     moment_ms,
-    whole_number,
 )
 from klamm.cli.connection import RequestError
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.output import print_error
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse

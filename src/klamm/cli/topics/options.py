@@ -12,10 +12,10 @@ from klamm.cli.arguments import (
     add_common,
     check_conflicts,
     flags_of,
-    whole_number,
 )
 from klamm.cli.impact import IMPACT_FLAGS, add_impact_flags
 from klamm.cli.output import print_error, print_line
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

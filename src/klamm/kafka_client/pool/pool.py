@@ -366,7 +366,7 @@ class ConnectionPool:
         limit = f"within {deadline.limit_ms} ms"
         if not self._nodes:
             servers = ",".join(self._settings.bootstrap_servers)
-            raise TimeoutError(f"No broker at {servers} responded {limit}{_reason(last)}") from last
+            raise TimeoutError(f"No broker at {servers} responded {limit}{_reason(last) or _SILENT}") from last
         raise TimeoutError(f"{what}: no response {limit}{_reason(last)}") from last
 
     async def connection(self, deadline: Deadline, node_id: int | None = None) -> PooledConnection:
@@ -486,6 +486,9 @@ class ConnectionPool:
 
         threading.Thread(target=run, name=f"klamm-connect-{host}:{port}", daemon=True).start()
         return opened
+
+
+_SILENT: Final = ": no answer and no error; check that it is a Kafka listener, and that security.protocol matches it"
 
 
 def _reason(error: Exception | None) -> str:

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.support import class_archives
-from tests.support.class_archives import CACHE, ROOT, lock
+from klamm.class_archive import ClassArchive, lock
+from tests.support.class_archives import CACHE, ROOT
 from tests.support.processes import die_with_this_thread, start_process
 
 if TYPE_CHECKING:
@@ -100,12 +100,14 @@ def quick_to_start(jars: str | None = None) -> Sequence[str]:
     Args:
         jars: Class path. None for that of Kafka's tools.
     """
-    return (*QUICK_TO_START, *class_archives.options(kafka_archive(jars)))
+    return (*QUICK_TO_START, *kafka_archive(jars).options())
 
 
-def kafka_archive(jars: str | None = None) -> Path:
-    """Return the path of a class archive of Kafka's jars. The first ``KafkaCluster`` of a checkout writes it."""
-    return class_archives.path("kafka", class_path() if jars is None else jars, java_executable())
+def kafka_archive(jars: str | None = None) -> ClassArchive:
+    """Return the class archive of Kafka's jars. The first ``KafkaCluster`` of a checkout writes it."""
+    program = Path(java_executable()).resolve()
+    identity = (class_path() if jars is None else jars, program, program.stat().st_mtime_ns)
+    return ClassArchive(CACHE / "java", "kafka", identity)
 
 
 def _is_complete(remembered: Path) -> bool:

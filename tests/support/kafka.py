@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from tests.support import class_archives
 from tests.support.class_archives import CACHE
 from tests.support.java import (
     KAFKA_RELEASE,
@@ -196,8 +195,8 @@ class KafkaCluster:
     def launch(self) -> None:
         """Format every node and start it without waiting for it."""
         if self._jvm_options is None and self._release == KAFKA_RELEASE:
-            class_archives.write(kafka_archive(broker_class_path()), _run_once)
-            class_archives.write(kafka_archive(), _use_a_tool)
+            kafka_archive(broker_class_path()).write(_run_once)
+            kafka_archive().write(_use_a_tool)
         formatted = _formatted_directory(self._release)
         for node in self.nodes.values():
             self._format(node, formatted)

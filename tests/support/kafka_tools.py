@@ -12,7 +12,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from tests.support.class_archives import CACHE, lock
+from klamm.class_archive import lock
+from tests.support.class_archives import CACHE
 from tests.support.java import QUICK_TO_START, class_path, java_command, java_executable, quick_to_start
 
 if TYPE_CHECKING:

@@ -69,6 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         _klamm(),
         *_extras(),
         _java(),
+        *_class_archive(),
         _port(options.listen or _LISTEN),
         _descriptors(),
         _clock(),
@@ -112,6 +113,28 @@ def _java() -> Check:
         return Check(subject="java", status=_OK, detail=str(require_java()))
     except JavaNotFoundError as error:
         return Check(subject="java", status=_OPTIONAL, detail=str(error))
+
+
+def _class_archive() -> Iterator[Check]:
+    """Check the archive with which Spark starts quickly, if Spark can start here."""
+    subject = "class archive"
+    try:
+        require_extra("spark", feature=subject)
+        require_java()
+    except (MissingExtraError, JavaNotFoundError):
+        return
+    from klamm.mirror.spark.class_archive import find_archive  # noqa: PLC0415 - it imports pyspark
+
+    archive = find_archive()
+    if archive is None:
+        yield Check(subject=subject, status=_OPTIONAL, detail="none: turned off, or not possible; Spark starts slowly")
+    elif archive.is_usable:
+        yield Check(subject=subject, status=_OK, detail=str(archive.path))
+    elif archive.has_failed:
+        yield Check(subject=subject, status=_OPTIONAL, detail=f"{archive.path} was not written: {archive.failure}")
+    else:
+        detail = f"{archive.path} is written after the first start of Spark, which then starts in half the time"
+        yield Check(subject=subject, status=_OPTIONAL, detail=detail)
 
 
 def _port(listen: str) -> Check:

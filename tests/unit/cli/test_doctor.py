@@ -6,13 +6,12 @@ import json
 import resource
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klamm import cli
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 ANY_PORT = "127.0.0.1:0"
@@ -62,3 +61,24 @@ def test_missing_extra_is_optional_and_names_its_command(
 
 def test_address_without_a_port_is_bad(capsys: pytest.CaptureFixture[str]) -> None:
     assert checks(capsys, "--listen", "localhost")[1]["port"]["detail"] == "--listen localhost: expected HOST:PORT"
+
+
+def test_class_archive_of_spark_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: a Java, a Spark, and a directory without an archive
+    (tmp_path / "jdk" / "bin").mkdir(parents=True)
+    (tmp_path / "jdk" / "bin" / "java").touch(mode=0o755)
+    (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="21.0.4"\n')
+    (tmp_path / "spark" / "jars").mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setenv("KLAMM_CLASS_ARCHIVE", str(tmp_path))
+    flags = ("--listen", ANY_PORT, "--data-dir", str(tmp_path))
+    # when
+    missing = checks(capsys, *flags)[1]["class archive"]
+    Path(missing["detail"].partition(" ")[0]).touch()
+    written = checks(capsys, *flags)[1]["class archive"]
+    # then
+    assert (missing["status"], written["status"]) == ("optional", "ok")
+    assert written["detail"] in missing["detail"]

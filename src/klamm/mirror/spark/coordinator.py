@@ -134,6 +134,12 @@ class Coordinator:
         self.server.broadcast({"end": lease})
 
     @property
+    def has_tasks(self) -> bool:
+        """Whether a task has connected since the mirror started."""
+        with self._changed:
+            return bool(self._tasks)
+
+    @property
     def has_work(self) -> bool:
         """Return whether at least one flow has published partitions to copy."""
         with self._changed:

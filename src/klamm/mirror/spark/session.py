@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from klamm.java import require_java
 from klamm.mirror.settings.mirror import MASTER
+from klamm.mirror.spark.class_archive import quick_start
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -85,8 +87,12 @@ class Jvm:
         name = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"(pid {self._process.pid}) {name}"
 
-    def end(self) -> None:
-        """End the JVM if it still runs, by force after one second, and reset pyspark so that it can start another."""
+    def end(self, timeout_s: float = _END_S) -> None:
+        """End the JVM if it still runs, and reset pyspark so that it can start another.
+
+        Args:
+            timeout_s: Seconds after which the JVM is killed.
+        """
         gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
         SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
@@ -96,7 +102,7 @@ class Jvm:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        if self.wait(_END_S) is None:
+        if self.wait(timeout_s) is None:
             self.kill()
 
     def kill(self) -> None:
@@ -206,6 +212,9 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
     "spark.python.worker.reuse": "true",
     "spark.speculation": "false",
+    # A micro-batch has a few rows. To generate and compile Java for them only delays the first one.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
@@ -234,20 +243,28 @@ class StartedSpark:
     jvm: Jvm | None
     """None if another program launched the JVM, for example spark-submit."""
     output: JvmOutput
+    jvm_s: float = 0.0
+    """Seconds until the JVM had started. 0 if another program launched it."""
+    session_s: float = 0.0
+    """Seconds until the JVM had the session."""
 
     @property
     def is_lost(self) -> bool:
         """Return whether the JVM has ended. Always False for a JVM that another program launched."""
         return self.jvm is not None and self.jvm.exit_code is not None
 
-    def stop(self) -> None:
-        """Stop the session and the JVM. Neither needs to be running."""
+    def stop(self, timeout_s: float = _END_S) -> None:
+        """Stop the session and the JVM. Neither needs to be running.
+
+        Args:
+            timeout_s: Seconds after which the JVM is killed.
+        """
         self.output.is_muted = True
         if not self.is_lost:
             with contextlib.suppress(Py4JError, OSError):
                 self.session.stop()
         if self.jvm is not None:
-            self.jvm.end()
+            self.jvm.end(timeout_s)
 
 
 def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpark:
@@ -323,10 +340,19 @@ def _own_session(properties: Mapping[str, str], directory: Path, output: JvmOutp
     builder = SparkSession.builder
     for key, value in keys.items():
         builder = builder.config(key, value)
-    with _worker_python(python):
+    with _worker_python(python), quick_start():
+        began = time.monotonic()
         jvm = launch(SparkConf().setAll(list(keys.items())), directory, output)
+        launched = time.monotonic()
         try:
-            return StartedSpark(session=builder.getOrCreate(), jvm=jvm, output=output)
+            session = builder.getOrCreate()
+            return StartedSpark(
+                session=session,
+                jvm=jvm,
+                output=output,
+                jvm_s=launched - began,
+                session_s=time.monotonic() - launched,
+            )
         except BaseException:
             jvm.end()
             raise

@@ -81,6 +81,8 @@ class SparkRun:
         self._until_caught_up = until_caught_up
         self._on_progress = on_progress
         self._report_at = 0.0
+        self._start_at = 0.0
+        """Monotonic time at which the start of Spark began."""
         self._blocked_since: dict[str, float] = {}
         """Monotonic time at which a flow became blocked on something that only an operator can correct."""
         self.gave_up: tuple[str, ...] = ()
@@ -140,6 +142,7 @@ class SparkRun:
 
     def _start(self) -> StartedSpark | None:
         """Start a session and return it, or None if the mirror ends before the session has started."""
+        self._start_at = time.monotonic()
         launch = _Launch(self._settings.spark, self._directory)
         while not launch.is_done.wait(_TURN_S):
             self._report()
@@ -155,6 +158,7 @@ class SparkRun:
             SettingsError: Spark cannot run the mirror with the given settings.
             SparkFailedError: Spark's JVM or query ended too often within ten minutes.
         """
+        from klamm.mirror.spark.class_archive import write_in_background  # noqa: PLC0415 - it imports pyspark
         from klamm.mirror.spark.stream import MirrorStream  # noqa: PLC0415 - pyspark takes a second to import
 
         stream: MirrorStream | None = None
@@ -162,6 +166,8 @@ class SparkRun:
         try:
             stream = MirrorStream(spark.session, self._loops.coordinator, checkpoint=checkpoint)
             stream.start()
+            if spark.jvm is not None:
+                write_in_background()
             self._follow(spark, stream)
             spark.output.is_muted = True
             has_ended = stream.end_lease(_TASKS_END_S)
@@ -182,7 +188,12 @@ class SparkRun:
         return True
 
     def _follow(self, spark: StartedSpark, stream: MirrorStream) -> None:
+        query_at = time.monotonic()
+        is_logged = False
         while not self._stopping.wait(_TURN_S):
+            if not is_logged and self._loops.coordinator.has_tasks:
+                self._log_start(spark, query_at)
+                is_logged = True
             if spark.is_lost:
                 raise _JvmLostError
             stream.check()
@@ -190,6 +201,18 @@ class SparkRun:
                 stream.count_slots()
             if self._is_over():
                 return
+
+    def _log_start(self, spark: StartedSpark, query_at: float) -> None:
+        """Log how long the parts of the start took, when the first task copies."""
+        now = time.monotonic()
+        logger.info(
+            "Spark started in %.1f s: JVM %.1f s, session %.1f s, query %.1f s, first task %.1f s",
+            now - self._start_at,
+            spark.jvm_s,
+            spark.session_s,
+            query_at - self._start_at - spark.jvm_s - spark.session_s,
+            now - query_at,
+        )
 
     def _report(self) -> bool:
         """Report the progress if it is due, and return whether it was."""

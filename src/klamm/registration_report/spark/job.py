@@ -15,6 +15,7 @@ from klamm.client_configs.registrations import TOPIC
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.spark import FORMAT, register
 from klamm.java import require_java
+from klamm.mirror.spark.class_archive import quick_start, write_in_background
 from klamm.properties import SettingsError
 from klamm.registration_report.restarts import reason_of
 from klamm.registration_report.spark import compatibility
@@ -140,6 +141,7 @@ class Job:
         finally:
             if running is None:
                 spark.stop()
+                write_in_background()
 
     def _options(self, reader: Any) -> Any:
         properties = {f"kafka.{name}": value for name, value in self._properties.items()}
@@ -187,4 +189,5 @@ def _start(spark_properties: Mapping[str, str]) -> SparkSession:
     defaults = dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if master.startswith("local") else {})
     for key, value in (defaults | dict(spark_properties)).items():
         builder = builder.config(key, value)
-    return builder.master(master).getOrCreate()
+    with quick_start():
+        return builder.master(master).getOrCreate()

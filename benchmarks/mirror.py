@@ -102,7 +102,7 @@ def _mirror(source: KafkaCluster, side: MirrorSide, records: int, producer: tupl
         os.sync()  # nobody is timed while the disk is busy with what others wrote
         began = time.monotonic()
         with side.running(source, target) as mirror:
-            return watch(mirror, (*source.pids, *target.pids, mirror.pid), target, records, began)
+            return watch(mirror.process, (*source.pids, *target.pids, mirror.pid), target, records, began)
 
 
 def watch(

@@ -54,7 +54,7 @@ def _mirror(source: KafkaCluster, side: MirrorSide, records: int) -> Mapping[str
     with apache_kafka({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as target:
         began = time.monotonic()
         with _line(port, target.nodes[1].port), side.running(source, _FarEnd(f"127.0.0.1:{port}")) as mirror:
-            found = watch(mirror, (mirror.pid,), target, records, began)
+            found = watch(mirror.process, (mirror.pid,), target, records, began)
     return {name: found[name] for name in ("MB/s", "CPU s/GB", "PSS MiB")}
 
 

@@ -17,11 +17,12 @@ from benchmarks.mirror_sides import (
     REMOTE,
     TOPIC,
     MirrorSide,
+    holds_records,
     start_klamm,
     start_mirrormaker,
 )
 from benchmarks.sides import apache_kafka
-from tests.support.wire import RejectedError, WireClient
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,7 +54,7 @@ def _follow(side: MirrorSide, seconds: float) -> Mapping[str, float]:
             client.create_topic(TOPIC, partitions=PARTITIONS)
         with side.running(source, target) as mirror, _Load(source.bootstrap_servers) as load:
             with WireClient(target.bootstrap_servers) as client:
-                wait_for(lambda: _holds_records(client), timeout_s=_START_TIMEOUT_S, what="the first record")
+                wait_for(lambda: holds_records(client), timeout_s=_START_TIMEOUT_S, what="the first record")
             with _Arrivals(target.bootstrap_servers) as arrivals:
                 time.sleep(_WARM_UP_S)
                 since_ns, spent = time.monotonic_ns(), cpu_seconds([mirror.pid])
@@ -71,13 +72,6 @@ def _follow(side: MirrorSide, seconds: float) -> Mapping[str, float]:
         "most ms": max(found),
         "CPU % of a core": 100 * spent / seconds,
     }
-
-
-def _holds_records(client: WireClient) -> bool:
-    try:
-        return any(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
-    except RejectedError:
-        return False  # the remote topic is not there yet
 
 
 class _Load:

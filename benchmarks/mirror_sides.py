@@ -7,17 +7,22 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from benchmarks.sides import with_wheel
+from tests.support.class_archives import write_spark_archive
 from tests.support.java import java_command
 from tests.support.processes import start_process, stop_process
+from tests.support.wire import RejectedError
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
+
+    from tests.support.wire import WireClient
 
 TOPIC: Final = "load"
 REMOTE: Final = "source.load"
@@ -51,6 +56,21 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningMirror:
+    """Process of a mirror."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    started_at: float
+    """Monotonic time in seconds."""
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self.process.pid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSide:
     """One mirror and its settings."""
 
@@ -62,14 +82,16 @@ class MirrorSide:
     """False: the remote topic must be there."""
 
     @contextlib.contextmanager
-    def running(self, source: Cluster, target: Cluster) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, source: Cluster, target: Cluster) -> Iterator[RunningMirror]:
         """Let it mirror the topic; what it logged is told with an error of the block."""
         scratch = Path(tempfile.mkdtemp(prefix="klamm-bench-"))
         properties, log = scratch / "mm2.properties", scratch / "mirror.log"
         properties.write_text(_properties(source.bootstrap_servers, target.bootstrap_servers) + self.more)
+        write_spark_archive()  # as after the first start on a machine
+        started_at = time.monotonic()
         mirror = self.start(properties, log)
         try:
-            yield mirror
+            yield RunningMirror(process=mirror, log=log, started_at=started_at)
         except (TimeoutError, ChildProcessError) as error:
             error.add_note(log.read_text(errors="replace")[-4000:])
             raise
@@ -77,6 +99,14 @@ class MirrorSide:
             mirror.send_signal(signal.SIGTERM)
             stop_process(mirror, grace_s=30.0)
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def holds_records(client: WireClient) -> bool:
+    """Return whether the remote topic exists and has records."""
+    try:
+        return any(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
+    except RejectedError:
+        return False
 
 
 def start_klamm(properties: Path, log: Path) -> subprocess.Popen[bytes]:

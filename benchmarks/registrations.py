@@ -17,6 +17,7 @@ from benchmarks.measure import Measurement, Plan, alternate, cpu_seconds, pss_me
 from benchmarks.sides import apache_kafka
 from klamm.admin import AdminClient, NewTopic
 from klamm.client_configs.registrations import TOPIC, TOPIC_CONFIGS
+from tests.support.class_archives import write_spark_archive
 from tests.support.processes import start_process, stop_process
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def measure(command: Sequence[str], records: int) -> tuple[Mapping[str, float], 
     """
     scratch = Path(tempfile.mkdtemp(prefix="klamm-registrations-"))
     output = scratch / "report.json"
+    write_spark_archive()
     began = time.monotonic()
     try:
         with output.open("wb") as out:

@@ -88,8 +88,8 @@ class MirrorSide:
         properties, log = scratch / "mm2.properties", scratch / "mirror.log"
         properties.write_text(_properties(source.bootstrap_servers, target.bootstrap_servers) + self.more)
         write_spark_archive()  # as after the first start on a machine
-        started_at = time.monotonic()
         mirror = self.start(properties, log)
+        started_at = time.monotonic()  # not earlier: the first one builds the wheel
         try:
             yield RunningMirror(process=mirror, log=log, started_at=started_at)
         except (TimeoutError, ChildProcessError) as error:

@@ -1,0 +1,48 @@
+"""The animation of the picture in the README."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "scripts" / "picture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lines_appear_step_by_step_and_are_visible_without_animation(script: Any) -> None:
+    # given
+    console = Console(record=True, width=40, file=io.StringIO(), force_terminal=True)
+    steps = []
+    for text in ("one", "two\nthree", "four"):
+        steps.append(script.printed_lines(console))
+        console.print(text)
+    # when
+    picture = script.animated(console.export_svg(unique_id="klamm"), steps)
+    # then
+    delays = dict(re.findall(r'line-(\d+)\)" style="animation-delay:([^"]*)"', picture))
+    assert delays == {"1": "1.2s", "2": "1.2s", "3": "2.4s"}
+    assert "opacity: 0" not in picture.replace("from { opacity: 0; }", "")
+    ET.fromstring(picture)  # noqa: S314 - our own picture
+
+
+def test_picture_of_the_readme_is_animated_and_small() -> None:
+    picture = (ROOT / "docs" / "images" / "change.svg").read_text(encoding="utf-8")
+    assert picture.count("animation-delay") > 10
+    assert not re.findall(r"""(?:href=|url\()["']?http""", picture), "it loads nothing"
+    assert len(picture) < 20_000

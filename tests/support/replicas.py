@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import cast
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self, cast
+from uuid import UUID
 
+from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionImage, TopicMetadata
 from klamm.mirror.replica.leader_partition import LeaderPartition, Presence
 from klamm.mirror.replica.window import Window, read_chunk
 from klamm.protocol.errors import ErrorCode
-from klamm.protocol.messages.fetch import FetchRequest
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.records import Record, encode_batch, iter_batches
 from klamm.protocol.records.batch import patch_header
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from klamm.kraft.errors import MembershipError
 
 MAX_BYTES = 1 << 20
 
@@ -120,14 +130,15 @@ class KafkaFollower:
         elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
             self.is_failed = True
         elif answer.error_code == ErrorCode.NONE:
-            self._append(bytes(cast("memoryview", answer.records)), epoch)
+            self.append(bytes(cast("memoryview", answer.records)), epoch)
             self.high_watermark = max(self.log_start, min(answer.high_watermark, self.end))
             if answer.log_start_offset > self.high_watermark:
                 self.is_failed = True
             self.log_start = max(self.log_start, answer.log_start_offset)
         return answer.error_code
 
-    def _append(self, records: bytes, leader_epoch: int) -> None:
+    def append(self, records: bytes, leader_epoch: int) -> None:
+        """Append the batches of an answer."""
         for batch in iter_batches(records):
             if batch.partition_leader_epoch > leader_epoch:
                 return  # skipped, and fetched again at full speed
@@ -149,10 +160,179 @@ class KafkaFollower:
             return
         error, start = leader.start_offset(leader_epoch)
         if not error and start > self.end:
-            self._keep_before(0)
-            self.log_start = self.end = start
+            self.start_again(start)
+
+    def start_again(self, offset: int) -> None:
+        """Remove all batches and start at an offset."""
+        self._keep_before(0)
+        self.log_start = self.end = offset
 
     def _keep_before(self, offset: int) -> None:
         self.removed += [batch for batch in self.batches if batch.next_offset > offset]
         self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
         self.end = min(self.end, offset)
+
+
+class FakeMember:
+    """Membership in a target that exists only as an image. Fencing raises the leader epochs, as a controller does."""
+
+    def __init__(self, image: ClusterImage, node_id: int) -> None:
+        self.image = image
+        self._node_id = node_id
+        self._callbacks: list[Callable[[ClusterImage], None]] = []
+        self.leased = True
+        self.error: MembershipError | None = None
+
+    @property
+    def observer(self) -> FakeMember:
+        """Return itself."""
+        return self
+
+    def subscribe(self, callback: Callable[[ClusterImage], None]) -> Callable[[], None]:
+        """Call a function with each new image."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def shut_down(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def is_leased(self) -> bool:
+        """Return ``leased``."""
+        return self.leased
+
+    def fence(self, fenced: bool) -> None:
+        """Publish an image in which this broker leads nothing, or everything again."""
+        leader = -1 if fenced else self._node_id
+        topics = {
+            topic_id: replace(
+                topic,
+                partitions={
+                    index: replace(partition, leader=leader, leader_epoch=partition.leader_epoch + 1)
+                    for index, partition in topic.partitions.items()
+                },
+            )
+            for topic_id, topic in self.image.topics.items()
+        }
+        self.image = replace(self.image, topics=topics)
+        for callback in list(self._callbacks):
+            callback(self.image)
+
+
+def image_of(topic: str, topic_id: UUID, node_id: int, replicas: Sequence[int], address: str = "") -> ClusterImage:
+    """Return the metadata of a target in which a broker leads a topic of one partition, with live replicas.
+
+    Args:
+        topic: Remote topic.
+        topic_id: Its id.
+        node_id: Broker that leads it.
+        replicas: Real brokers.
+        address: Address of the real brokers for clients. Empty: they have none.
+    """
+    host, _, port = address.split(",", maxsplit=1)[0].partition(":")
+    endpoint = BrokerEndpoint(name="PLAINTEXT", host=host, port=int(port or 0), security_protocol="PLAINTEXT")
+    brokers = {
+        node: BrokerImage(
+            node_id=node,
+            broker_epoch=1,
+            incarnation_id=UUID(int=node),
+            registered_at=1,
+            endpoints=(endpoint,) if address else (),
+            features={},
+            rack=None,
+            is_fenced=False,
+            in_controlled_shutdown=False,
+            log_dirs=(),
+            cordoned_log_dirs=(),
+        )
+        for node in (node_id, *replicas)
+    }
+    partition = PartitionImage(
+        replicas=(node_id, *replicas), isr=(node_id,), leader=node_id, leader_epoch=0, partition_epoch=0
+    )
+    image = TopicMetadata(name=topic, topic_id=topic_id, partitions={0: partition})
+    return ClusterImage(offset=1, brokers=brokers, topics={topic_id: image}, topic_ids={topic: topic_id})
+
+
+class WireReplica:
+    """Replica of one topic that fetches over TCP in a thread, as Kafka's replica fetcher does, in a fetch session."""
+
+    def __init__(self, address: str, node_id: int, topic_id: UUID, member: FakeMember, partitions: int = 1) -> None:
+        self.logs = {index: KafkaFollower(node_id) for index in range(partitions)}
+        self.errors: list[int] = []
+        self._address, self._node_id, self._topic_id, self._member = address, node_id, topic_id, member
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to fetch."""
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop fetching."""
+        self._ended.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        with WireClient(self._address) as client:
+            session_id, epoch = 0, 0
+            changed = set(self.logs)
+            while not self._ended.is_set():
+                leader_epoch = self._member.image.topics[self._topic_id].partitions[0].leader_epoch
+                request = FetchRequest(
+                    replica_state=FetchRequest.ReplicaState(replica_id=self._node_id, replica_epoch=1),
+                    max_wait_ms=200,
+                    min_bytes=1,
+                    max_bytes=10 * MAX_BYTES,
+                    session_id=session_id,
+                    session_epoch=epoch,
+                    topics=[
+                        FetchRequest.FetchTopic(
+                            topic_id=self._topic_id, partitions=[self._wanted(index, leader_epoch) for index in changed]
+                        )
+                    ],
+                )
+                response = client.ask(request, FetchResponse, 17)
+                assert response.error_code == 0
+                session_id, epoch = response.session_id, epoch + 1
+                changed = set()
+                for answer in (each for topic in response.responses for each in topic.partitions):
+                    changed.add(answer.partition_index)
+                    log = self.logs[answer.partition_index]
+                    if answer.error_code:
+                        self.errors.append(answer.error_code)
+                        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                            self._start_at_the_log_start(client, log, answer.partition_index, leader_epoch)
+                        continue
+                    log.append(bytes(answer.records or b""), leader_epoch)
+                    log.high_watermark = min(answer.high_watermark, log.end)
+
+    def _wanted(self, index: int, leader_epoch: int) -> FetchRequest.FetchPartition:
+        wanted = self.logs[index].request(leader_epoch)
+        wanted.partition = index
+        return wanted
+
+    def _start_at_the_log_start(self, client: WireClient, log: KafkaFollower, index: int, leader_epoch: int) -> None:
+        topic = self._member.image.topics[self._topic_id].name
+        bounds = []
+        for timestamp in (-1, -2):
+            wanted = ListOffsetsRequest.ListOffsetsPartition(
+                partition_index=index, current_leader_epoch=leader_epoch, timestamp=timestamp
+            )
+            request = ListOffsetsRequest(
+                replica_id=self._node_id,
+                topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])],
+            )
+            (answer,) = client.ask(request, ListOffsetsResponse, 9).topics[0].partitions
+            assert answer.error_code == 0
+            bounds.append(answer.offset)
+        assert bounds[0] >= log.end
+        log.start_again(bounds[1])

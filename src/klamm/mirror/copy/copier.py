@@ -36,7 +36,7 @@ import math
 import select
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
@@ -74,6 +74,23 @@ _FAR_S: Final = 0.005
 """Round trip from which on the target counts as far, in seconds. At this round trip, five batches of 16 KiB in flight
 limit a partition to 16 MB/s.
 """
+
+
+class Pollable(Protocol):
+    """Connection that the copier waits for."""
+
+    @property
+    def wants_write(self) -> bool:
+        """Return whether bytes wait to be sent."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        ...
+
+    def drive(self, events: int) -> None:
+        """Process the events of the descriptor."""
+        ...
 
 
 class ClaimLostError(Exception):
@@ -332,7 +349,7 @@ class Copier:
         self._fetcher.add((topic, partition), self._source.topic_id(topic))
 
     def _poll(self, due_in_s: float) -> None:
-        connections = {c.fileno(): c for c in (*self._source.connections(), *self._target.connections())}
+        connections = {connection.fileno(): connection for connection in self._open_connections()}
         if not connections:
             time.sleep(_IDLE_WAIT_S)
             return
@@ -341,6 +358,9 @@ class Copier:
             poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
         for descriptor, events in poll.poll(math.ceil(min(due_in_s, _IDLE_WAIT_S) * 1000)):
             connections[descriptor].drive(events)
+
+    def _open_connections(self) -> Sequence[Pollable]:
+        return [*self._source.connections(), *self._target.connections()]
 
     def _acknowledged(self, partition_id: PartitionId, outgoing: Outgoing, base_offset: int) -> None:
         if self._syncs is not None:

@@ -1,4 +1,4 @@
-"""Settings of a flow that keeps offsets: the producer ids and transactional ids that write its partitions."""
+"""Settings of a flow that keeps offsets, by replay or as a replica."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.kraft.image import BrokerEndpoint
     from klamm.mirror.copy.partition import PartitionId
+    from klamm.server.listeners import Address
 
 _RESERVED: Final = 1 << 62
 """Lowest reserved producer id. Brokers assign producer ids from 0 upwards and never reach it."""
@@ -35,3 +38,24 @@ class ReplaySettings:
         """Return the reserved producer id that writes a partition, the same for all incarnations."""
         digest = hashlib.sha256(self.transactional_id(partition_id).encode()).digest()
         return _RESERVED | int.from_bytes(digest[:8]) >> 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSettings:
+    """Settings of a flow that keeps offsets as a broker of the target. Serialized to Spark's tasks."""
+
+    node_id: int
+    """Broker id on the target."""
+    controllers: ConnectionSettings
+    """Connection to the controllers of the target."""
+    listeners: tuple[BrokerEndpoint, ...]
+    """Advertised listeners, as the brokers and clients of the target reach this broker."""
+    bind: tuple[Address, ...]
+    """Addresses to listen on, one for each listener."""
+    configs: tuple[tuple[str, str], ...] = ()
+    """Kafka's settings of listeners, such as ``ssl.keystore.location`` and ``sasl.enabled.mechanisms``."""
+    broker_principals: tuple[str, ...] = ()
+    """Principals of the target's brokers, such as ``User:broker``. Only they get records. Empty: any principal."""
+    rack: str | None = None
+    may_wait: bool = False
+    """Whether producers wait until the promotion. Otherwise they fail with POLICY_VIOLATION."""

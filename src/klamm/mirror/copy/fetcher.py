@@ -477,7 +477,7 @@ class Fetcher:
         topic, partition, remote_topic = copy.partition_id
         if not copy.is_settled:
             copy.source_failed(loss, now)
-        elif self._settings.replay is not None:
+        elif self._settings.replay is not None or self._settings.replica is not None:
             stop_and_log(
                 copy,
                 self._settings.flow,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
-from klamm.mirror.copy.equal_offsets import ReplaySettings
+from klamm.mirror.copy.equal_offsets import ReplaySettings, ReplicaSettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.transactions import ShardSettings
@@ -48,6 +48,8 @@ class CopySettings:
     """Settings of the shard transactions (exactly once). None: at least once."""
     replay: ReplaySettings | None = None
     """Settings of a flow that keeps offsets. None: the target assigns offsets, and offset syncs translate them."""
+    replica: ReplicaSettings | None = None
+    """Settings of a flow that keeps offsets as a broker of the target. None: it produces."""
     continue_after_loss: bool = False
     """Whether to continue where source records are lost permanently (``klamm.on.source.loss``)."""
 

@@ -1,4 +1,4 @@
-"""Copier of partitions that keep their offsets, and the choice of the copier of a flow."""
+"""Copier of partitions that keep their offsets."""
 
 from __future__ import annotations
 
@@ -65,10 +65,3 @@ class ReplayCopier(Copier):
         logger.info("%s: %s-%d starts again: %s", self._settings.flow, topic, partition, copy.failure)
         self._incarnations.note(copy)
         self._discard((topic, partition), copy, copy.failure)
-
-
-def new_copier(settings: CopySettings, partitions: Iterable[PartitionId]) -> Copier:
-    """Return the copier of some partitions of a flow, by the settings of the flow."""
-    if settings.replay is not None:
-        return ReplayCopier(settings, settings.replay, partitions)
-    return Copier(settings, partitions)

@@ -11,7 +11,8 @@ catch-up      The batches for a follower whose offset is before the tail: it was
 ============  ========================================================================================================
 
 A follower believes its leader: it truncates its log if the leader's log is shorter or differs. So this leader never
-says so. Where the source does not have what a replica has, it halts: it serves nobody until an operator has decided.
+says so. Where the source does not have what a replica has, it halts: it serves no replica until an operator has
+decided.
 
 ==================================================  ==================================================================
 Fetch of a follower                                 Answer
@@ -28,7 +29,7 @@ before the tail, or nothing read there yet          none yet: the source is read
 ==================================================  ==================================================================
 
 The high watermark is the lowest offset of all live replicas. It is unknown until all of them have fetched, or for 10 s.
-Until then nobody gets batches, because a follower that receives an unknown high watermark gives up.
+Until then no replica gets batches, because a follower that receives an unknown high watermark gives up.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class Leadership:
     """Node ids of all replicas without klamm."""
     live: frozenset[int]
     """Node ids of the replicas that are not fenced."""
+    isr: frozenset[int] = frozenset()
+    """Node ids of the in-sync replicas without klamm. Until the promotion there are none."""
 
 
 class LeaderPartition:
@@ -124,7 +127,7 @@ class LeaderPartition:
         """Log start offset and end offset (high watermark) of the source."""
         self.high_watermark = UNKNOWN
         self.halted = ""
-        """Why the partition serves nobody. Empty: it does."""
+        """Reason to serve no replica. Empty: there is none."""
         self.tail: Window | None = None
         self.catch_up: Window | None = None
         self.wanted_epoch = UNKNOWN
@@ -153,13 +156,21 @@ class LeaderPartition:
         self._advance(now)
         self._on_news(self)
 
-    def resign(self) -> None:
-        """Stop leading the partition: another broker leads it, or it has no leader."""
+    def resign(self, *, is_replaced: bool = False) -> None:
+        """Stop leading the partition.
+
+        Args:
+            is_replaced: Whether another broker leads it. What the replicas have may change then.
+        """
         self.leadership = None
+        if is_replaced:
+            self.tail = self.catch_up = None
+            self.followers.clear()
+            self.high_watermark = UNKNOWN
         self._on_news(self)
 
     def halt(self, reason: str) -> None:
-        """Serve nobody from now on. The first reason counts.
+        """Serve no replica from now on. The first reason counts.
 
         Args:
             reason: What the source lacks, and what an operator can do about it.
@@ -176,6 +187,8 @@ class LeaderPartition:
         self.log_end = max(self.log_end, log_end)
         if self.tail is not None and self.tail.end < log_start:
             self.tail = self.catch_up = None  # the followers start again at the log start
+        if self.catch_up is not None and self.catch_up.end < log_start:
+            self.catch_up = None
         self._on_news(self)
 
     def open_tail(self, now: float) -> Window | None:
@@ -272,6 +285,7 @@ class LeaderPartition:
         checked = self._check_offset(node_id, wanted, presence.at)
         if checked:
             return self.failed(checked)
+        self._open(presence.at)
         if checked is None or self.high_watermark == UNKNOWN:
             return None
         return self._answer(wanted.fetch_offset, min(max_bytes, wanted.partition_max_bytes), leadership)
@@ -348,9 +362,23 @@ class LeaderPartition:
         answer.log_start_offset = max(0, min(self.log_start, offset, self.high_watermark))
         return answer
 
+    @property
+    def needs_tick(self) -> bool:
+        """Return whether batches are in memory, or replicas are awaited."""
+        tail = self.tail
+        return self.leadership is not None and (tail is None or tail.start != tail.end or self.catch_up is not None)
+
     def tick(self, now: float) -> None:
         """Drop what only silent replicas need, and await them no longer. Call it every second or so."""
         self._advance(now)
+        self._open(now)
+
+    def _open(self, now: float) -> None:
+        before = self.tail, self.catch_up
+        self.open_tail(now)
+        self.open_catch_up(now)
+        if before != (self.tail, self.catch_up):
+            self._on_news(self)
 
     def _all_have_fetched(self, now: float) -> bool:
         if self.leadership is None or not self.followers:
@@ -403,7 +431,7 @@ class LeaderPartition:
     # --- offsets and promotion ----------------------------------------------------------------------------------------
 
     def end_offset(self, current_leader_epoch: int) -> tuple[ErrorCode, int]:
-        """Return the log end for ListOffsets and OffsetForLeaderEpoch: that of the source, so nobody truncates."""
+        """Return the log end for ListOffsets and OffsetForLeaderEpoch: that of the source, so no log is truncated."""
         return self._bound(current_leader_epoch, self.log_end)
 
     def start_offset(self, current_leader_epoch: int) -> tuple[ErrorCode, int]:

@@ -5,12 +5,13 @@ Request                  Answer
 =======================  =============================================================================================
 Fetch of a replica       batches of the source, see ``leader_partition``
 Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; else NOT_LEADER_OR_FOLLOWER
-ListOffsets              log start and end of the source for replicas; high watermark and log start for consumers
-OffsetForLeaderEpoch     the log end for each epoch: no log diverges, so nobody truncates
+ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica
+OffsetForLeaderEpoch     the log end for each epoch: no log diverges, so none is truncated
 Produce                  POLICY_VIOLATION, or NOT_LEADER_OR_FOLLOWER for producers that are to wait for the promotion
 WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
 DescribeLogDirs          no log directory
-ApiVersions              these APIs
+ApiVersions              the APIs of a real broker, these ones in the versions above
+any other                the answer of a real broker, see ``relay``
 =======================  =============================================================================================
 
 klamm answers as leader only while its lease of the controller lasts. After that, another broker may lead.
@@ -24,8 +25,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
+from klamm.mirror.replica.relay import RelayedResponse
 from klamm.protocol.api import Api, ApiKey
-from klamm.protocol.error_response import error_response
+from klamm.protocol.codec import decode
+from klamm.protocol.error_response import error_response, request_class
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -44,10 +47,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.mirror.replica.leader_partition import LeaderPartition
+    from klamm.mirror.replica.relay import ClientRelay
     from klamm.protocol.schema import Message
 
 _REPLICA_STATE_SINCE: Final = 15
 _PREFERRED_REPLICA_SINCE: Final = 11
+_DEBUGGING_CONSUMER: Final = -2
+"""Replica id of a request that any replica answers."""
 _NO_REPLICA: Final = -1
 _LATEST: Final = -1
 _EARLIEST: Final = frozenset({-2, -4})
@@ -57,7 +63,7 @@ _READ_ONLY: Final = "klamm mirrors this partition from another cluster, so it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaServices:
-    """What the handlers of one broker share."""
+    """Objects that the handlers of one broker share."""
 
     sessions: FollowerSessions
     find: Callable[[UUID, int], LeaderPartition | None]
@@ -67,6 +73,10 @@ class ReplicaServices:
     """Whether the controller still counts this broker as alive."""
     rack_of: Callable[[int], str | None]
     """Rack of a broker of the target."""
+    relay: ClientRelay
+    """Connections to real brokers."""
+    broker_principals: frozenset[str] = frozenset()
+    """Principals that may fetch as replicas. Empty: all."""
     may_wait: bool = False
     """Whether producers wait for the promotion instead of failing."""
 
@@ -88,6 +98,18 @@ def check_lease(services: ReplicaServices) -> None:
         raise ProtocolError("the controller has not confirmed a heartbeat within the session timeout")
 
 
+def check_broker(context: ReplicaContext) -> None:
+    """Check that a request of a broker comes from one, and that the lease lasts.
+
+    Raises:
+        ProtocolError: It does not. The connection is closed without an answer.
+    """
+    check_lease(context.services)
+    allowed, principal = context.services.broker_principals, context.session.principal
+    if allowed and principal not in allowed:
+        raise ProtocolError(f"{principal} is not among the principals of brokers, {', '.join(sorted(allowed))}")
+
+
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +122,7 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     if context.api_version < TOPIC_IDS_SINCE:
         raise ProtocolError(f"Fetch v{context.api_version} of broker {node_id}: expected version 13 or newer")
     services = context.services
-    check_lease(services)
+    check_broker(context)
     now = time.monotonic()
     if request.session_epoch <= 0:
         session = services.sessions.open(request, node_id, now)
@@ -158,39 +180,61 @@ def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServ
 
 
 async def list_offsets(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
-    """Return log start and end. Other timestamps have no answer, because there are no records here."""
-    services = context.services
-    check_lease(services)
-
-    def answer(
-        topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition
-    ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
-        leader = services.find_by_name(topic, wanted.partition_index)
-        error_code, offset, epoch = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1
-        if leader is not None and leader.leadership is not None:
-            if wanted.timestamp == _LATEST:
-                error_code, offset = leader.end_offset(wanted.current_leader_epoch)
-                if request.replica_id < 0 and not error_code:
-                    offset = leader.high_watermark
-            elif wanted.timestamp in _EARLIEST:
-                error_code, offset = leader.start_offset(wanted.current_leader_epoch)
-            epoch = -1 if error_code else leader.leadership.leader_epoch
-        return ListOffsetsResponse.ListOffsetsPartitionResponse(
-            partition_index=wanted.partition_index,
-            error_code=error_code,
-            timestamp=-1,
-            offset=offset,
-            leader_epoch=epoch,
-        )
-
+    """Return log start and end to a replica. For a consumer, ask the replica that it is to read from."""
+    if request.replica_id < 0:
+        return await _list_offsets_of_replicas(request, context)
+    check_broker(context)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
-                name=topic.name, partitions=[answer(topic.name, wanted) for wanted in topic.partitions]
+                name=topic.name, partitions=[_bound(topic.name, wanted, context) for wanted in topic.partitions]
             )
             for topic in request.topics
         ]
     )
+
+
+def _bound(
+    topic: str, wanted: ListOffsetsRequest.ListOffsetsPartition, context: ReplicaContext
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    leader = context.services.find_by_name(topic, wanted.partition_index)
+    error_code, offset, epoch = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1
+    if leader is not None and leader.leadership is not None:
+        if wanted.timestamp == _LATEST:
+            error_code, offset = leader.end_offset(wanted.current_leader_epoch)
+        elif wanted.timestamp in _EARLIEST:
+            error_code, offset = leader.start_offset(wanted.current_leader_epoch)
+        epoch = -1 if error_code else leader.leadership.leader_epoch
+    return ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index, error_code=error_code, timestamp=-1, offset=offset, leader_epoch=epoch
+    )
+
+
+async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
+    """Ask one replica for each partition. Replicas answer only debugging consumers, their leader any consumer."""
+    services, response = context.services, ListOffsetsResponse()
+    for topic in request.topics:
+        result = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(result)
+        by_node: dict[int, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
+        for wanted in topic.partitions:
+            leader = services.find_by_name(topic.name, wanted.partition_index)
+            node_id = None if leader is None else _preferred_replica(leader, "", services)
+            if node_id is None:
+                result.partitions.append(_bound(topic.name, wanted, context))
+                result.partitions[-1].error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else:
+                by_node.setdefault(node_id, []).append(wanted)
+        for node_id, partitions in by_node.items():
+            question = ListOffsetsRequest(
+                replica_id=_DEBUGGING_CONSUMER,
+                isolation_level=request.isolation_level,
+                topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic.name, partitions=partitions)],
+                timeout_ms=request.timeout_ms,
+            )
+            answer = await services.relay.ask(context, question, ListOffsetsResponse, node_id)
+            result.partitions += [each for answered in answer.topics for each in answered.partitions]
+    return response
 
 
 async def offset_for_leader_epoch(
@@ -266,34 +310,67 @@ async def describe_log_dirs(request: DescribeLogDirsRequest, context: ReplicaCon
     return DescribeLogDirsResponse()
 
 
-async def api_versions(request: ApiVersionsRequest, context: ReplicaContext) -> ApiVersionsResponse:
-    """Return the APIs of this listener."""
-    return ApiVersionsResponse(
-        api_keys=[
-            ApiVersionsResponse.ApiVersion(
-                api_key=route.api.key, min_version=route.api.min_version, max_version=route.api.max_version
-            )
-            for route in ROUTES.values()
-        ]
+async def api_versions(frame: bytes, context: ReplicaContext) -> ApiVersionsResponse:
+    """Return the APIs of a real broker, without versions that are not served here.
+
+    Where none can be reached, as before a login, these are all APIs. Relayed requests then close the connection.
+    """
+    version, relay = context.api_version, context.services.relay
+    if not relay.can_forward(context.session):
+        return ApiVersionsResponse(api_keys=[*filter(None, map(_schema_versions, ROUTES))])
+    response = decode(ApiVersionsResponse, version, await relay.forward(context.session, frame), 0)
+    out = []
+    for api in response.api_keys:
+        route = ROUTES.get(api.api_key)
+        if route is not None:
+            api.min_version = max(api.min_version, route.api.min_version)
+            api.max_version = min(api.max_version, route.api.max_version)
+            out.append(api)
+    response.api_keys = out
+    return response
+
+
+def _schema_versions(api_key: int) -> ApiVersionsResponse.ApiVersion | None:
+    message, api = request_class(api_key), ROUTES[api_key].api
+    if message is None:
+        return None
+    least, largest = message.VERSIONS
+    return ApiVersionsResponse.ApiVersion(
+        api_key=api_key, min_version=max(least, api.min_version), max_version=min(largest, api.max_version)
     )
+
+
+async def forward(frame: bytes, context: ReplicaContext) -> RelayedResponse:
+    """Return the response of a real broker."""
+    return RelayedResponse(await context.services.relay.forward(context.session, frame))
+
+
+def _whole(_version: int, frame: memoryview, _position: int) -> bytes:
+    return bytes(frame)
 
 
 def _route(key: ApiKey, request: type[Message], handle: Any, min_version: int, max_version: int) -> Route:
     return Route(api=Api(key=key, min_version=min_version, max_version=max_version), request=request, handle=handle)
 
 
-ROUTES: Final[Mapping[int, Route]] = {
-    route.api.key: route
-    for route in (
-        _route(ApiKey.PRODUCE, ProduceRequest, produce, 3, 13),
-        _route(ApiKey.FETCH, FetchRequest, fetch, 4, 18),
-        _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 10),
-        api_017_sasl_handshake.ROUTE,
-        _route(ApiKey.API_VERSIONS, ApiVersionsRequest, api_versions, 0, 4),
-        _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
-        _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
-        _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 4),
-        api_036_sasl_authenticate.ROUTE,
-    )
+def _relayed(key: ApiKey, handle: Any, max_version: int = 32767) -> Route:
+    # The frame is passed on, so the class of the request is not used.
+    api = Api(key=key, min_version=0, max_version=max_version)
+    return Route(api=api, request=ApiVersionsRequest, handle=handle, decode_raw=_whole)
+
+
+_OWN: Final = (
+    _route(ApiKey.PRODUCE, ProduceRequest, produce, 3, 13),
+    _route(ApiKey.FETCH, FetchRequest, fetch, 4, 18),
+    _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 10),
+    api_017_sasl_handshake.ROUTE,
+    _relayed(ApiKey.API_VERSIONS, api_versions, 4),
+    _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
+    _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
+    _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 4),
+    api_036_sasl_authenticate.ROUTE,
+)
+ROUTES: Final[Mapping[int, Route]] = {int(key): _relayed(key, forward) for key in ApiKey} | {
+    int(route.api.key): route for route in _OWN
 }
 """Handlers by API key."""

@@ -31,6 +31,10 @@ class Chunk(NamedTuple):
 
     data: memoryview
     batches: Sequence[BatchEnd]
+    source_epoch: int = UNKNOWN_EPOCH
+    """Leader epoch of the last batch on the source. -1: unknown."""
+    record_count: int = 0
+    max_timestamp: int = -1
 
     @property
     def next_offset(self) -> int:
@@ -59,21 +63,26 @@ def read_chunk(records: memoryview, offset: int, floor: EpochFloor | None = None
         The batches, or None if there are none, and the defect of the batch after them (empty: none).
     """
     data, ends, defect = bytearray(), list[BatchEnd](), ""
+    epoch, count, timestamp = UNKNOWN_EPOCH, 0, -1
     try:
         for batch in iter_batches(records, allow_partial_tail=True):
             if not verify_crc(batch):
                 raise CorruptBatchError(f"{batch!r} has a wrong checksum")  # noqa: TRY301 - as a broken length
             if batch.last_offset < offset:
                 continue
-            at, epoch = len(data), batch.partition_leader_epoch
+            at, written = len(data), (epoch := batch.partition_leader_epoch)
             data += batch.buffer
-            if floor is not None and batch.magic == MAGIC and batch.last_offset >= floor.offset > -1:
-                epoch = max(epoch, floor.leader_epoch)
-                INT32.pack_into(data, at + LEADER_EPOCH_AT, epoch)
-            ends.append(BatchEnd(batch.last_offset + 1, len(data), epoch))
+            if not batch.is_control:
+                count, timestamp = count + max(0, batch.record_count), max(timestamp, batch.max_timestamp)
+            if floor is not None and batch.magic == MAGIC and batch.last_offset >= floor.offset:
+                written = max(epoch, floor.leader_epoch)
+                INT32.pack_into(data, at + LEADER_EPOCH_AT, written)
+            ends.append(BatchEnd(batch.last_offset + 1, len(data), written))
     except CorruptBatchError as error:
         defect = str(error)
-    return (Chunk(memoryview(data).toreadonly(), ends) if ends else None), defect
+    if not ends:
+        return None, defect
+    return Chunk(memoryview(data).toreadonly(), ends, epoch, count, timestamp), defect
 
 
 class Window:
@@ -87,6 +96,8 @@ class Window:
     def __init__(self, offset: int, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         self.start = self.end = offset
         """First offset, and the offset after the last batch."""
+        self.source_epoch = leader_epoch
+        """Leader epoch that the source must have before the first offset."""
         self._epoch_before = self._last_epoch = leader_epoch
         self._chunks: deque[Chunk] = deque()
         self.dropped_bytes = 0

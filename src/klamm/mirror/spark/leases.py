@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
-from klamm.mirror.copy.equal_offsets import ReplaySettings
+from klamm.kraft.image import BrokerEndpoint
+from klamm.mirror.copy.equal_offsets import ReplaySettings, ReplicaSettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.records.source_offsets import shard_of
+from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,6 +99,8 @@ def partition_groups(
 def _parts(share: FlowShare) -> list[FlowShare]:
     """Return one share per shard that has partitions, or an empty list for a flow without transactions."""
     transactions = share.settings.transactions
+    if share.settings.replica is not None:
+        return [share]  # one broker id has one address
     if transactions is None:
         return []
     by_group: dict[int, list[PartitionId]] = {}
@@ -161,6 +165,17 @@ def _settings(plain: Mapping[str, Any]) -> CopySettings:
         values["transactions"] = ShardSettings(**values["transactions"])
     if values["replay"] is not None:
         values["replay"] = ReplaySettings(**values["replay"])
+    if (replica := values["replica"]) is not None:
+        values["replica"] = ReplicaSettings(
+            **{
+                **replica,
+                "controllers": _connection(replica["controllers"]),
+                "listeners": tuple(BrokerEndpoint(**each) for each in replica["listeners"]),
+                "bind": tuple(Address(**each) for each in replica["bind"]),
+                "configs": tuple((name, value) for name, value in replica["configs"]),
+                "broker_principals": tuple(replica["broker_principals"]),
+            }
+        )
     values["fetch_limits"] = FetchLimits(*values["fetch_limits"])
     return CopySettings(**values)
 

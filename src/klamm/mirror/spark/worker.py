@@ -28,9 +28,9 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
+from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.copier import ClaimLostError
 from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
-from klamm.mirror.replay.copier import new_copier
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:

@@ -6,11 +6,14 @@ from dataclasses import replace
 from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
+from klamm.kraft.image import BrokerEndpoint
+from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.spark.leases import FlowShare, PartitionGroup, from_json, partition_groups, to_json
+from klamm.server.listeners import Address
 
 
 def share(flow: str, partitions: int) -> FlowShare:
@@ -100,4 +103,29 @@ def test_empty_shard_is_not_assigned() -> None:
 
 def test_shard_round_trips_as_json() -> None:
     (group,) = partition_groups([in_transactions(share("A->B", 2), 4)], slots=1, tasks_max={})
+    assert from_json(json.loads(json.dumps(to_json(group)))) == group
+
+
+def of_replica(share: FlowShare) -> FlowShare:
+    replica = ReplicaSettings(
+        node_id=9,
+        controllers=share.settings.target,
+        listeners=(BrokerEndpoint(name="INTERNAL", host="h", port=9, security_protocol="PLAINTEXT"),),
+        bind=(Address(host="h", port=9),),
+        configs=(("sasl.enabled.mechanisms", "PLAIN"),),
+        broker_principals=("User:broker",),
+        may_wait=True,
+    )
+    return replace(share, settings=replace(share.settings, replica=replica))
+
+
+def test_flow_of_a_broker_is_one_task() -> None:
+    groups = partition_groups([of_replica(share("A->B", 50))], slots=4, tasks_max={"A->B": 4})
+
+    assert [len(group.shares[0].partitions) for group in groups] == [50]
+
+
+def test_settings_of_a_broker_round_trip_as_json() -> None:
+    group = PartitionGroup(number=0, shares=(of_replica(share("A->B", 2)),))
+
     assert from_json(json.loads(json.dumps(to_json(group)))) == group

@@ -1,0 +1,412 @@
+"""Copier of partitions that klamm leads on the target: it reads the source into memory for the replicas.
+
+The copier's thread fetches each partition from the offset that the most advanced replica needs next, once for all
+replicas, and passes the batches as they are to the ``LeaderPartition``. A second fetcher with connections of its own
+reads the source again for a replica that is further behind. Both stop fetching a partition while the batches in memory
+are not yet on all replicas that fetch.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kraft.errors import MembershipError
+from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.fetcher import Fetcher
+from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
+from klamm.mirror.copy.producer import CopyProducer
+from klamm.mirror.copy.start import Start
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica.node import ReplicaNode
+from klamm.mirror.replica.window import read_chunk
+from klamm.protocol.errors import CorruptBatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from klamm.kafka_client.connection.buffers import FrameBuffer
+    from klamm.mirror.copy.copier import Pollable
+    from klamm.mirror.copy.equal_offsets import ReplicaSettings
+    from klamm.mirror.copy.partition import PartitionId
+    from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore
+    from klamm.mirror.replica.leader_partition import LeaderPartition
+    from klamm.mirror.replica.node import ClusterMembership
+    from klamm.mirror.replica.window import Window
+    from klamm.protocol.types import AbortedTransaction, PartitionTuple
+
+logger = logging.getLogger(__name__)
+
+_REFRESH_S: Final = 1.0
+_RACE: Final = "the topic was deleted on the target, or its replicas changed"
+
+
+class ReplicaCopy(PartitionCopy):
+    """Reading of one source partition into one window. Confined to the copier's thread.
+
+    ``acked_offset`` is the high watermark: everything before it is on all live replicas.
+    """
+
+    __slots__ = ("_activate", "_fed_bytes", "_node", "leader", "window")
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        leader: LeaderPartition,
+        window: Window,
+        node: ReplicaNode,
+        activate: Callable[[ReplicaCopy], None],
+    ) -> None:
+        """Start at the end of a window.
+
+        Args:
+            partition_id: Source partition and remote topic.
+            leader: Leader of the remote partition.
+            window: Window to extend.
+            node: Broker that owns both.
+            activate: Called when batches are in memory.
+        """
+        super().__init__(partition_id, start_offset=window.end, committed=False, leader_epoch=window.source_epoch)
+        self.leader = leader
+        self.window = window
+        self._node = node
+        self._activate = activate
+        self._fed_bytes = window.dropped_bytes
+
+    def take(
+        self,
+        records: memoryview,
+        memory: FrameBuffer,
+        aborted: Sequence[AbortedTransaction] | None,
+        *,
+        join_up_to: int = 0,
+        is_far: bool = False,
+    ) -> None:
+        """Pass the batches of a fetch response to the leader.
+
+        Raises:
+            CorruptBatchError: The first batch is damaged. A damaged batch after others is fetched again.
+        """
+        chunk, defect = read_chunk(records, self.fetch_offset, self.leader.floor)
+        if chunk is None and defect:
+            raise CorruptBatchError(defect)
+        if chunk is not None:
+            self.fetch_offset = chunk.next_offset
+            self._epochs.begin(chunk.next_offset - 1, chunk.source_epoch)
+            self._fed_bytes += len(chunk.data)
+            self.bytes_copied += len(chunk.data)
+            self.records_copied += chunk.record_count
+            self.last_timestamp = max(self.last_timestamp, chunk.max_timestamp)
+            self._activate(self)
+        if chunk is not None or self.end_offset > self.leader.log_end:
+            self._node.post(self.leader.extend, self.window, chunk, self.end_offset, time.monotonic())
+
+    def refresh(self) -> None:
+        """Take over what the replicas have fetched."""
+        self.pending_bytes = self._fed_bytes - self.window.dropped_bytes
+        self.acked_offset = max(self.acked_offset, min(self.leader.high_watermark, self.fetch_offset))
+        self._epochs.forget_before(self.acked_offset)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return True: a loss of the source halts the partition at once."""
+        return True
+
+    def skip_to(self, offset: int) -> None:
+        """Let the replicas start again at the log start of the source, because records were purged there."""
+        self._node.post(self.leader.begin, offset, self.leader.log_end)
+        self.retry_at = time.monotonic() + _REFRESH_S
+
+    def stop(self, reason: str) -> None:
+        """Change the state to STOPPED, and let the leader halt."""
+        self._node.post(self.leader.halt, reason)
+        super().stop(reason)
+
+
+class ReplicaStart(Start):
+    """Start of partitions that klamm leads: where their most advanced replica ends. Used once."""
+
+    def __init__(
+        self,
+        settings: CopySettings,
+        source: Cluster,
+        target: Cluster,
+        store: SourceOffsetStore,
+        *,
+        node: ReplicaNode,
+        activate: Callable[[ReplicaCopy], None],
+    ) -> None:
+        super().__init__(settings, source, target, store)
+        self._node = node
+        self._activate = activate
+
+    def copies(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
+        """Return the copies of all partitions that can start. Some of them may be STOPPED.
+
+        Raises:
+            ConnectionLostError: A cluster is unavailable.
+        """
+        try:
+            self._node.start()
+        except (ConnectionError, TimeoutError, MembershipError) as error:
+            raise ConnectionLostError(f"klamm cannot join the target as a broker: {error}") from error
+        self._source.refresh(sorted({p.topic for p in partitions}))
+        ready = [(each, leader) for each in partitions if (leader := self._leader(each)) is not None]
+        if not ready:
+            return []
+        stored = self._read_source_offsets()
+        keys = [partition_id[:2] for partition_id, _ in ready]
+        first = self._source.list_offsets(keys, clusters.EARLIEST)
+        end = self._source.list_offsets(keys, clusters.LATEST)
+        self._remember({}, [each for each, _ in ready if each[:2] not in stored.topic_ids])
+        out: list[PartitionCopy] = []
+        for partition_id, leader in ready:
+            key: PartitionTuple = partition_id[:2]
+            if self._is_another(partition_id, stored):
+                reason = (
+                    f"{partition_id.topic} was deleted and created again on the source. Nothing is changed on the "
+                    f"target. Delete {partition_id.remote_topic} to mirror it again"
+                )
+                self._node.post(leader.halt, reason)
+                out.append(self._stopped(_idle(partition_id), reason))
+            elif key not in first or key not in end:
+                self.reasons[partition_id] = "the offsets of the source are not known yet"
+            elif (copy := self._open(partition_id, leader, first[key], end[key])) is not None:
+                out.append(copy)
+        return out
+
+    def _leader(self, partition_id: PartitionId) -> LeaderPartition | None:
+        topic, index, remote_topic = partition_id
+        leader = self._node.partition(remote_topic, index)
+        if self._source.leader(topic, index) is None:
+            self.reasons[partition_id] = f"{topic}-{index} has no leader on the source"
+        elif leader is None or leader.leadership is None:
+            self.reasons[partition_id] = f"klamm does not lead {remote_topic}-{index} on the target"
+        else:
+            return leader
+        return None
+
+    def _open(
+        self, partition_id: PartitionId, leader: LeaderPartition, log_start: int, log_end: int
+    ) -> PartitionCopy | None:
+        self._node.call(leader.begin, log_start, log_end)
+        window = self._node.call(leader.open_tail, time.monotonic())
+        if leader.halted:
+            return self._stopped(_idle(partition_id), leader.halted)
+        if window is None:
+            self.reasons[partition_id] = f"the replicas of {leader.name} do not fetch yet"
+            return None
+        return ReplicaCopy(partition_id, leader, window, self._node, self._activate)
+
+
+def _idle(partition_id: PartitionId) -> PartitionCopy:
+    return PartitionCopy(partition_id, start_offset=0, committed=True)
+
+
+class _NoProducer(CopyProducer):
+    """Producer that sends nothing: the replicas fetch."""
+
+    @property
+    def busy(self) -> bool:
+        """Return False: nothing is ever in flight."""
+        return False
+
+    def send(self, now: float) -> None:
+        """Do nothing."""
+
+    def sweep(self, now: float) -> None:
+        """Do nothing."""
+
+
+class _Bell:
+    """Socket that wakes the copier's thread. It looks like a connection that never writes."""
+
+    wants_write = False
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._has_rung = False
+
+    def ring(self) -> None:
+        """Wake the copier. Called by any thread."""
+        if not self._has_rung:
+            self._has_rung = True
+            self._sender.send(b"\0")
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        return self._receiver.fileno()
+
+    def drive(self, _events: int) -> None:
+        """Note that the copier is awake."""
+        self._receiver.recv(16)
+        self._has_rung = False
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._receiver.close()
+        self._sender.close()
+
+
+class ReplicaCopier(Copier):
+    """Copier of the partitions that a broker without storage leads. Confined to one thread."""
+
+    def __init__(
+        self,
+        settings: CopySettings,
+        replica: ReplicaSettings,
+        partitions: Iterable[PartitionId],
+        *,
+        new_member: Callable[[], ClusterMembership],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        partitions = tuple(partitions)
+        self._bell = _Bell()
+        self._news: deque[LeaderPartition] = deque()
+        self._refresh_due = 0.0
+        self._keys = {(each.remote_topic, each.partition): each[:2] for each in partitions}
+        """Source partition by remote partition."""
+        self.node = ReplicaNode(
+            replica,
+            new_member,
+            self._keys,
+            may_lose=settings.continue_after_loss,
+            on_news=self._note,
+        )
+        settings = replace(settings, replica=replica, buffer_bytes=settings.buffer_bytes // 2)
+        super().__init__(settings, partitions, clock=clock)
+
+    def _note(self, leader: LeaderPartition) -> None:
+        self._news.append(leader)
+        self._bell.ring()
+
+    def _connect(self) -> None:
+        super()._connect()
+        self._lagging: dict[PartitionTuple, PartitionCopy] = {}
+        """Partitions that are read again for replicas that are behind."""
+        self._lagging_active: dict[PartitionTuple, PartitionCopy] = {}
+        self._again = Cluster(self._settings.source, BufferPool(max_free_bytes=self._settings.buffer_bytes))
+        self._again_fetcher = Fetcher(
+            # What the source has purged, other replicas have: the one that is behind starts at the log start.
+            replace(self._settings, continue_after_loss=True),
+            self._again,
+            self._lagging,
+            self._lagging_active,
+            self._clock,
+            on_recreated=lambda _: None,
+            target_is_far=lambda: False,
+            throttle=self.throttle,
+        )
+
+    def _new_producer(self) -> CopyProducer:
+        return _NoProducer(
+            self._settings,
+            self._target,
+            self._copies,
+            self._active,
+            self._clock,
+            on_acknowledged=self._acknowledged,
+        )
+
+    def _new_start(self) -> Start:
+        return ReplicaStart(
+            self._settings,
+            self._source,
+            self._target,
+            self._store,
+            node=self.node,
+            activate=partial(_activate, self._active),
+        )
+
+    def _start_more(self, now: float) -> None:
+        """Take over the progress of the replicas, and fetch for those that are behind."""
+        keys = self._changed(now)
+        if self.node.error:
+            reason = f"{self.node.error}. Restart the mirror to register again"
+            for each in (each for each in self._copies.values() if each.state is not CopyState.STOPPED):
+                stop_and_log(each, self._settings.flow, reason)
+        for key in keys:
+            if isinstance(copy := self._copies.get(key), ReplicaCopy):
+                self._refresh_copy(key, copy, now)
+        for key, copy in list(self._lagging.items()):
+            if isinstance(copy, ReplicaCopy):
+                self._refresh_lagging(key, copy)
+        super()._start_more(now)
+        self._again_fetcher.send(now)
+        self._again_fetcher.sweep(now)
+
+    def _changed(self, now: float) -> Iterable[PartitionTuple]:
+        """Return the partitions of which the leader has news, and all of them every second."""
+        leaders = set()
+        while self._news:
+            leaders.add(self._news.popleft())
+        keys = {self._keys[leader.topic, leader.partition]: leader for leader in leaders}
+        if any(leader.tail is not None and key not in self._copies for key, leader in keys.items()):
+            self._start_due = now
+        if now < self._refresh_due:
+            return keys
+        self._refresh_due = now + _REFRESH_S
+        return list(self._copies)
+
+    def _refresh_copy(self, key: PartitionTuple, copy: ReplicaCopy, now: float) -> None:
+        leader = copy.leader
+        copy.refresh()
+        if not copy.pending_bytes:
+            self._active.pop(key, None)
+        if copy.state is CopyState.STOPPED:
+            return
+        if leader.halted:
+            stop_and_log(copy, self._settings.flow, leader.halted)
+        elif leader.tail is not copy.window:
+            self._discard_window(key, copy)
+        elif leader.catch_up is not None and key not in self._lagging:
+            self._begin_lagging(key, copy, leader.catch_up)
+
+    def _discard_window(self, key: PartitionTuple, copy: ReplicaCopy) -> None:
+        """Start a partition again whose window is no longer used. Its leader goes on."""
+        self._unstarted[copy.partition_id] = _RACE
+        self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
+        del self._copies[key]
+        self._active.pop(key, None)
+
+    def _begin_lagging(self, key: PartitionTuple, copy: ReplicaCopy, window: Window) -> None:
+        self._again.refresh([key[0]])
+        again = ReplicaCopy(copy.partition_id, copy.leader, window, self.node, partial(_activate, self._lagging_active))
+        self._lagging[key] = again
+        self._again_fetcher.add(key, self._again.topic_id(key[0]))
+
+    def _refresh_lagging(self, key: PartitionTuple, copy: ReplicaCopy) -> None:
+        copy.refresh()
+        if not copy.pending_bytes:
+            self._lagging_active.pop(key, None)
+        if copy.leader.catch_up is not copy.window:
+            self._lagging.pop(key)
+            self._lagging_active.pop(key, None)
+
+    def _open_connections(self) -> Sequence[Pollable]:
+        return [*super()._open_connections(), *self._again.connections(), self._bell]
+
+    def close(self) -> None:
+        """Leave the target as a broker, and close all connections."""
+        self.node.close()
+        super().close()
+        self._bell.close()
+
+    def _disconnect(self) -> None:
+        super()._disconnect()
+        self._again.close()
+
+
+def _activate(active: dict[PartitionTuple, PartitionCopy], copy: ReplicaCopy) -> None:
+    active[copy.partition_id[:2]] = copy

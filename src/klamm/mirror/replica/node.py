@@ -1,0 +1,410 @@
+"""Broker without storage: its membership in the target cluster, its listeners, and the partitions that it leads.
+
+Threads:
+
+============  ========================================================================================================
+Thread        Does
+============  ========================================================================================================
+event loop    owns all ``LeaderPartition`` objects and answers the requests of replicas and clients
+observer      passes each new image of the target's metadata to the event loop (``klamm.kraft``)
+one worker    raises the leader epoch: the controller fences this broker and unfences it again
+callers       ``post`` and ``call`` functions to the event loop; read single attributes of partitions directly
+============  ========================================================================================================
+
+The leader epoch of all partitions is raised when the next batch of one has a higher one, and when a live replica has
+not fetched a partition for 30 s although it is alive: Kafka's replicas give a partition up after an unexpected answer
+until its leader epoch changes. It is raised only while no partition has another in-sync replica, which the controller
+would elect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
+
+from klamm.clock import wall_clock_ms
+from klamm.kraft.errors import MembershipError
+from klamm.mirror.replica.fetch_sessions import FollowerSessions
+from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
+from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
+from klamm.mirror.replica.relay import ClientRelay
+from klamm.retries import Backoff
+from klamm.server.client_registry import ClientRegistry
+from klamm.server.connection_limits import ConnectionLimits
+from klamm.server.listeners import Address, Listener, SecurityProtocol
+from klamm.server.quotas.throttles import Throttles
+from klamm.server.security.endpoints import open_endpoint
+from klamm.server.server import Server
+from klamm.server.sockets import bind, fastest_event_loop
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable
+    from uuid import UUID
+
+    from klamm.configs.quotas import QuotaLimit
+    from klamm.kraft.image import BrokerEndpoint, ClusterImage, PartitionImage, TopicMetadata
+    from klamm.mirror.copy.equal_offsets import ReplicaSettings
+    from klamm.security.scram import ScramCredential, ScramMechanism
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TICK_S: Final = 1.0
+_SILENT_S: Final = 30.0
+"""``replica.lag.time.max.ms`` as shipped."""
+_MAX_SILENT_S: Final = 1800.0
+"""Longest pause in seconds if raising the leader epoch does not help, as with a replica whose disk failed."""
+_GRACE_S: Final = 5.0
+_CALL_S: Final = 30.0
+_FAILURES: Final = (ConnectionError, TimeoutError, MembershipError)
+_FLOW_PARTITION = tuple[str, int]
+
+
+class ImageObserver(Protocol):
+    """Reader of the target's metadata (``klamm.kraft.observer.MetadataObserver``)."""
+
+    @property
+    def image(self) -> ClusterImage:
+        """Return the latest image."""
+        ...
+
+    def subscribe(self, callback: Callable[[ClusterImage], None]) -> Callable[[], None]:
+        """Call a function with each new image."""
+        ...
+
+
+class ClusterMembership(Protocol):
+    """ClusterMembership in the target cluster (``klamm.kraft.member.BrokerMember``)."""
+
+    error: MembershipError | None
+    """Error that ended the membership."""
+
+    @property
+    def observer(self) -> ImageObserver:
+        """Return the reader of the metadata."""
+        ...
+
+    def start(self) -> None:
+        """Register, and return when the broker is unfenced."""
+        ...
+
+    def is_leased(self) -> bool:
+        """Return whether the controller counts the broker as alive."""
+        ...
+
+    def fence(self, fenced: bool) -> None:
+        """Fence or unfence the broker."""
+        ...
+
+    def shut_down(self) -> None:
+        """Leave in a controlled way. The registration stays."""
+        ...
+
+    def close(self) -> None:
+        """Stop without a word to the controller."""
+        ...
+
+
+class _NoQuotas:
+    """Quotas without limits: real brokers enforce the quotas of clients."""
+
+    is_empty = True
+
+    def limit(self, name: str, user: str, client_id: str) -> QuotaLimit | None:
+        return None
+
+    def limit_of_address(self, address: str) -> float | None:
+        return None
+
+
+class ReplicaNode:
+    """Broker without storage. Methods may be called from any thread unless they say otherwise.
+
+    Args:
+        settings: Broker id and listeners.
+        new_member: Creates the membership. Called at each start.
+        partitions: Remote topics and partition numbers to lead.
+        may_lose: Whether to go on when records were purged on the source before they were mirrored.
+        on_news: Called on the event loop with a partition whose figures have changed.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        new_member: Callable[[], ClusterMembership],
+        partitions: Iterable[_FLOW_PARTITION],
+        *,
+        may_lose: bool = False,
+        on_news: Callable[[LeaderPartition], None] = lambda _: None,
+    ) -> None:
+        self._settings = settings
+        self._new_member = new_member
+        self._on_news = on_news
+        self._may_lose = may_lose
+        self._wanted: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            self._wanted.setdefault(topic, []).append(index)
+        self._leaders: dict[tuple[UUID, int], LeaderPartition] = {}
+        self._by_name: dict[_FLOW_PARTITION, LeaderPartition] = {}
+        self._applied: dict[str, tuple[TopicMetadata | None, frozenset[int]]] = {}
+        self._sessions = FollowerSessions(lambda topic_id, index: self._leaders.get((topic_id, index)))
+        self._member: ClusterMembership | None = None
+        self._loop = fastest_event_loop()
+        self._thread = threading.Thread(target=self._run, name="replica-node", daemon=True)
+        self._server: Server | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._raise_at = 0.0
+        """Earliest time at which the leader epoch is raised again because of replicas that do not fetch."""
+        self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
+
+    # --- start and end ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen and register, unless that is done. Returns when the target counts this broker as alive.
+
+        Raises:
+            OSError: An address cannot be bound.
+            ConnectionError: The controllers cannot be reached.
+            TimeoutError: They do not answer, or count an earlier process as alive.
+            MembershipError: They reject the broker.
+        """
+        if self._member is not None:
+            return
+        if self._server is None:
+            sockets = [bind(address) for address in self._settings.bind]
+            self._thread.start()
+            self.call(self._listen, sockets)
+        member = self._new_member()
+        try:
+            member.start()
+        except BaseException:
+            member.close()
+            raise
+        self._member = member
+        self._unsubscribe = member.observer.subscribe(lambda image: self.post(self._apply, image))
+        self.post(self._apply, member.observer.image)
+
+    def close(self) -> None:
+        """Leave the cluster and stop serving. The registration stays."""
+        self._unsubscribe()
+        if self._member is not None:
+            try:
+                self._member.shut_down()
+            except _FAILURES as error:
+                logger.info("Broker %d leaves without the controller: %s", self._settings.node_id, error)
+                self._member.close()
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_CALL_S)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CALL_S)
+        self._member = None
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _listen(self, sockets: Iterable[socket.socket]) -> None:
+        relay = ClientRelay(self._endpoint_of)
+        registry = ClientRegistry(now_ms=wall_clock_ms)
+        registry.on_left = relay.on_left
+        services = ReplicaServices(
+            sessions=self._sessions,
+            find=lambda topic_id, index: self._leaders.get((topic_id, index)),
+            find_by_name=lambda topic, index: self._by_name.get((topic, index)),
+            is_leased=lambda: self._member is not None and self._member.is_leased(),
+            rack_of=self._rack_of,
+            relay=relay,
+            broker_principals=frozenset(self._settings.broker_principals),
+            may_wait=self._settings.may_wait,
+        )
+        self._server = Server(
+            new_context=partial(ReplicaContext, services=services),
+            routes=ROUTES,
+            limits=ConnectionLimits(lambda _: None),
+            throttles=Throttles(_NoQuotas(), lambda _: None),
+            client_registry=registry,
+            max_idle_ms=lambda: 0,
+        )
+        configs = dict(self._settings.configs)
+        for endpoint, sock in zip(self._settings.listeners, sockets, strict=True):
+            address = Address(host=endpoint.host, port=endpoint.port)
+            listener = Listener(
+                name=endpoint.name,
+                protocol=SecurityProtocol(endpoint.security_protocol),
+                listen=(address,),
+                advertise=None,
+            )
+            served = open_endpoint(listener, configs, self._scram_credential)
+            tls = None if served.tls is None else served.tls.context
+            self._server.listen(served, {self._settings.node_id: sock}, tls)
+        self._watcher = self._loop.create_task(self._watch())
+
+    async def _stop(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._server is not None:
+            await self._server.close(grace_s=_GRACE_S)
+
+    # --- other threads ------------------------------------------------------------------------------------------------
+
+    def post(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run a function on the event loop soon. Does nothing after ``close``."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(partial(function, *args, **kwargs))
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function on the event loop and return its result."""
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result(_CALL_S)
+
+    def partition(self, topic: str, index: int) -> LeaderPartition | None:
+        """Return a partition if klamm has seen it in the metadata of the target."""
+        return self._by_name.get((topic, index))
+
+    @property
+    def error(self) -> str:
+        """Reason why this process is no longer a broker of the target. Empty: it is one."""
+        error = None if self._member is None else self._member.error
+        return "" if error is None else f"klamm is no longer broker {self._settings.node_id} of the target: {error}"
+
+    @property
+    def member(self) -> ClusterMembership | None:
+        """ClusterMembership in the target, None before ``start`` and after ``close``."""
+        return self._member
+
+    # --- metadata of the target ---------------------------------------------------------------------------------------
+
+    def _rack_of(self, node_id: int) -> str | None:
+        broker = None if self._member is None else self._member.observer.image.brokers.get(node_id)
+        return None if broker is None else broker.rack
+
+    def _scram_credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Return the credential of a user of the target: its metadata hold the verifiers."""
+        return None if self._member is None else self._member.observer.image.scram.get((int(mechanism), user))
+
+    def _endpoint_of(self, listener: str, node_id: int) -> BrokerEndpoint | None:
+        """Return the endpoint of a real broker, of the first live one with node id -1."""
+        image = None if self._member is None else self._member.observer.image
+        for broker in () if image is None else image.brokers.values():
+            is_other = broker.node_id != self._settings.node_id and not broker.is_fenced
+            if is_other and node_id in (broker.node_id, -1):
+                for endpoint in broker.endpoints:
+                    if endpoint.name == listener and endpoint.security_protocol == "PLAINTEXT":
+                        return endpoint
+        return None
+
+    def _apply(self, image: ClusterImage) -> None:
+        """Take over a new image: leaders, leader epochs and live replicas of the wanted partitions."""
+        own = self._settings.node_id
+        live = frozenset(
+            broker.node_id
+            for broker in image.brokers.values()
+            if not (broker.is_fenced or broker.in_controlled_shutdown or broker.node_id == own)
+        )
+        for name, indexes in self._wanted.items():
+            topic = image.topic(name)
+            before = self._applied.get(name)
+            if before is not None and before[0] is topic and before[1] == live:
+                continue
+            self._applied[name] = topic, live
+            for index in indexes:
+                self._apply_partition(name, index, topic, live)
+
+    def _apply_partition(self, name: str, index: int, topic: TopicMetadata | None, live: frozenset[int]) -> None:
+        leader = self._by_name.get((name, index))
+        partition = None if topic is None else topic.partitions.get(index)
+        if leader is not None and (topic is None or partition is None or leader.topic_id != topic.topic_id):
+            del self._by_name[name, index]
+            self._leaders.pop((leader.topic_id, index), None)
+            leader.resign(is_replaced=True)
+            leader = None
+        if topic is None or partition is None:
+            return
+        if leader is None:
+            leader = LeaderPartition(name, topic.topic_id, index, may_lose=self._may_lose, on_news=self._note)
+            self._by_name[name, index] = self._leaders[topic.topic_id, index] = leader
+        if partition.leader == self._settings.node_id:
+            leader.lead(self._leadership(partition, live), time.monotonic())
+        else:
+            leader.resign(is_replaced=partition.leader >= 0)
+
+    def _leadership(self, partition: PartitionImage, live: frozenset[int]) -> Leadership:
+        own = frozenset({self._settings.node_id})
+        replicas = frozenset(partition.replicas) - own
+        return Leadership(
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            replicas=replicas,
+            live=replicas & live,
+            isr=frozenset(partition.isr) - own,
+        )
+
+    def _note(self, leader: LeaderPartition) -> None:
+        self._sessions.on_news(leader)
+        self._on_news(leader)
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Advance what only depends on time, and raise the leader epoch where that helps."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = time.monotonic()
+            for leader in list(self._leaders.values()):
+                if leader.needs_tick:
+                    leader.tick(now)
+            reason = self._reason_of_batches()
+            if not reason and now >= self._raise_at:
+                reason = self._reason_of_replicas(now)
+                if not reason:
+                    self._raise_backoff.reset()
+                self._raise_at = now + self._raise_backoff.next_s()
+            if reason and self._may_raise():
+                await self._raise_epochs(reason)
+
+    def _reason_of_batches(self) -> str:
+        for leader in self._leaders.values():
+            leadership = leader.leadership
+            if leadership is not None and not leader.halted and leader.wanted_epoch > leadership.leader_epoch:
+                return f"the next batch of {leader.name} has leader epoch {leader.wanted_epoch}"
+        return ""
+
+    def _reason_of_replicas(self, now: float) -> str:
+        for leader in self._leaders.values():
+            if silent := leader.silent(now, _SILENT_S):
+                return f"replicas {', '.join(map(str, sorted(silent)))} have stopped to fetch {leader.name}"
+        return ""
+
+    def _may_raise(self) -> bool:
+        return self._member is not None and not any(
+            leader.leadership is not None and leader.leadership.isr for leader in self._leaders.values()
+        )
+
+    async def _raise_epochs(self, reason: str) -> None:
+        member = self._member
+        if member is None:
+            return
+        logger.info("Broker %d raises its leader epochs: %s", self._settings.node_id, reason)
+        try:
+            for is_fenced in (True, False):
+                await asyncio.to_thread(member.fence, is_fenced)
+        except _FAILURES as error:
+            logger.warning("Broker %d cannot raise its leader epochs: %s", self._settings.node_id, error)

@@ -1,0 +1,302 @@
+"""Replica mode: a broker without storage leads remote topics, and replicas get the bytes of the source."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.login import open_connection
+from klamm.kafka_client.connection.security import Security
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError
+from klamm.kraft.image import BrokerEndpoint
+from klamm.mirror.copy.equal_offsets import ReplicaSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.protocol.api import ApiKey
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
+from klamm.protocol.records import Record, encode_batch
+from klamm.security.scram import ScramMechanism, credential_from_salted_password, salt_password
+from klamm.server.listeners import Address
+from tests.support.copiers import copy_settings, run_until
+from tests.support.mirror import create_topic, delete_records
+from tests.support.processes import free_port
+from tests.support.replicas import FakeMember, WireReplica, image_of
+from tests.support.transactional_clients import Confluent
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.mirror.progress.partition_progress import PartitionProgress
+
+KLAMM = 9
+
+
+class ReplicaFlow:
+    """A topic with one partition on a real source, and a copier that leads it on a target of wire replicas."""
+
+    def __init__(self, source: str, replicas: tuple[int, ...] = (1,)) -> None:
+        self.source = source
+        self.topic = f"replica-{uuid4().hex[:8]}"
+        self.topic_id = uuid4()
+        create_topic(source, self.topic, 1, {"retention.ms": "-1"})
+        create_topic(source, f"mm2-offsets.{self.topic}.internal", 1, {"cleanup.policy": "compact"})
+        self.member = FakeMember(image_of(self.topic, self.topic_id, KLAMM, replicas, source), KLAMM)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.replicas = [WireReplica(self.address, node, self.topic_id, self.member) for node in replicas]
+        self.partition = PartitionId(self.topic, 0, self.topic)
+
+    def produce(self, *counts: int) -> None:
+        with WireClient(self.source) as client:
+            for count in counts:
+                records = [Record(b"k", b"v" * 50, (), 1_700_000_000_000, at) for at in range(count)]
+                client.produce(self.topic, 0, encode_batch(records))
+
+    @contextlib.contextmanager
+    def copier(self, protocol: str = "PLAINTEXT", **settings_of_replica: Any) -> Iterator[ReplicaCopier]:
+        host, port = self.address.split(":")
+        settings = replace(
+            copy_settings(self.source, self.source, alias=self.topic), read_committed=False, join_up_to=0
+        )
+        replica = ReplicaSettings(
+            node_id=KLAMM,
+            controllers=ConnectionSettings(bootstrap_servers=(), client_id="replica"),
+            listeners=(BrokerEndpoint(name="PLAINTEXT", host=host, port=int(port), security_protocol=protocol),),
+            bind=(Address(host=host, port=int(port)),),
+            **settings_of_replica,
+        )
+        copier = ReplicaCopier(settings, replica, [self.partition], new_member=lambda: self.member)
+        copier.node.start()
+        try:
+            yield copier
+        finally:
+            copier.close()
+
+    def run(self, copier: ReplicaCopier, end: int) -> PartitionProgress:
+        """Copy until all replicas have everything before an offset, and return the progress."""
+        with contextlib.ExitStack() as stack:
+            for replica in self.replicas:
+                stack.enter_context(replica)
+            run_until(
+                copier,
+                lambda: all(replica.logs[0].high_watermark >= end for replica in self.replicas),
+                timeout_s=30,
+            )
+        (row,) = copier.progress()
+        return row
+
+    def bytes_of_source(self) -> list[bytes]:
+        with WireClient(self.source) as client:
+            return [bytes(batch.buffer) for batch in client.read_to_end(self.topic, 0)]
+
+    def assert_equal(self) -> None:
+        expected = self.bytes_of_source()
+        for replica in self.replicas:
+            assert [batch.data for batch in replica.logs[0].batches] == expected
+            assert replica.logs[0].removed == []
+
+
+def test_replicas_get_the_bytes_of_the_source(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2, 3))
+    flow.produce(3, 1, 10)
+
+    with flow.copier() as copier:
+        row = flow.run(copier, 14)
+        assert (row.state, row.next_offset, row.end_offset) == (CopyState.COPYING, 14, 14)
+        flow.produce(5)
+        flow.run(copier, 19)
+
+    flow.assert_equal()
+
+
+def test_source_is_read_once_for_all_replicas(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2, 3))
+    flow.produce(*[200] * 50)
+
+    with flow.copier() as copier:
+        row = flow.run(copier, 10_000)
+
+    flow.assert_equal()
+    assert row.bytes == sum(map(len, flow.bytes_of_source()))
+
+
+def test_replica_that_is_far_behind_is_served_from_the_source_again(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2))
+    flow.produce(*[100] * 30)
+    with flow.copier() as copier:
+        flow.run(copier, 3000)
+        flow.replicas[1].logs[0].batches.clear()
+        flow.replicas[1].logs[0].end = flow.replicas[1].logs[0].high_watermark = 0
+        flow.produce(7)
+
+        flow.run(copier, 3007)
+
+    flow.assert_equal()
+
+
+def test_transactions_keep_their_markers(address: str) -> None:
+    flow = ReplicaFlow(address)
+    with Confluent(address, flow.topic) as producer:
+        for end_transaction in (producer.commit, producer.abort, producer.commit):
+            producer.begin()
+            producer.send(flow.topic, "v")
+            end_transaction()
+    end = _end(flow)
+
+    with flow.copier() as copier:
+        flow.run(copier, end)
+
+    flow.assert_equal()
+
+
+def _end(flow: ReplicaFlow) -> int:
+    with WireClient(flow.source) as client:
+        return client.end_offset(flow.topic, 0)
+
+
+def test_replica_of_a_purged_source_starts_at_the_log_start(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(*[10] * 9)
+    delete_records(address, flow.topic, 0, before=55)
+
+    with flow.copier() as copier:
+        flow.run(copier, 90)
+
+    (log,) = (replica.logs[0] for replica in flow.replicas)
+    assert (log.batches[0].base_offset, log.end) == (50, 90)
+
+
+def test_i1_empty_source_stops_the_partition_and_no_replica_is_truncated(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2))
+    flow.produce(5, 5)
+    with flow.copier() as copier:
+        flow.run(copier, 10)
+    other = ReplicaFlow(address, (1, 2))
+    for replica, before in zip(other.replicas, flow.replicas, strict=True):
+        replica.logs = before.logs
+
+    with other.copier() as copier, other.replicas[0], other.replicas[1]:
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+        (row,) = copier.progress()
+        other.produce(20)
+        run_until(copier, lambda: len(other.replicas[0].errors) > 3, timeout_s=30)
+
+    assert "ends at offset 10, but the source ends at offset 0" in row.reason
+    for replica in other.replicas:
+        assert (replica.logs[0].end, replica.logs[0].removed) == (10, [])
+        assert set(replica.errors) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_i12_nothing_is_served_after_the_lease(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(5)
+    with flow.copier() as copier:
+        flow.run(copier, 5)
+        flow.member.leased = False
+
+        with WireClient(flow.address) as client, pytest.raises(ConnectionError):
+            client.ask(FetchRequest(replica_state=FetchRequest.ReplicaState(replica_id=1)), FetchResponse, 17)
+
+
+def test_clients_may_not_write_and_are_sent_to_a_replica(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2))
+    flow.produce(5)
+    with flow.copier() as copier:
+        flow.run(copier, 5)
+        with WireClient(flow.address) as client:
+            written = ProduceRequest(
+                acks=-1,
+                topic_data=[
+                    ProduceRequest.TopicProduceData(
+                        name=flow.topic,
+                        partition_data=[
+                            ProduceRequest.PartitionProduceData(
+                                index=0, records=encode_batch([Record(None, b"v", (), 1, 0)])
+                            )
+                        ],
+                    )
+                ],
+            )
+            produced = client.ask(written, ProduceResponse, 9).responses[0].partition_responses[0]
+            wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
+            fetched = client.ask(
+                FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=flow.topic_id, partitions=[wanted])]),
+                FetchResponse,
+                17,
+            )
+
+    assert produced.error_code == ErrorCode.POLICY_VIOLATION
+    (answer,) = fetched.responses[0].partitions
+    assert (answer.error_code, answer.high_watermark, bytes(answer.records or b"")) == (0, 5, b"")
+    assert answer.preferred_read_replica in {1, 2}
+
+
+def test_other_requests_of_clients_get_the_answer_of_a_real_broker(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(5)
+    with flow.copier() as copier:
+        flow.run(copier, 5)
+        with WireClient(flow.address) as client, WireClient(address.split(",", maxsplit=1)[0]) as real:
+            assert client.topic_ids() == real.topic_ids()
+            assert client.end_offset(flow.topic, 0) == 5
+            served = _versions(client)
+            offered = _versions(real)
+
+    assert served.keys() == offered.keys()
+    assert served[ApiKey.METADATA] == offered[ApiKey.METADATA]
+    assert served[ApiKey.FETCH][1] <= offered[ApiKey.FETCH][1]
+
+
+def _versions(client: WireClient) -> dict[int, tuple[int, int]]:
+    answer = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
+    return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys if api.api_key in set(ApiKey)}
+
+
+def test_only_brokers_that_log_in_get_records(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(5)
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    salted = salt_password(mechanism, "secret", salt=b"salt", iterations=4096)
+    credential = credential_from_salted_password(mechanism, salted_password=salted, salt=b"salt", iterations=4096)
+    users = {(int(mechanism), user): credential for user in ("broker", "client")}
+    flow.member.image = replace(flow.member.image, scram=users)
+    configs = (("sasl.enabled.mechanisms", "SCRAM-SHA-256"),)
+    allowed = ("User:broker",)
+    question = ListOffsetsRequest(
+        replica_id=1,
+        topics=[
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=flow.topic,
+                partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)],
+            )
+        ],
+    )
+
+    def ask(user: str, password: str) -> int:
+        security = Security(protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", username=user, password=password)
+        settings = ConnectionSettings(bootstrap_servers=(flow.address,), client_id="c", security=security)
+        host, port = flow.address.split(":")
+        connection = open_connection(host, int(port), settings, BufferPool(max_free_bytes=0))
+        try:
+            response = connection.call(question, ListOffsetsResponse, timeout_s=10)
+            return response.topics[0].partitions[0].error_code
+        finally:
+            connection.close()
+
+    with flow.copier("SASL_PLAINTEXT", configs=configs, broker_principals=allowed):
+        assert ask("broker", "secret") == ErrorCode.NOT_LEADER_OR_FOLLOWER  # the source is not known yet
+        with pytest.raises(ConnectionLostError, match="closed"):
+            ask("client", "secret")
+        with pytest.raises(SaslAuthenticationFailedError):
+            ask("broker", "wrong")

@@ -6,20 +6,21 @@ Kafka has no request that lists connections. The data therefore comes from the b
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
 import time
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, seconds
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error, print_line, print_result
+from klamm.cli.status_listener import ask
 from klamm.display import counted, printable
-from klamm.properties import did_you_mean, split_address
+from klamm.properties import did_you_mean
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _PROG: Final = "klamm clients"
 _PATH: Final = "/clients.json"
 _IS_IT: Final = "is it the --metrics address of a klamm broker, or of a gateway with client configs?"
-_TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = (
     "PRINCIPAL",
     "CLIENT-ID",
@@ -174,28 +174,15 @@ def fetch(address: str) -> list[Client]:
         RequestError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
             missing. The message contains the address.
     """
-    target = split_address(address.removeprefix("http://").rstrip("/"))
-    if target is None:
-        raise RequestError(f"--metrics {address}: expected HOST:PORT")
-    connection = http.client.HTTPConnection(*target, timeout=_TIMEOUT_S)
+    answer = ask(address, _PATH)
+    if answer.status != HTTPStatus.OK:
+        raise RequestError(f"{address} answers with HTTP status {answer.status}; {_IS_IT}")
     try:
-        # The listener serves public names to no browser; this is none.
-        connection.request("GET", _PATH, headers={"Host": "localhost"})
-        response = connection.getresponse()
-        body = response.read()
-        if response.status != http.client.OK:
-            raise RequestError(f"{address} answers with HTTP status {response.status}; {_IS_IT}")
-        document = json.loads(body)
+        document = json.loads(answer.body)
         clients: list[Client] = document["clients"]
         silent = document.get("silent_processes", 0)
-    except UnicodeError as error:
-        raise RequestError(f"--metrics {address}: the host name is not valid") from error
-    except (http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{address} returned no list of clients; {_IS_IT} ({error!r})") from error
-    except OSError as error:
-        raise RequestError(f"{address} does not answer: {error.strerror or error}") from error
-    finally:
-        connection.close()
     if silent:
         raise RequestError(f"{address}: {silent} of its processes did not report their clients in time; try again")
     return clients

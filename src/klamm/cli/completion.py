@@ -30,7 +30,7 @@ _SUBCOMMANDS: Final = {
     "policy": ("test",),
     "clients": ("list", "watch", "history", "revert"),
     "registrations": ("report",),
-    "mirror": ("cutover", "status", "verify"),
+    "mirror": ("cutover", "pause", "reset", "restart", "resume", "status", "stop", "verify"),
     "completion": ("bash", "zsh"),
     "schema": ("rules", "resources"),
 }

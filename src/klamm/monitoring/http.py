@@ -1,19 +1,22 @@
-"""Minimal HTTP server for scrapes: one request per connection, a page for GET, an error for everything else."""
+"""Minimal HTTP server for scrapes and commands: one request per connection, a page for GET, an action for POST."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import logging
 import socket
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from http import HTTPStatus
 
     View = Callable[[Mapping[str, str]], Awaitable[tuple[str, str]]]
+    Action = Callable[[Mapping[str, Any]], Awaitable[tuple[HTTPStatus, object]]]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,10 @@ _VIEW_HEADERS: Final = (
 _METRICS: Final = "/metrics"
 LIMIT_S: Final = 10.0
 """Time limit of one request in seconds, however slow its client is."""
+ACTION_LIMIT_S: Final = 60.0
+"""Time limit of an action in seconds. It may wait for a cluster."""
+MAX_BODY_BYTES: Final = 1024 * 1024
+_JSON: Final = "application/json"
 
 
 _NOT_OURS: Final = (
@@ -67,6 +74,8 @@ class HttpListener:
         views: Coroutine functions that return content type and text for the query of the request, by path.
         checks: Functions that return why a check fails, None when it succeeds, by path. A failed one is status 503.
         remarks: Functions that return a warning to add to the text of a check that succeeds, by path.
+        actions: Coroutine functions for POST that return status and JSON document for the JSON document of the request,
+            by path. No site can call one from a browser: such a request has the header Origin.
         has_scripts: Whether views have scripts of their own.
     """
 
@@ -77,8 +86,10 @@ class HttpListener:
         checks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
         remarks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
         *,
+        actions: Mapping[str, Action] = MappingProxyType({}),
         has_scripts: bool = False,
     ) -> None:
+        self._actions = actions
         self._view_headers = _VIEW_HEADERS.format(_SCRIPTS if has_scripts else "")
         self._pages = pages
         self._checks = checks
@@ -106,9 +117,11 @@ class HttpListener:
             oldest.transport.abort()
         self._writers[writer] = None
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(LIMIT_S) as limit:
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head))
+                if head.startswith(b"POST "):
+                    limit.reschedule(asyncio.get_running_loop().time() + ACTION_LIMIT_S)
+                writer.write(await self._answer(head, reader))
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, OSError) as error:
             logger.debug("A scrape ended early: %r", error)
@@ -116,7 +129,7 @@ class HttpListener:
             self._writers.pop(writer, None)
             writer.close()
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes, reader: asyncio.StreamReader) -> bytes:
         first, *lines = head.decode("latin-1").split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 -- method, target, version
@@ -124,6 +137,8 @@ class HttpListener:
         method, (path, _, query) = words[0], words[1].partition("?")
         if (rejection := self._rejection(method, path, lines)) is not None:
             return rejection
+        if method == "POST":
+            return await self._act(path, lines, reader)
         view = self._views.get(path)
         if view is not None:
             content_type, text = await view(dict(parse_qsl(query, keep_blank_values=True)))
@@ -137,17 +152,44 @@ class HttpListener:
         content_type, text = self._pages[path]()
         return _response("200 OK", content_type, text, has_body=method == "GET")
 
+    async def _act(self, path: str, headers: Sequence[str], reader: asyncio.StreamReader) -> bytes:
+        """Run an action and return its response."""
+        if _header(headers, "content-type").partition(";")[0].strip().lower() != _JSON:
+            return _response("415 Unsupported Media Type", "text/plain", f"Content-Type: expected {_JSON}\n")
+        if _header(headers, "origin"):
+            return _response("403 Forbidden", "text/plain", "Commands are not accepted from a browser\n")
+        length = _header(headers, "content-length")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            text = f"Content-Length: expected a number up to {MAX_BODY_BYTES}\n"
+            return _response("413 Content Too Large", "text/plain", text)
+        try:
+            document = json.loads(await reader.readexactly(int(length)))
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            return _response("400 Bad Request", "text/plain", "The body is not a JSON object\n")
+        status, answer = await self._actions[path](document)
+        return _response(f"{status.value} {status.phrase}", _JSON, json.dumps(answer) + "\n")
+
     def _rejection(self, method: str, path: str, headers: Sequence[str]) -> bytes | None:
         """Return the response to a request that is not served; None for all others."""
         paths = [*self._views, *self._pages, *self._checks]
-        if path not in paths:
+        if path not in (*paths, *self._actions):
             return _response("404 Not Found", "text/plain", f"There is {', '.join(paths)}\n")
-        if method not in ("GET", "HEAD"):
-            return _response("405 Method Not Allowed", "text/plain", "GET only\n", "Allow: GET, HEAD\r\n")
-        host = next((line[5:] for line in headers if line[:5].lower() == "host:"), "").strip()
+        allowed = ("POST",) if path in self._actions else ("GET", "HEAD")
+        if method not in allowed:
+            text = f"{allowed[0]} only\n"
+            return _response("405 Method Not Allowed", "text/plain", text, f"Allow: {', '.join(allowed)}\r\n")
+        host = _header(headers, "host")
         if path not in (_METRICS, *self._checks) and not is_own_name(host):
             return _response("421 Misdirected Request", "text/plain", _NOT_OURS)
         return None
+
+
+def _header(headers: Sequence[str], name: str) -> str:
+    """Return the value of a header, an empty string without it."""
+    prefix = f"{name}:"
+    return next((line[len(prefix) :].strip() for line in headers if line[: len(prefix)].lower() == prefix), "")
 
 
 def _response(status: str, content_type: str, text: str, headers: str = "", *, has_body: bool = True) -> bytes:

@@ -56,7 +56,7 @@ def test_commands_are_completed() -> None:
         (("produce", "--producer"), ["--producer-property", "--producer.config"]),
         (("consume", "--isolation-level", "read_c"), ["read_committed"]),
         (("completion", "z"), ["zsh"]),
-        (("mirror", "st"), ["status"]),
+        (("mirror", "sta"), ["status"]),
         (("clients", "rev"), ["revert"]),
         (("registrations", "rep"), ["report"]),
         (("mirror", "--source-b"), ["--source-bootstrap-server"]),

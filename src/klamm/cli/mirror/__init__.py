@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_COMMANDS: Final = "klamm.cli.mirror.commands"
+"""Module of several actions. Its ``main`` gets the action, too."""
 ACTIONS: Final[Mapping[str, str]] = {
     "cutover": "klamm.cli.mirror.cutover",
+    "pause": _COMMANDS,
+    "reset": "klamm.cli.mirror.reset",
+    "restart": _COMMANDS,
+    "resume": _COMMANDS,
     "status": "klamm.cli.mirror.status",
+    "stop": _COMMANDS,
     "verify": "klamm.cli.mirror.verify",
 }
-"""Module with ``main(arguments)`` for each action. Any other first word is the properties file of a mirror to run."""
+"""Module of each action. Any other first word is the properties file of a mirror to run."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a mirror, or the action of the first word. Return 0 on success, 1 on failure and 2 for wrong usage."""
     action = ACTIONS.get(arguments[0]) if arguments else None
     module = import_module(action or "klamm.cli.mirror.run")
-    return int(module.main(arguments[1:] if action else arguments))
+    return int(module.main(arguments[1:] if action and action != _COMMANDS else arguments))

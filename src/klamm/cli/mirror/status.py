@@ -15,6 +15,7 @@ from klamm.clock import wall_clock_ms
 from klamm.config_providers import resolve
 from klamm.display import counted
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.mirror.records.requested_states import RequestedStates
 from klamm.mirror.settings.clients import ROLES
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status.report import age_s, as_document
@@ -211,10 +212,18 @@ def _summary(status: FlowStatus, now_ms: int) -> list[tuple[str, str]]:
     if status.syncs is not None:
         of = f"{counted(status.syncs.partitions, 'partition')} in {status.syncs.topic}"
         rows.append(("offset syncs", f"{of}, newest {ago(status.syncs.newest_ms, now_ms)}"))
+    if status.requested != RequestedStates():
+        rows.append(("requested state", _requested(status.requested)))
     if status.shards is not None:
         before = f", before that {','.join(map(str, status.shards.before))}" if status.shards.before else ""
         rows.append(("exactly once", f"{counted(status.shards.count, 'shard')}{before}"))
     return rows
+
+
+def _requested(states: RequestedStates) -> str:
+    """Return the states that an operator requested, as ``klamm mirror pause`` and ``stop`` do."""
+    topics = ", ".join(f"{topic} {state}" for topic, state in sorted(states.topics.items()))
+    return f"{states.flow}; {topics}" if topics else f"{states.flow}"
 
 
 def _topic(topic: MirroredTopic, now_ms: int) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ import math
 import select
 import time
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from klamm.kafka_client.connection.buffers import BufferPool
@@ -53,7 +54,7 @@ from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.retries import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
@@ -123,6 +124,15 @@ class Copier:
         """Limit of the bytes per second that this copier fetches."""
         self.claimed_until = math.inf
         """Monotonic time in seconds after which the copier sends nothing. Another thread sets later times."""
+        self.paused: frozenset[str] = frozenset()
+        """Source topics whose records are not fetched. Fetched records are still copied. Another thread may replace it.
+        """
+        self._shown_paused = self.paused
+        self.restarts: Mapping[str, int] = MappingProxyType({})
+        """Number of restarts of source topics. STOPPED partitions start again when it changes. Another thread may
+        replace it.
+        """
+        self._restarts: Mapping[str, int] = self.restarts
         self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
         self._unstarted = dict.fromkeys(partitions, "starting")
         self._before: dict[PartitionId, PartitionProgress] = {}
@@ -234,7 +244,9 @@ class Copier:
                 # First, so that a complete transaction is committed even while the source is unavailable.
                 self._drive_transactions(now, ending=ending)
             if now >= self._not_before and not ending:
+                self._restart_stopped()
                 self._start_more(now)
+                self._fetcher.pause(self.paused)
                 self._fetcher.send(now)
             if now >= self._not_before:
                 self._producer.send(now)
@@ -291,6 +303,16 @@ class Copier:
         for key, copy in list(self._copies.items()):
             if key[0] == topic and copy.state is not CopyState.STOPPED:
                 self._discard(key, copy, f"{topic} was deleted and created again on the source")
+
+    def _restart_stopped(self) -> None:
+        """Start the STOPPED partitions of topics that an operator restarted since the last call."""
+        before, self._restarts = self._restarts, self.restarts
+        if before is self._restarts:
+            return
+        for key, copy in list(self._copies.items()):
+            topic, _ = key
+            if copy.state is CopyState.STOPPED and before.get(topic) != self._restarts.get(topic):
+                self._discard(key, copy, "restarted by an operator")
 
     def _discard(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         """Stop a copy and start the partition again."""
@@ -391,6 +413,9 @@ class Copier:
 
     def _rows(self) -> list[PartitionProgress]:
         now_ms = time.time() * 1000
+        if self._shown_paused != self.paused:
+            self._shown_paused = self.paused
+            self._cached.clear()
         return [self._row(key, copy, now_ms) for key, copy in self._copies.items()]
 
     def _row(self, key: tuple[str, int], copy: PartitionCopy, now_ms: float) -> PartitionProgress:
@@ -403,6 +428,7 @@ class Copier:
         return cached.row
 
     def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
+        is_paused = copy.partition_id.topic in self._shown_paused and copy.state is not CopyState.STOPPED
         return PartitionProgress(
             flow=self._settings.flow,
             topic=copy.partition_id.topic,
@@ -413,8 +439,8 @@ class Copier:
             records=copy.records_copied,
             bytes=copy.bytes_copied,
             last_timestamp=copy.last_timestamp,
-            state=copy.state,
-            reason=copy.reason,
+            state=CopyState.PAUSED if is_paused else copy.state,
+            reason="" if is_paused else copy.reason,
             record_age=copy.record_ages.summary(now_ms),
             replication_latency=copy.replication_ages.summary(now_ms),
         )

@@ -16,7 +16,7 @@ BEHIND_EVEN, _ODD   Partitions that lag, by parity of the partition number, with
 A partition is in exactly one place: in ``_behind`` or in the session of one leader. A new partition starts in
 ``_behind``. It joins the session once it is caught up and the session has no request in flight. It returns to
 ``_behind`` when a response leaves it behind the end, when its queue is full, when it waits after an error, when it is
-to be fetched from another node, or when the session ends. A STOPPED partition is removed.
+to be fetched from another node, or when the session ends. A STOPPED partition, or one of a paused topic, is removed.
 
 These answers mean that the source lost records. They stop the partition unless ``klamm.on.source.loss=continue``:
 
@@ -146,6 +146,7 @@ class Fetcher:
         self._in_flight: dict[tuple[int, _Lane], _Sent] = {}
         self._behind: dict[Key, None] = {}
         """Partitions outside fetch sessions, as an ordered set."""
+        self._paused: frozenset[str] = frozenset()
         self._sessions: dict[int, FetchSessionHandler] = {}
         """Fetch session with the caught-up partitions of each leader, by node id."""
         self._turn = 0
@@ -161,6 +162,18 @@ class Fetcher:
         self._behind[key] = None
         if topic_id != ZERO_UUID:
             self._topic_ids[key[0]] = topic_id
+
+    def pause(self, topics: frozenset[str]) -> None:
+        """Fetch nothing of these source topics from now on. All other topics are fetched."""
+        if topics == self._paused:
+            return
+        self._paused = topics
+        for session in self._sessions.values():
+            for key in session:
+                if key[0] in topics:
+                    session.forget(key)
+        in_sessions = {key for session in self._sessions.values() for key in session}
+        self._behind = dict.fromkeys(key for key in self._copies if key not in in_sessions)
 
     def ask_for_all(self) -> None:
         """End all fetch sessions, so that the next responses cover every partition, not only changed ones."""
@@ -245,7 +258,7 @@ class Fetcher:
             if key in in_flight:
                 continue
             copy = self._copies.get(key)
-            if copy is None or copy.state is CopyState.STOPPED:
+            if copy is None or copy.state is CopyState.STOPPED or key[0] in self._paused:
                 del self._behind[key]
                 continue
             leader = self._leader(copy, now) if self._has_room(copy, now) else None

@@ -15,7 +15,8 @@ from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
-from klamm.mirror.records import source_offsets
+from klamm.mirror.records import requested_states, source_offsets
+from klamm.mirror.records.requested_states import RequestedStates
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.protocol.partitioner import partition_for_key
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
 _TIMEOUT_S: Final = 15.0
-_NONE: Final[Mapping[PartitionTuple, UUID]] = MappingProxyType({})
+_NONE: Final[Mapping[PartitionTuple, UUID | None]] = MappingProxyType({})
 _SHOWN_BYTES: Final = 200
 _ATTEMPTS: Final = 40
 """Attempts to read a partition past an open transaction, over about two seconds."""
@@ -53,6 +54,8 @@ class StoredSourceOffsets:
     topic_ids: dict[PartitionTuple, UUID] = field(default_factory=dict)
     """Topic ids to which the offsets belong. Missing: written by MirrorMaker 2, or the source has no topic ids."""
     shard_plan: ShardPlan | None = None
+    requested: RequestedStates = field(default_factory=RequestedStates)
+    """States that an operator requested for the flow and its topics."""
 
 
 class _Place(NamedTuple):
@@ -117,19 +120,22 @@ class SourceOffsetStore:
             _put(stored.topic_ids, (own_key.topic, own_key.partition), topic_id)
         elif own_key == alias:
             content = stored.shard_plan = source_offsets.parse_shard_plan(value)
+        elif raw_key == requested_states.key_bytes(alias):
+            content = requested_states.parse_value(value)
+            stored.requested = content or RequestedStates()
         else:
             return
         if content is None and value is not None:
             logger.warning("%s: ignored the value %r of the key %r", self.topic, value[:_SHOWN_BYTES], raw_key)
 
     def write(
-        self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
+        self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID | None] = _NONE
     ) -> None:
         """Write source offsets, then topic ids, and wait until they are acknowledged.
 
         Args:
             moved: Source offsets by source topic and partition number.
-            topic_ids: Ids of the topics to which they belong.
+            topic_ids: Ids of the topics to which they belong. None deletes an id: the next start stores the new one.
 
         Raises:
             ConnectionLostError: Not all were acknowledged. Repeating the call is safe.
@@ -140,22 +146,33 @@ class SourceOffsetStore:
                 write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
 
     def records(
-        self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID] = _NONE
+        self, moved: Mapping[PartitionTuple, SourceOffset], topic_ids: Mapping[PartitionTuple, UUID | None] = _NONE
     ) -> dict[int, list[Record]]:
         """Return the records for source offsets and topic ids, by partition of the offsets topic. See ``write``."""
-        placed = [
+        placed: list[tuple[_Place, bytes | None]] = [
             (self._place(key), source_offsets.value_bytes(offset.next_offset - 1, offset.leader_epoch))
             for key, offset in moved.items()
         ]
         for (topic, partition), topic_id in topic_ids.items():
             key = source_offsets.topic_id_key(SourcePartition(self._source_alias, topic, partition))
-            placed.append((self._place_of(key), source_offsets.topic_id_value(topic_id)))
+            value = None if topic_id is None else source_offsets.topic_id_value(topic_id)
+            placed.append((self._place_of(key), value))
         return _by_partition(placed)
 
     def plan_records(self, plan: ShardPlan) -> dict[int, list[Record]]:
         """Return the record of a shard plan, by partition of the offsets topic."""
         place = self._place_of(source_offsets.shard_plan_key(self._source_alias))
         return _by_partition([(place, source_offsets.shard_plan_value(plan))])
+
+    def write_requested(self, states: RequestedStates) -> None:
+        """Write the requested states of the flow, and wait until they are acknowledged.
+
+        Raises:
+            ConnectionLostError: They were not acknowledged. Repeating the call is safe.
+        """
+        place = self._place_of(requested_states.key_bytes(self._source_alias))
+        records = _by_partition([(place, requested_states.value_bytes(states))])
+        write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
 
     def partition_of(self, partition_id: PartitionId) -> int:
         """Return the partition of the offsets topic that holds the source offset of a partition."""
@@ -183,7 +200,7 @@ class SourceOffsetStore:
         self.cluster.close()
 
 
-def _by_partition(placed: Iterable[tuple[_Place, bytes]]) -> dict[int, list[Record]]:
+def _by_partition(placed: Iterable[tuple[_Place, bytes | None]]) -> dict[int, list[Record]]:
     now_ms = wall_clock_ms()
     out: dict[int, list[Record]] = {}
     for place, value in placed:

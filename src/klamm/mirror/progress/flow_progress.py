@@ -74,7 +74,10 @@ class FlowState(StrEnum):
     any       WAITING   A cluster does not answer, or rejects requests of the control loop. Also reported while all
                         partitions of a running flow wait.
     WAITING   RUNNING   A round succeeds again.
-    any       FAILED    The flow cannot continue until an operator changes something (``FlowFailedError``). Final.
+    any       PAUSED    An operator paused the flow: no record is fetched, its partitions stay with the tasks.
+    any       STOPPED   An operator stopped the flow: it has no partitions. ``reason`` says so. Back when it is resumed.
+    any       FAILED    The flow cannot continue until an operator changes something (``FlowFailedError``). Only
+                        ``klamm mirror restart`` or a new process starts it again.
     other     STOPPED   The mirror was asked to end, or everything is copied (``--until-caught-up``).
     ========  ========  ==============================================================================================
     """
@@ -83,12 +86,14 @@ class FlowState(StrEnum):
     RUNNING = "RUNNING"
     WAITING = "WAITING"
     """A cluster is unavailable. The mirror retries until it is back."""
+    PAUSED = "PAUSED"
+    """An operator paused the flow."""
     STANDBY = "STANDBY"
     """Another process mirrors the flow. This one takes over when the other one ends."""
     FAILED = "FAILED"
     """The flow cannot continue until an operator changes something."""
     STOPPED = "STOPPED"
-    """The flow was asked to end, or is complete."""
+    """The flow was asked to end, or is complete. With a reason: an operator stopped it, and can resume it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +111,8 @@ class PartitionStatus(PartitionProgress):
 
     @property
     def is_blocked(self) -> bool:
-        """Return whether the partition waits for something that only an operator can change, such as a missing ACL."""
-        return self.state is CopyState.WAITING and needs_person(self.reason)
+        """Return whether only an operator can let the partition continue: it is paused, or waits for a missing ACL."""
+        return self.state is CopyState.PAUSED or (self.state is CopyState.WAITING and needs_person(self.reason))
 
     @property
     def lag(self) -> int | None:
@@ -147,7 +152,9 @@ class FlowProgress:
     progressed_at: float | None = None
     """Time at which records were last copied, in seconds since the epoch. None: not in this run."""
     is_blocked: bool = False
-    """Whether the flow, or each unfinished partition, waits for something that only an operator can change."""
+    """Whether only an operator can let the flow, or each of its unfinished partitions, continue."""
+    topic_states: tuple[tuple[str, str], ...] = ()
+    """Source topics that an operator paused or stopped, each with its state."""
 
     @property
     def stopped(self) -> tuple[PartitionStatus, ...]:
@@ -157,10 +164,10 @@ class FlowProgress:
     @property
     def what_blocks(self) -> str:
         """Reason that an operator has to resolve, of the flow or of its first blocked partition. Empty: none."""
-        if self.state is FlowState.WAITING and needs_person(self.reason):
+        if _is_blocked(self.state, self.reason):
             return self.reason
         blocked = [partition for partition in self.partitions if partition.is_blocked]
-        return f"{blocked[0].topic}-{blocked[0].partition}: {blocked[0].reason}" if blocked else ""
+        return f"{blocked[0].topic}-{blocked[0].partition}: {blocked[0].reason or 'paused'}" if blocked else ""
 
     @property
     def caught_up(self) -> bool:
@@ -253,6 +260,7 @@ class _Flow:
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
     progressed_at: float | None = None
     rejected: tuple[tuple[str, str], ...] = ()
+    topic_states: tuple[tuple[str, str], ...] = ()
     drift: tuple[ConfigDifference, ...] | None = None
     """Differences between the topic configs of the two clusters. None: not compared yet."""
     records: int = 0
@@ -293,6 +301,11 @@ class MirrorStatus:
         """Replace the remote topics that the target rejected in the latest round, each with the reason."""
         with self._lock:
             self._flows[flow].rejected = tuple(sorted(reasons.items()))
+
+    def set_topic_states(self, flow: str, states: Mapping[str, str]) -> None:
+        """Replace the source topics that an operator paused or stopped, each with its state."""
+        with self._lock:
+            self._flows[flow].topic_states = tuple(sorted(states.items()))
 
     def set_drift(self, flow: str, differences: tuple[ConfigDifference, ...]) -> None:
         """Replace the config differences of a flow's topics."""
@@ -420,10 +433,17 @@ class MirrorStatus:
             partitions=tuple(map(flow.partitions.__getitem__, flow.order)),
             rejected=flow.rejected,
             progressed_at=flow.progressed_at,
-            is_done=flow.expected is not None and not totals.unfinished,
-            is_blocked=(state is FlowState.WAITING and needs_person(reason))
+            is_done=flow.expected is not None and not totals.unfinished and not _is_blocked(state, reason),
+            is_blocked=_is_blocked(state, reason)
             or (flow.expected is not None and 0 < totals.unfinished == totals.blocked),
+            topic_states=flow.topic_states,
         )
+
+
+def _is_blocked(state: FlowState, reason: str) -> bool:
+    """Return whether only an operator can let a flow in this state continue."""
+    is_held = state is FlowState.PAUSED or (state is FlowState.STOPPED and bool(reason))
+    return is_held or (state is FlowState.WAITING and needs_person(reason))
 
 
 def needs_person(reason: str) -> bool:
@@ -444,6 +464,7 @@ def describe(progress: FlowProgress) -> str:
     stopped = f", {_partitions(len(progress.stopped))} stopped" if progress.stopped else ""
     waiting = _waiting(progress) if progress.state is FlowState.RUNNING else ""
     rejected = "".join(f", topic {name} rejected: {reason}" for name, reason in progress.rejected)
+    rejected += "".join(f", topic {name} {state}" for name, state in progress.topic_states)
     return (
         f"{progress.flow} {state}: {share} records, {progress.records_per_s:,.0f} records/s, "
         f"{progress.mb_per_s:.1f} MB/s, lag {lag}{eta}{stopped}{waiting}{rejected}"

@@ -128,10 +128,11 @@ class CopyState(StrEnum):
     COPYING    WAITING    A cluster is unavailable, the partition has no leader, or a fetch or a batch failed with a
                           retriable error. ``reason`` says which; nothing is tried before ``retry_at``.
     WAITING    COPYING    A fetch succeeds or the target acknowledges a batch, and no failed batch is left to resend.
+    any        PAUSED     The topic or the flow was paused by an operator; back to the state before when it is resumed.
     any        STOPPED    Continuing would lose or duplicate records: source records were purged or truncated, a batch
                           is damaged (the batches before it are copied first), the target always rejects records,
                           the topic was recreated on the source, or the remote topic holds records of unknown origin.
-    STOPPED    (start)    Only with a new copier, for example after a restart of the mirror.
+    STOPPED    (start)    Only with a new copier, after ``klamm mirror restart`` or a restart of the mirror.
     =========  =========  ==========================================================================================
 
     Partitions that could not be started yet are reported as WAITING, with ``next_offset`` -1.
@@ -140,6 +141,8 @@ class CopyState(StrEnum):
     COPYING = "COPYING"
     WAITING = "WAITING"
     """Something is unavailable. The copier retries until it is back."""
+    PAUSED = "PAUSED"
+    """An operator paused the topic or its flow: no record is fetched."""
     STOPPED = "STOPPED"
     """Continuing would lose or duplicate records. An operator has to act."""
 

@@ -7,7 +7,8 @@ klamm stores more facts in the same topic, with its own connector name in the ke
 ignores those of MirrorMaker's other connectors:
 
 - the id of the source topic to which a source offset belongs, which reveals a recreated topic after a restart;
-- the number of shards that write in transactions (``ShardPlan``).
+- the number of shards that write in transactions (``ShardPlan``);
+- the states that an operator requested for the flow and its topics (see ``requested_states``).
 
 The leader epoch of a source offset is a second field of its value. MirrorMaker reads only the field ``offset``.
 """
@@ -22,7 +23,8 @@ from uuid import UUID
 from klamm.protocol.partitioner import murmur2
 
 _CONNECTOR: Final = "MirrorSourceConnector"
-_OWN: Final = "klamm-mirror"
+OWN_CONNECTOR: Final = "klamm-mirror"
+"""Name of the connector in the keys of klamm's own records."""
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
 
@@ -96,7 +98,7 @@ class ShardPlan(NamedTuple):
 def topic_id_key(partition: SourcePartition) -> bytes:
     """Return the record key of a topic id."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
-    return json.dumps([_OWN, where], separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps([OWN_CONNECTOR, where], separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def topic_id_value(topic_id: UUID) -> bytes:
@@ -106,7 +108,7 @@ def topic_id_value(topic_id: UUID) -> bytes:
 
 def shard_plan_key(cluster: str) -> bytes:
     """Return the record key of the shard plan of a source cluster."""
-    return json.dumps([_OWN, {"cluster": cluster}], separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps([OWN_CONNECTOR, {"cluster": cluster}], separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def shard_plan_value(plan: ShardPlan) -> bytes:
@@ -120,9 +122,9 @@ def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | Non
     document = _document(key)
     match document:
         case [str(name), {"cluster": str(cluster), **rest}] if not rest:
-            return cluster if name == _OWN else None
+            return cluster if name == OWN_CONNECTOR else None
         case _:
-            return _partition(document, _OWN)
+            return _partition(document, OWN_CONNECTOR)
 
 
 def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 METRICS_LISTEN: Final = "klamm.metrics.listen"
+ALLOW_COMMANDS: Final = "klamm.metrics.allow.commands"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
 _LEASE: Final = "klamm.lease.seconds"
@@ -44,6 +45,10 @@ class MirrorSettings:
     """``klamm.lease.seconds``: how long Spark's tasks copy before partitions are reassigned. A klamm extension."""
     metrics_listen: tuple[str, int] | None = None
     """``klamm.metrics.listen``: address of the metrics and the status page. A klamm extension."""
+    allow_commands: bool = False
+    """``klamm.metrics.allow.commands``: whether the status listener accepts commands on an address that other machines
+    may reach. A klamm extension.
+    """
     checkpoint_dir: str | None = None
     """``klamm.checkpoint.dir``: path or URL under which Spark keeps the numbers of leases. None: a temporary directory
     that is removed with the mirror. Source offsets are on the target, not here. A klamm extension.
@@ -158,6 +163,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         heartbeats=heartbeats,
         lease=parse_seconds(_LEASE, properties.get(_LEASE, "300")),
         metrics_listen=_address(METRICS_LISTEN, properties.get(METRICS_LISTEN, "")),
+        allow_commands=parse_bool(ALLOW_COMMANDS, properties.get(ALLOW_COMMANDS, "false")),
         checkpoint_dir=properties.get(CHECKPOINT_DIR, "").strip() or None,
         spark={key: value for key, value in properties.items() if key.startswith("spark.")},
         warnings=tuple(warnings),

@@ -18,6 +18,7 @@ line                                        sent by                   meaning
 ``{"lease"}`` or ``{"failed"}``             driver                    answer to ``next``
 ``{"lease", "seconds", "groups"}``          driver                    answer to ``groups``
 ``{"claims"}``                              driver                    answer to ``claims``: seconds by flow
+``{"live"}``                                driver                    new ``LiveValues`` by share
 ``{"end"}``                                 driver                    end this lease and all earlier ones
 ==========================================  ========================  ==============================================
 

@@ -15,10 +15,10 @@ announced      Spark asks for ``next``         The number is one above the last 
 dealt          Spark asks for ``groups``       The current shares of all flows are dealt to at most ``slots`` groups.
                                                A group gets the session that ended the previous lease in order. The
                                                timer for ``lease_s`` starts.
-served         a task sends ``task``           The task copies and sends progress. The driver sends it new limits of
-                                               bytes per second if they changed since the plan, and after each later
-                                               change. A second task for the same group is a retry by Spark: the
-                                               driver ends the older attempt.
+served         a task sends ``task``           The task copies and sends progress. The driver sends it the
+                                               ``LiveValues`` if they changed since the plan, and after each later
+                                               change. A second task for the same group is a
+                                               retry by Spark: the driver ends the older attempt.
 ending         the driver sends ``end``        The tasks stop fetching, wait for produce requests in flight, write
                                                their source offsets, and send ``finished`` with their session.
 done           Spark asks for ``next`` with    Spark has committed the micro-batch.
@@ -54,7 +54,7 @@ from klamm.mirror.spark.channel import ChannelServer, ServerConnection
 from klamm.mirror.spark.leases import PartitionGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.mirror.progress.flow_progress import MirrorStatus
     from klamm.mirror.spark.leases import FlowShare
@@ -104,11 +104,15 @@ class Coordinator:
         self._tasks: dict[int, ServerConnection] = {}
         """Connection of the latest task per group number."""
         self._groups: Sequence[PartitionGroup] = ()
-        """Groups of the newest lease, with the current limits."""
+        """Groups of the newest lease, with the current live values."""
         self._limits: dict[str, int] = {}
         """Bytes per second by flow name."""
-        self._dealt_limits: dict[str, int] = {}
-        """Limits that are part of the plan of the newest lease."""
+        self._paused: dict[str, frozenset[str]] = {}
+        """Paused source topics by flow name."""
+        self._restarts: dict[str, dict[str, int]] = {}
+        """Number of restarts of each source topic by flow name."""
+        self._dealt_groups: Sequence[PartitionGroup] = ()
+        """Groups of the newest lease, with the live values of its plan."""
         self._sessions: dict[int, str] = {}
         """Session tokens per group number, from the tasks that ended the newest lease in order."""
         self._ending = False
@@ -183,18 +187,40 @@ class Coordinator:
         """
         with self._changed:
             self._limits = dict(limits)
-            self._groups = leases.share_limits(self._groups, limits)
+        self._send_live_values()
+
+    def set_paused(self, flow: str, topics: frozenset[str]) -> None:
+        """Replace the paused source topics of a flow and send them to the running tasks. The lease continues."""
+        with self._changed:
+            if self._paused.get(flow, frozenset()) == topics:
+                return
+            self._paused[flow] = topics
+        self._send_live_values()
+
+    def restart(self, flow: str, topics: Iterable[str]) -> None:
+        """Let the running tasks start the STOPPED partitions of these source topics again. The lease continues."""
+        with self._changed:
+            counts = self._restarts.get(flow, {})
+            self._restarts[flow] = counts | {topic: counts.get(topic, 0) + 1 for topic in topics}
+        self._send_live_values()
+
+    def _send_live_values(self) -> None:
+        with self._changed:
+            self._groups = self._with_live_values(self._groups)
             numbers = list(self._tasks)
         for number in numbers:
-            self._send_limits(number)
+            self._send_live(number)
 
-    def _send_limits(self, number: int) -> None:
-        """Send the current limits to the task of a group."""
+    def _with_live_values(self, groups: Sequence[PartitionGroup]) -> tuple[PartitionGroup, ...]:
+        return leases.with_live_values(groups, self._limits, self._paused, self._restarts)
+
+    def _send_live(self, number: int) -> None:
+        """Send the current live values to the task of a group."""
         with self._changed:
-            limits = next((group.limits for group in self._groups if group.number == number), ())
+            live = next((group.live for group in self._groups if group.number == number), ())
             connection = self._tasks.get(number)
         if connection is not None:
-            connection.send({"limits": limits})
+            connection.send({"live": live})
 
     def end(self) -> None:
         """End the running lease and announce no further one."""
@@ -219,8 +245,8 @@ class Coordinator:
             case {"task": int(group), "lease": int(lease)}:
                 connection.is_task = True
                 self._replace(group, connection, lease)
-                if self._limits != self._dealt_limits:  # the plan of this task is older than the change
-                    self._send_limits(group)
+                if self._groups != self._dealt_groups:  # the plan of this task is older than the change
+                    self._send_live(group)
                 self._end_if_stale(connection, lease)
             case {"finished": int(group), "lease": int(lease), "session": str(session)}:
                 self._finish(group, lease, session)
@@ -263,11 +289,11 @@ class Coordinator:
             if not shares and not self._are_workers_started:
                 groups = tuple(PartitionGroup(number=number, shares=()) for number in range(self._slots))
             self._are_workers_started = True
-            self._dealt_limits = self._limits
-            groups = self._groups = leases.share_limits(groups, self._limits)
+            groups = self._groups = self._dealt_groups = self._with_live_values(groups)
             sessions, self._sessions = self._sessions, {}
             self._dealt_version = self._version
             self._start_timer(lease)
+            self._changed.notify_all()
         named: list[PartitionGroup] = [replace(group, session=sessions.get(group.number, "")) for group in groups]
         # Normally the driver ends a lease. The deadline of the tasks is later: it ends those that no longer reach the
         # driver.
@@ -312,6 +338,20 @@ class Coordinator:
         with self._changed:
             if lease == self._lease:
                 self._sessions[group] = session
+
+    def wait_released(self, flow: str, topics: Collection[str], timeout_s: float) -> bool:
+        """Wait until no task has partitions of these source topics any more. Return False after ``timeout_s`` seconds.
+
+        Call it after an assignment without them was published.
+        """
+
+        def is_released() -> bool:
+            shares = (share for group in self._groups for share in group.shares if share.settings.flow == flow)
+            is_dealt = any(partition.topic in topics for share in shares for partition in share.partitions)
+            return not is_dealt or self._done >= self._lease
+
+        with self._changed:
+            return self._changed.wait_for(is_released, timeout_s)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until Spark has committed the newest lease. Return False after ``timeout_s`` seconds."""

@@ -19,6 +19,7 @@ from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.copy.settings import copy_settings, partitions_of
 from klamm.mirror.groups.control import translate_groups
 from klamm.mirror.naming import is_heartbeats_topic
+from klamm.mirror.operations.commands import MirrorCommands, TargetStateStore
 from klamm.mirror.progress.flow_progress import FlowState, GroupStatus, MirrorStatus
 from klamm.mirror.settings.definitions import MAX_BYTES_PER_SECOND
 from klamm.mirror.settings.mirror import METRICS_LISTEN
@@ -27,6 +28,7 @@ from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import FlowControl
 from klamm.mirror.topics.heartbeats import new_instance, write_heartbeats
+from klamm.mirror.topics.states import FlowStates
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class ControlLoops:
         limits = {flow.name: flow.max_bytes_per_second for flow in settings.flows}
         self._limits = {flow: limit for flow, limit in limits.items() if limit is not None}
         self.coordinator.set_limits(self._limits)
+        self._states = {flow.name: FlowStates(TargetStateStore(flow)) for flow in settings.flows}
         self._live_keys = live_keys
         self._ended = threading.Event()
         self._heartbeats_ended = threading.Event()
@@ -129,7 +132,15 @@ class ControlLoops:
 
         samples = Samples()
         try:
-            server = status_server(address, self.status, self.groups, samples)
+            commands = MirrorCommands(
+                flows={flow.name: flow for flow in self._settings.flows},
+                states=self._states,
+                claims=self._claims,
+                status=self.status,
+                tasks=self.coordinator,
+            )
+            allow_commands = self._settings.allow_commands
+            server = status_server(address, self.status, self.groups, samples, commands, allow_commands=allow_commands)
         except OSError as error:
             raise SettingsError(f"{METRICS_LISTEN}={address[0]}:{address[1]}: {error.strerror}") from error
         return watch(server, self._settings.flows, self.status, samples)
@@ -183,7 +194,18 @@ class ControlLoops:
             self.coordinator.set_limits(limits)
 
     def _control(self, flow: FlowSettings, ended: threading.Event) -> None:
-        """Run the control loop of a flow in its thread. An unexpected error fails this flow only."""
+        """Run the control loop of a flow in its thread, again when an operator restarts the failed flow."""
+        states = self._states[flow.name]
+        restarts = states.restarts
+        while not ended.is_set():
+            self._control_once(flow, ended)
+            if not states.wait_restart(restarts, ended):
+                return
+            restarts = states.restarts
+            self.status.set_state(flow.name, FlowState.STARTING)
+
+    def _control_once(self, flow: FlowSettings, ended: threading.Event) -> None:
+        """Run the control loop of a flow until the mirror ends or the flow fails. An error fails this flow only."""
 
         def publish(assignment: Assignment) -> None:
             share = FlowShare(
@@ -205,6 +227,8 @@ class ControlLoops:
                 publish=publish,
                 heartbeats=heartbeats,
                 claim=self._claims[flow.name],
+                states=self._states[flow.name],
+                pause=partial(self.coordinator.set_paused, flow.name),
             )
             control.run(ended)
         except Exception as error:  # a control loop never dies silently

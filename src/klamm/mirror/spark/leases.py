@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -47,6 +47,17 @@ class FlowShare:
     """See ``FlowClaim.times_taken``. A session from before another process mirrored the flow must not be resumed."""
 
 
+class LiveValues(NamedTuple):
+    """Values of a share that may change during a lease."""
+
+    limit: int | None = None
+    """Bytes per second. None: no limit."""
+    paused: tuple[str, ...] = ()
+    """Source topics whose records are not fetched."""
+    restarts: tuple[tuple[str, int], ...] = ()
+    """Source topics whose STOPPED partitions are started again when the number changes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGroup:
     """Work of one task in a lease."""
@@ -55,8 +66,8 @@ class PartitionGroup:
     shares: tuple[FlowShare, ...]
     session: str = ""
     """Session that ended the previous lease of this group in order and may be resumed. Empty: none."""
-    limits: tuple[int | None, ...] = ()
-    """Bytes per second of each share, in the order of ``shares``. None: no limit. Empty: no share has one."""
+    live: tuple[LiveValues, ...] = ()
+    """Live values of each share, in the order of ``shares``."""
 
 
 def partition_groups(
@@ -117,12 +128,19 @@ def _parts(share: FlowShare) -> list[FlowShare]:
     ]
 
 
-def share_limits(groups: Sequence[PartitionGroup], limits: Mapping[str, int]) -> tuple[PartitionGroup, ...]:
-    """Divide the limits of the flows over the groups, so that each partition of a flow gets the same part.
+def with_live_values(
+    groups: Sequence[PartitionGroup],
+    limits: Mapping[str, int],
+    paused: Mapping[str, frozenset[str]],
+    restarts: Mapping[str, Mapping[str, int]],
+) -> tuple[PartitionGroup, ...]:
+    """Return the groups with their live values. Each partition of a flow gets the same part of the flow's limit.
 
     Args:
         groups: All groups of a lease.
         limits: Bytes per second by flow name (``klamm.max.bytes.per.second``). Flows without an entry have no limit.
+        paused: Paused source topics by flow name.
+        restarts: Number of restarts of each source topic by flow name.
     """
     totals: dict[str, int] = {}
     for share in (share for group in groups for share in group.shares):
@@ -132,7 +150,11 @@ def share_limits(groups: Sequence[PartitionGroup], limits: Mapping[str, int]) ->
         flow = share.settings.flow
         return max(1, limits[flow] * len(share.partitions) // totals[flow]) if flow in limits else None
 
-    return tuple(replace(group, limits=tuple(part(share) for share in group.shares)) for group in groups)
+    def live(share: FlowShare) -> LiveValues:
+        flow = share.settings.flow
+        return LiveValues(part(share), tuple(sorted(paused.get(flow, ()))), tuple(restarts.get(flow, {}).items()))
+
+    return tuple(replace(group, live=tuple(map(live, group.shares))) for group in groups)
 
 
 def to_json(group: PartitionGroup) -> dict[str, Any]:
@@ -150,9 +172,8 @@ def from_json(plain: Mapping[str, Any]) -> PartitionGroup:
         )
         for share in plain["shares"]
     )
-    return PartitionGroup(
-        number=plain["number"], shares=shares, session=plain["session"], limits=tuple(plain["limits"])
-    )
+    live = tuple(LiveValues(*values) for values in plain["live"])
+    return PartitionGroup(number=plain["number"], shares=shares, session=plain["session"], live=live)
 
 
 def _settings(plain: Mapping[str, Any]) -> CopySettings:

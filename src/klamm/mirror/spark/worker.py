@@ -58,10 +58,12 @@ class LeaseSession:
         self.shares = tuple(shares)
         self.copiers = [new_copier(share.settings, share.partitions) for share in shares]
 
-    def limit(self, limits: Sequence[int | None]) -> None:
-        """Set the bytes per second of each copier, in the order of ``shares``. None: no limit."""
-        for copier, limit in zip(self.copiers, limits, strict=False):
+    def apply(self, live: Iterable[Sequence[Any]]) -> None:
+        """Set the live values of each copier, in the order of ``shares``: the fields of ``LiveValues``."""
+        for copier, (limit, paused, restarts) in zip(self.copiers, live, strict=False):
             copier.throttle.limit = limit
+            copier.paused = frozenset(paused)
+            copier.restarts = dict(restarts)
 
     def close(self) -> None:
         """Close all connections of the copiers."""
@@ -212,7 +214,7 @@ class _Lease:
             while (message := self._channel.receive(timeout_s=0)) is not None:
                 if message.get("end", -1) >= self._lease:
                     self._ended.set()
-                self._session.limit(message.get("limits", ()))
+                self._session.apply(message.get("live", ()))
         except OSError:
             self._lose_driver()
 
@@ -241,7 +243,7 @@ def serve(
     log_to_stderr(WORKER_LINE, level=logging.WARNING)
     channel = ChannelClient(address, token)
     session = _resume(group)
-    session.limit(group.limits)
+    session.apply(group.live)
     claims = _Claims(session, address, token)
     finished = False
     try:

@@ -1,27 +1,34 @@
 """Monitoring of a running mirror: HTTP pages, and periodic comparison of topic configs on both clusters.
 
-The HTTP server has ``/metrics`` for Prometheus, ``/`` for browsers, ``/status.json`` for programs and ``/health`` for
-probes.
+The HTTP server has ``/metrics`` for Prometheus, ``/`` for browsers, ``/status.json`` for programs, ``/health`` for
+probes, and ``/commands`` for ``klamm mirror pause`` and the like.
+
+All clients that reach the listener may read. Commands are accepted on a loopback address only, so from users of this
+machine, unless ``klamm.metrics.allow.commands=true``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import socket
 import threading
 import time
 from dataclasses import asdict, fields
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, topic_configs
+from klamm.mirror.operations.commands import MirrorCommandError
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.settings.definitions import IncrementalAlterConfigs
+from klamm.mirror.settings.mirror import ALLOW_COMMANDS
 from klamm.mirror.status.metrics import metrics_page
 from klamm.mirror.status.page import render
 from klamm.mirror.status.samples import flow_values
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from klamm.admin import AdminClient
+    from klamm.mirror.operations.commands import MirrorCommands
     from klamm.mirror.progress.flow_progress import (
         ConfigDifference,
         FlowProgress,
@@ -44,13 +52,14 @@ if TYPE_CHECKING:
         PartitionStatus,
     )
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.monitoring.http import View
+    from klamm.monitoring.http import Action, View
     from klamm.page.html import Query
     from klamm.page.samples import Samples
 
 logger = logging.getLogger(__name__)
 
 _HEALTH: Final = "/health"
+COMMANDS: Final = "/commands"
 _STOP_S: Final = 5.0
 _END_S: Final = 1.0
 
@@ -65,6 +74,7 @@ class WatchServer:
         views: Coroutine function that returns content type and text for the query of the request, by path.
         checks: Function that returns why a check fails, by path; see ``HttpListener``.
         remarks: Function that returns a warning for a check that succeeds, by path.
+        actions: Coroutine function for POST, by path; see ``HttpListener``.
 
     Raises:
         OSError: This process cannot listen on the address.
@@ -79,8 +89,9 @@ class WatchServer:
         *,
         checks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
         remarks: Mapping[str, Callable[[], str | None]] = MappingProxyType({}),
+        actions: Mapping[str, Action] = MappingProxyType({}),
     ) -> None:
-        self._listener = HttpListener(pages, views, checks, remarks, has_scripts=True)
+        self._listener = HttpListener(pages, views, checks, remarks, actions=actions, has_scripts=True)
         self._socket = socket.create_server((host, port), family=_family(host))
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         """Host and port the server is bound to."""
@@ -130,12 +141,28 @@ _PAUSE_IN_PROPORTION: Final = 50
 _JOIN_S: Final = 5.0
 
 
-def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupStatus, samples: Samples) -> WatchServer:
-    """Return the server of ``/``, ``/metrics``, ``/status.json`` and ``/health``, bound to its address.
+def status_server(
+    address: tuple[str, int],
+    status: MirrorStatus,
+    groups: GroupStatus,
+    samples: Samples,
+    commands: MirrorCommands | None = None,
+    *,
+    allow_commands: bool = False,
+) -> WatchServer:
+    """Return the server of ``/``, ``/metrics``, ``/status.json``, ``/health`` and ``/commands``, bound to its address.
 
     The server runs in a thread of the driver and makes each page from a snapshot, without a lock. Other processes
     copy the records. The driver's other threads still get their turns, because the interpreter switches threads
     every few milliseconds.
+
+    Args:
+        address: Host and port to listen on.
+        status: Status of the flows.
+        groups: Status of the consumer groups.
+        samples: Samples for the plots.
+        commands: Receiver of commands. None: none are accepted.
+        allow_commands: Whether commands are accepted although the address is not a loopback address.
 
     Raises:
         OSError: The mirror cannot listen on this address.
@@ -145,7 +172,16 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
         snapshots = status.snapshot(), status.drift(), groups.snapshot(), samples.by_name()
         return HTML, render(*snapshots, at_s=time.time(), wanted=query.get("q", ""))
 
-    return WatchServer(
+    async def command(document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
+        host = server.address[0]
+        if not (allow_commands or ipaddress.ip_address(host.partition("%")[0]).is_loopback):
+            return HTTPStatus.FORBIDDEN, {
+                "error": f"commands are not accepted, because the mirror listens on {host}, which other machines may "
+                f"reach, and there is no login: listen on 127.0.0.1, or set {ALLOW_COMMANDS}=true"
+            }
+        return await _in_thread(lambda: _run(commands, document))
+
+    server = WatchServer(
         *address,
         {
             "/metrics": lambda: (
@@ -156,8 +192,35 @@ def status_server(address: tuple[str, int], status: MirrorStatus, groups: GroupS
         },
         {"/": view},
         checks={_HEALTH: lambda: _flows_in(status, FlowState.FAILED, FlowState.WAITING)},
-        remarks={_HEALTH: lambda: _flows_in(status, FlowState.STANDBY)},
+        remarks={_HEALTH: lambda: _flows_in(status, FlowState.STANDBY, FlowState.PAUSED, FlowState.STOPPED)},
+        actions={} if commands is None else {COMMANDS: command},
     )
+    return server
+
+
+def _run(commands: MirrorCommands | None, document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
+    """Run a command and return status and document of its response."""
+    try:
+        return HTTPStatus.OK, {} if commands is None else commands.run(document)
+    except MirrorCommandError as error:
+        return HTTPStatus(error.status), {"error": str(error)}
+    except Exception as error:
+        logger.exception("A command failed: %s", document)
+        return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"the command failed: {type(error).__name__}: {error}"}
+
+
+async def _in_thread(work: Callable[[], tuple[HTTPStatus, object]]) -> tuple[HTTPStatus, object]:
+    """Run blocking work in a daemon thread, which does not keep the mirror from ending, and return its result."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[HTTPStatus, object]] = loop.create_future()
+
+    def run() -> None:
+        result = work()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(lambda: None if done.cancelled() else done.set_result(result))
+
+    threading.Thread(target=run, name="command", daemon=True).start()
+    return await done
 
 
 def _flows_in(status: MirrorStatus, *states: FlowState) -> str | None:

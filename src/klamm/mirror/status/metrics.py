@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.monitoring.exposition import Page, label_text
 
 if TYPE_CHECKING:
@@ -133,6 +134,12 @@ def _flows(page: Page, flows: Sequence[FlowProgress]) -> None:
         "gauge",
         "Partitions that have stopped until an operator intervenes.",
         [(_flow_labels(flow.flow), len(flow.stopped)) for flow in flows],
+    )
+    page.family(
+        "klamm_mirror_paused_partitions",
+        "gauge",
+        "Partitions that an operator paused, alone or with their flow.",
+        [(_flow_labels(flow.flow), sum(each.state is CopyState.PAUSED for each in flow.partitions)) for flow in flows],
     )
     page.family(
         "klamm_mirror_rejected_topics",

@@ -36,11 +36,12 @@ REFRESH_S: Final = 2
 PATIENCE_S: Final = 5
 """Seconds without an answer after which the page reports that the mirror does not answer."""
 
-_BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.COPYING)
+_BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.PAUSED, CopyState.COPYING)
 _STYLE: Final = """
 body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
-h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); } .WAITING, .STARTING, .STANDBY { color: var(--wait); }
+h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); }
+.WAITING, .STARTING, .STANDBY, .PAUSED { color: var(--wait); }
 .FAILED, .STOPPED { color: var(--bad); }
 th, td { padding-top: .25rem; padding-bottom: .25rem; } td { min-width: 7rem; }
 td.state, td.share { min-width: 0; white-space: nowrap; }
@@ -161,6 +162,7 @@ def _flow(
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
         plotted,
         *_topics(flow, filtered),
+        *_topic_states(flow, filtered),
         *_rejected(flow, filtered),
         *_differences(flow.flow, differences, filtered),
         *([] if groups is None else _groups(flow.flow, groups, filtered)),
@@ -240,6 +242,19 @@ def _share(line: _TopicLine) -> Cell:
 def _note(text: str, *, span: int) -> list[Cell]:
     """Return the note of a row. It has a row of its own, so that it is also visible on a narrow page."""
     return [Cell(text, kind="note", span=span)] if text else []
+
+
+def _topic_states(flow: FlowProgress, filtered: _Filter) -> list[str]:
+    """Return the section with the topics that an operator paused or stopped."""
+    states = [(topic, state) for topic, state in flow.topic_states if filtered.accepts(topic)]
+    if not states:
+        return []
+    rows = [[Cell(topic), Cell(state, kind=f"state {state}")] for topic, state in states[:MAX_ROWS]]
+    heads = (("Topic on the source", ""), ("State", ""))
+    return [
+        "<h3>Topics that were paused or stopped</h3>",
+        _folded(f"states-{flow.flow}", heads, rows, total=len(states), kind="states"),
+    ]
 
 
 def _rejected(flow: FlowProgress, filtered: _Filter) -> list[str]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from klamm.mirror.naming import is_heartbeats_topic
+from klamm.mirror.records.requested_states import RequestedStates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,6 +107,8 @@ class FlowStatus:
     """Offset syncs. None: there are none on the target."""
     shards: Shards | None
     """Shards of klamm's exactly-once mode. None: this flow did not use it."""
+    requested: RequestedStates = RequestedStates()  # noqa: RUF009 - immutable
+    """States that an operator requested for the flow and its topics."""
     unknown: tuple[str, ...] = ()
     """Items that could not be determined, each with the reason."""
 
@@ -189,6 +192,8 @@ def as_document(status: FlowStatus, now_ms: int) -> dict[str, Any]:
             "partitions": status.syncs.partitions,
             **_times("newest", status.syncs.newest_ms, now_ms),
         },
+        "requested_state": status.requested.flow.value,
+        "requested_topic_states": {topic: state.value for topic, state in sorted(status.requested.topics.items())},
         "exactly_once_shards": None
         if status.shards is None
         else {"count": status.shards.count, "before": list(status.shards.before)},
@@ -236,6 +241,7 @@ class TargetState:
     source_offsets: dict[PartitionTuple, ReportedSourceOffset] = field(default_factory=dict)
     """Committed source offsets, by source topic and partition."""
     plan: ShardPlan | None = None
+    requested: RequestedStates = RequestedStates()  # noqa: RUF009 - immutable
     heartbeats: list[Heartbeat] = field(default_factory=list)
     """Heartbeats whose source is the flow's source."""
     checkpoints: list[tuple[Checkpoint, int]] | None = None
@@ -297,6 +303,7 @@ def flow_status(flow: FlowSettings, state: TargetState, selected: frozenset[str]
         groups=_groups(state),
         syncs=_syncs(state),
         shards=None if state.plan is None else Shards(count=state.plan.shards, before=state.plan.before),
+        requested=state.requested,
         unknown=tuple(state.unknown),
     )
 

@@ -19,8 +19,9 @@ from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, partition_counts
 from klamm.mirror.naming import HEARTBEATS_TOPIC
-from klamm.mirror.records import source_offsets
+from klamm.mirror.records import requested_states, source_offsets
 from klamm.mirror.records.formats import Checkpoint, FormatError, Heartbeat, OffsetSync
+from klamm.mirror.records.requested_states import RequestedStates
 from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.status.report import ReportedSourceOffset, TargetState, flow_status
 from klamm.mirror.status.tail_reader import Tail, newest_timestamps, read_tail
@@ -198,6 +199,8 @@ class _TargetReader:
                     )
             elif source_offsets.parse_own_key(key) == alias:
                 self._state.plan = source_offsets.parse_shard_plan(record.value)
+            elif key == requested_states.key_bytes(alias):
+                self._state.requested = requested_states.parse_value(record.value) or RequestedStates()
 
     def _heartbeats(self) -> None:
         any_target = not self._query.knows_target_alias

@@ -12,6 +12,9 @@ check the claim         every turn                               without it, lea
                                                                  (see ``claims``)
 create internal topics  once                                     source offsets, offset syncs, heartbeats;
                                                                  then migrate source offsets (``worker_offsets``)
+                                                                 and read the requested states (see ``states``)
+check the states        every turn                               a flow that an operator stopped publishes an empty
+                                                                 assignment, and leaves out the steps below
 refresh topics          first turn, then every                   select source topics, create and grow
                         ``refresh.topics.interval.seconds``      remote topics, publish the assignment, delete
                                                                  remote topics (see ``deletions``)
@@ -27,14 +30,19 @@ With ``refresh.topics.enabled=false``, topics are refreshed only once. ``sync.to
 A step that fails stays due, so the next turn repeats it. The steps after it wait. The assignment last published stays
 valid: the tasks keep copying while an admin call fails.
 
+A stopped topic is left out of the assignment and of the syncs of configs and ACLs. Paused topics stay in both: only
+their records are not fetched.
+
 The outcome of a turn determines the state of the flow:
 
 - RUNNING: the turn succeeded. The next one starts after 0.2 s.
+- PAUSED: as RUNNING, but an operator paused the flow, so no record is fetched.
 - STANDBY: another process mirrors the flow. The next turn starts as soon as this process holds the claim.
 - WAITING: a cluster is unavailable, rejects a call, or lacks an API. The next turn starts after 0.2 s, then 0.4 s and
   so on up to 10 s.
-- FAILED: a retry would not help. The loop publishes an empty assignment and ends.
-- STOPPED: the mirror ends.
+- FAILED: a retry would not help. The loop publishes an empty assignment and ends. The driver starts it again when an
+  operator requests it.
+- STOPPED: an operator stopped the flow, or the mirror ends.
 
 A topic that the target rejects does not affect the other topics. If its creation is rejected, it stays out of the
 assignment. If new partitions are rejected, its existing partitions are copied. Each refresh tries again.
@@ -61,12 +69,14 @@ from klamm.mirror.cluster_admin import (
 )
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.worker_offsets import copy_worker_offsets
 from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 from klamm.retries import Backoff, LoggedReasons
 
@@ -84,6 +94,7 @@ logger = logging.getLogger(__name__)
 _FIRST_BACKOFF_S: Final = 0.2
 _LAST_BACKOFF_S: Final = 10.0
 _TURN_S: Final = 0.2
+_COMMANDS: Final = {RequestedState.PAUSED: "pause", RequestedState.STOPPED: "stop"}
 
 Assignment = tuple[tuple[str, str, int], ...]
 """Tuples of source topic, remote topic and number of partitions to copy."""
@@ -102,6 +113,8 @@ class FlowControl:
         publish: Callable[[Assignment], None],
         heartbeats: HeartbeatSettings | None = None,
         claim: FlowClaim | None = None,
+        states: FlowStates | None = None,
+        pause: Callable[[frozenset[str]], None] = lambda _topics: None,
         clock: Callable[[], float] = time.monotonic,
         carry: Callable[[FlowSettings], None] = copy_worker_offsets,
         deletion: TopicDeletion | None = None,
@@ -117,6 +130,8 @@ class FlowControl:
             heartbeats: Settings of the heartbeats that this mirror writes to the source. None: it writes none
                 there.
             claim: Claim of the flow. None: always held.
+            states: Requested states of the flow and its topics. None: all are RUNNING.
+            pause: Receiver of the paused source topics, before each new assignment.
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
@@ -129,6 +144,9 @@ class FlowControl:
         self._status = status
         self._publish = publish
         self._claim = claim or FlowClaim.always()
+        self._states = states or FlowStates()
+        self._published_states = RequestedStates()
+        self._pause = pause
         self._times_taken = self._claim.times_taken
         self._clock = clock
         self._carry = carry
@@ -174,13 +192,13 @@ class FlowControl:
                     stop.wait(_TURN_S)
                 else:
                     self._claim.wait_held(_TURN_S)
-        self._status.set_state(self._settings.name, FlowState.STOPPED)
+        self._status.set_state(self._settings.name, FlowState.STOPPED, _reason(self._states.current.flow))
 
     def _report(self) -> None:
         """Set the state after a turn that succeeded."""
-        claim = self._claim
+        claim, requested = self._claim, self._states.current.flow
         if claim.is_held:
-            self._status.set_state(self._settings.name, FlowState.RUNNING)
+            self._status.set_state(self._settings.name, FlowState(requested.value), _reason(requested))
         elif claim.holder:
             self._status.set_state(self._settings.name, FlowState.STANDBY, f"{claim.holder} mirrors this flow")
         elif claim.problem:
@@ -206,25 +224,38 @@ class FlowControl:
             return
         if not self._has_internal_topics:
             self._create_internal_topics()
+            self._states.load()
             self._has_internal_topics = True
+        states = self._states.current
+        if states.flow is RequestedState.STOPPED:
+            self._release()
+            return
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
             self._refresh_due = now + refresh if self._settings.refresh_topics_enabled else float("inf")
+        if states != self._published_states:
+            self._publish_assignment()
         if now >= self._sync_due and self._settings.sync_topic_configs_enabled:
-            self._configs.run([topic for topic, _, _ in self._assignment])
+            self._configs.run(self._mirrored_topics())
             self._sync_due = now + self._settings.sync_topic_configs_interval.total_seconds()
         if now >= self._acl_sync_due and self._settings.sync_topic_acls_enabled:
-            self._acls.run([topic for topic, _, _ in self._assignment])
+            self._acls.run(self._mirrored_topics())
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
 
     def _withdraw(self) -> None:
-        """Publish an empty assignment, and let all steps be due when the flow is held again."""
+        """Release the flow, because another process mirrors it. That process may change the requested states."""
         self._times_taken = self._claim.times_taken
+        self._release()
+        self._has_internal_topics = False
+
+    def _release(self) -> None:
+        """Publish an empty assignment, and let all later steps be due when the flow continues."""
         if self._refresh_due:
             self._publish(())
+            self._status.set_topic_states(self._settings.name, {})
         self._assignment = ()
-        self._has_internal_topics = False
+        self._published_states = RequestedStates()
         self._refresh_due = self._sync_due = self._acl_sync_due = 0.0
 
     def _create_internal_topics(self) -> None:
@@ -422,4 +453,22 @@ class FlowControl:
                 assignment.append((name, remote_name, min(count, counts[remote_name])))
         if tuple(assignment) != self._assignment or not self._refresh_due:
             self._assignment = tuple(assignment)
-            self._publish(self._assignment)
+            self._publish_assignment()
+
+    def _publish_assignment(self) -> None:
+        """Publish the partitions of all topics that are not stopped, after the paused topics."""
+        states = self._published_states = self._states.current
+        by_topic = {topic: states.of(topic) for topic, _, _ in self._assignment}
+        self._status.set_topic_states(self._settings.name, states.topics)
+        self._pause(frozenset(topic for topic, state in by_topic.items() if state is RequestedState.PAUSED))
+        self._publish(tuple(row for row in self._assignment if by_topic[row[0]] is not RequestedState.STOPPED))
+
+    def _mirrored_topics(self) -> list[str]:
+        """Return the source topics to sync: all of the assignment that are not stopped."""
+        states = self._published_states
+        return [topic for topic, _, _ in self._assignment if states.of(topic) is not RequestedState.STOPPED]
+
+
+def _reason(requested: RequestedState) -> str:
+    """Return the reason of a flow's state that an operator requested. Empty: none did."""
+    return "" if requested is RequestedState.RUNNING else f"requested by klamm mirror {_COMMANDS[requested]}"

@@ -436,3 +436,25 @@ def test_response_of_fetch_before_limit_is_not_charged() -> None:
     asked.answer(response(part(end=9, records=batch(0))))
     rig.throttle.wait_s(rig.now)
     assert rig.throttle.wait_s(rig.now) == pytest.approx(0.05)
+
+
+def test_paused_topic_is_not_fetched_until_it_is_resumed() -> None:
+    rig = Rig(0, 1)
+    session = rig.caught_up()
+    rig.fetcher.pause(frozenset({"t"}))
+    session.answer(response(part(end=10, records=batch(0, 3)), session_id=5))
+    assert rig.copy.fetch_offset == 0  # the broker was told to forget the partition
+    assert [partitions_of(asked) for asked in rig.send(after_s=1.0)] == []
+    rig.fetcher.pause(frozenset())
+    assert sorted(number for asked in rig.send() for number in partitions_of(asked)) == [0, 1]
+
+
+def test_lagging_partition_is_paused_after_fetch_in_flight() -> None:
+    rig = Rig(0)
+    (asked,) = rig.send()
+    rig.fetcher.pause(frozenset({"t", "others"}))
+    asked.answer(response(part(end=10, records=batch(0, 3))))
+    assert (rig.copy.fetch_offset, rig.send(after_s=1.0)) == (3, [])
+    rig.fetcher.pause(frozenset({"others"}))
+    (asked,) = rig.send()
+    assert asked.request.topics[0].partitions[0].fetch_offset == 3

@@ -225,15 +225,15 @@ def test_limit_is_divided_by_partitions_and_followed_by_running_tasks(coordinato
     coordinator.publish("A->B", share(3))
     planner, early, late = client(coordinator), client(coordinator), client(coordinator)
     plan = ask(planner, ask="groups", lease=1)
-    assert [group["limits"] for group in plan["groups"]] == [[600], [300]]
+    assert [group["live"] for group in plan["groups"]] == [[[600, [], []]], [[300, [], []]]]
     early.send({"task": 0, "lease": 1, "pid": 1})
     assert early.receive(timeout_s=0.2) is None
     coordinator.set_limits({"A->B": 90})
-    assert early.receive(timeout_s=WAIT_S) == {"limits": [60]}
+    assert early.receive(timeout_s=WAIT_S) == {"live": [[60, [], []]]}
     late.send({"task": 1, "lease": 1, "pid": 2})
-    assert late.receive(timeout_s=WAIT_S) == {"limits": [30]}
+    assert late.receive(timeout_s=WAIT_S) == {"live": [[30, [], []]]}
     coordinator.set_limits({})
-    assert early.receive(timeout_s=WAIT_S) == late.receive(timeout_s=WAIT_S) == {"limits": [None]}
+    assert early.receive(timeout_s=WAIT_S) == late.receive(timeout_s=WAIT_S) == {"live": [[None, [], []]]}
     for channel in (planner, early, late):
         channel.close()
 

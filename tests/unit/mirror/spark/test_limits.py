@@ -1,4 +1,4 @@
-"""A change of the properties file reaches the copiers of running tasks. The clusters of the flow are unavailable."""
+"""Limits, pauses and restarts reach the copiers of running tasks. The clusters of the flow are unavailable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ klamm.max.bytes.per.second="""
 WAIT_S = 10.0
 
 
-def test_changed_file_limits_running_task(tmp_path: Path) -> None:
+def test_live_values_reach_running_task(tmp_path: Path) -> None:
     path = tmp_path / "mm2.properties"
     path.write_text(f"{FILE}100")
     settings = parse_settings(read_properties(path))
@@ -43,7 +43,7 @@ def test_changed_file_limits_running_task(tmp_path: Path) -> None:
         plan = planner.receive(timeout_s=WAIT_S)
         assert plan is not None
         group = leases.from_json(plan["groups"][0])
-        assert group.limits == (100,)
+        assert [live.limit for live in group.live] == [100]
         session = worker.LeaseSession(group.shares)
         worker._sessions[0] = session
         resumed = replace(group, session=session.token)
@@ -54,6 +54,12 @@ def test_changed_file_limits_running_task(tmp_path: Path) -> None:
         wait_until(lambda: copier.throttle.limit == 100, timeout_s=WAIT_S, what="the limit of 100")
         path.write_text(f"{FILE}7")
         wait_until(lambda: copier.throttle.limit == 7, timeout_s=WAIT_S, what="the limit of 7")
+        loops.coordinator.set_paused("A->B", frozenset({"t"}))
+        wait_until(lambda: copier.paused == {"t"}, timeout_s=WAIT_S, what="the pause")
+        loops.coordinator.restart("A->B", ["t"])
+        wait_until(lambda: copier.restarts == {"t": 1}, timeout_s=WAIT_S, what="the restart")
+        assert not loops.coordinator.wait_released("A->B", {"t"}, 0.0)
+        assert loops.coordinator.wait_released("A->B", {"others"}, 0.0)
         loops.coordinator.end()
         assert len(task.result(WAIT_S)) == 1
         worker._sessions.pop(0).close()

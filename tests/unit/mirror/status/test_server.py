@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import urllib.error
 import urllib.request
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from klamm.mirror.status.live import WatchServer
+from klamm.mirror.operations.commands import MirrorCommands
+from klamm.mirror.progress.flow_progress import GroupStatus, MirrorStatus
+from klamm.mirror.status.live import WatchServer, status_server
+from klamm.mirror.topics.claims import FlowClaim
+from klamm.page.samples import Samples
 
 
 def _get(server: WatchServer, path: str) -> str:
@@ -41,3 +49,61 @@ def test_idle_connection_ends_with_server(caplog: pytest.LogCaptureFixture) -> N
 def test_address_in_use_fails_at_once() -> None:
     with WatchServer("127.0.0.1", 0, {}) as server, pytest.raises(OSError, match="in use"):
         WatchServer("127.0.0.1", server.address[1], {})
+
+
+class NoTasks:
+    def restart(self, *_: object) -> None:
+        raise AssertionError
+
+    def wait_released(self, *_: object) -> bool:
+        raise AssertionError
+
+
+def _post(port: int, document: Any) -> tuple[int, Any]:
+    data = json.dumps(document).encode()
+    url = f"http://127.0.0.1:{port}/commands"
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - of this machine
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.mark.parametrize(
+    ("host", "allow_commands", "status", "error"),
+    [
+        ("127.0.0.1", False, 404, "flow A->B: this mirror has none"),
+        ("0.0.0.0", True, 404, "flow A->B: this mirror has none"),  # noqa: S104
+        ("0.0.0.0", False, 403, "the mirror listens on 0.0.0.0, which other machines may reach"),  # noqa: S104
+    ],
+)
+def test_commands_are_rejected_where_other_machines_may_send_them(
+    host: str, allow_commands: bool, status: int, error: str
+) -> None:
+    mirror, commands = (
+        MirrorStatus([]),
+        MirrorCommands(flows={}, states={}, claims={}, status=MirrorStatus([]), tasks=NoTasks()),
+    )
+    server = status_server((host, 0), mirror, GroupStatus(), Samples(), commands, allow_commands=allow_commands)
+    with server:
+        answer = _post(server.address[1], {"action": "pause", "flow": "A->B", "topics": []})
+    assert answer[0] == status
+    assert error in answer[1]["error"]
+
+
+def test_command_that_fails_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+    flow = Mock(spec=[])
+    flow.name = "A->B"
+    commands = MirrorCommands(
+        flows={"A->B": flow},
+        states={},
+        claims={"A->B": FlowClaim.always()},
+        status=MirrorStatus(["A->B"]),
+        tasks=NoTasks(),
+    )
+    server = status_server(("127.0.0.1", 0), MirrorStatus([]), GroupStatus(), Samples(), commands)
+    with server:
+        answer = _post(server.address[1], {"action": "pause", "flow": "A->B", "topics": []})
+    assert answer == (500, {"error": "the command failed: KeyError: 'A->B'"})
+    assert "A command failed" in caplog.text

@@ -10,10 +10,12 @@ import pytest
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState, MirrorStatus, describe
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow
+from klamm.mirror.topics.states import FlowStates
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
@@ -35,6 +37,8 @@ class Run:
         self.settings = parsed.flows[0]
         self.status = MirrorStatus([self.settings.name])
         self.claim = FlowClaim.always()
+        self.states = FlowStates()
+        self.paused: list[frozenset[str]] = []
         self.control = FlowControl(
             self.settings,
             source,
@@ -43,8 +47,17 @@ class Run:
             publish=self.published.append,
             heartbeats=next((pair for pair in parsed.heartbeats if pair.name == "B->A"), None),
             claim=self.claim,
+            states=self.states,
+            pause=self.paused.append,
             clock=lambda: self.now,
         )
+
+    def run_once(self) -> tuple[FlowState, str]:
+        """Run a turn and return the state and reason that the loop reports after it."""
+        self.control.turn()
+        self.control._report()
+        (progress,) = self.status.snapshot()
+        return progress.state, progress.reason
 
 
 def acl(topic: str) -> Acl:
@@ -509,3 +522,75 @@ def test_config_with_invalid_value_is_not_skipped() -> None:
     run = Run(source, target)
     run.control.turn()
     assert run.status.snapshot()[0].rejected == (("A.orders", "INVALID_CONFIG: Invalid value strange"),)
+
+
+def test_stopped_flow_releases_partitions_and_syncs_nothing() -> None:
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target, sync_topic_configs_interval_seconds="1")
+    assert run.run_once() == (FlowState.RUNNING, "")
+    run.states.change(lambda states: states.with_flow(RequestedState.STOPPED))
+    source.topics["users"] = 1
+    source.configs["users"] = {}
+    run.now += 10_000
+    assert run.run_once() == (FlowState.STOPPED, "requested by klamm mirror stop")
+    assert run.published == [(("orders", "A.orders", 1),), ()]
+    assert "A.users" not in target.topics
+    run.states.change(lambda states: states.with_flow(RequestedState.RUNNING))
+    assert run.run_once() == (FlowState.RUNNING, "")
+    assert run.published[-1] == (("orders", "A.orders", 1), ("users", "A.users", 1))
+
+
+def test_paused_flow_keeps_partitions_and_creates_topics() -> None:
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target)
+    run.states.change(lambda states: states.with_flow(RequestedState.PAUSED))
+    assert run.run_once() == (FlowState.PAUSED, "requested by klamm mirror pause")
+    assert (run.published, run.paused) == ([(("orders", "A.orders", 1),)], [frozenset({"orders"})])
+    run.states.change(lambda states: states.with_flow(RequestedState.RUNNING))
+    assert run.run_once() == (FlowState.RUNNING, "")
+    assert run.paused[-1] == frozenset()
+
+
+def test_stopped_topic_leaves_assignment_and_paused_topic_stays() -> None:
+    run = Run(FakeCluster(orders=1, users=1), FakeCluster())
+    run.control.turn()
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.STOPPED))
+    run.states.change(lambda states: states.with_topics(["users"], RequestedState.PAUSED))
+    assert run.run_once() == (FlowState.RUNNING, "")
+    assert run.published[-1] == (("users", "A.users", 1),)
+    assert run.paused[-1] == frozenset({"users"})
+    (progress,) = run.status.snapshot()
+    assert progress.topic_states == (("orders", "STOPPED"), ("users", "PAUSED"))
+    assert "topic orders STOPPED" in describe(progress)
+
+
+def test_requested_states_are_read_again_after_takeover() -> None:
+    class Store:
+        states = RequestedStates(flow=RequestedState.PAUSED)
+
+        def load(self) -> RequestedStates:
+            return self.states
+
+        def save(self, states: RequestedStates) -> None:
+            raise AssertionError(states)
+
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target)
+    store = Store()
+    run.states._store = store
+    assert run.run_once()[0] is FlowState.PAUSED
+    run.claim.let_go(holder="another process")
+    run.control.turn()
+    store.states = RequestedStates()
+    run.claim.hold(float("inf"), was_taken=True)
+    assert run.run_once()[0] is FlowState.RUNNING
+
+
+@pytest.mark.parametrize("state", [RequestedState.PAUSED, RequestedState.STOPPED])
+def test_flow_that_an_operator_holds_is_not_done(state: RequestedState) -> None:
+    run = Run(FakeCluster(orders=1), FakeCluster())
+    run.states.change(lambda states: states.with_flow(state))
+    run.run_once()
+    (progress,) = run.status.snapshot()
+    assert (progress.is_done, progress.is_blocked) == (False, True)
+    assert progress.what_blocks == progress.reason

@@ -1,0 +1,60 @@
+"""Client of the listener that serves status and metrics of a klamm process (``--metrics HOST:PORT``)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from klamm.cli.connection import RequestError
+from klamm.properties import split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TIMEOUT_S: Final = 10.0
+
+
+class ListenerAnswer(NamedTuple):
+    """ListenerAnswer of a listener."""
+
+    status: int
+    """Status of the HTTP response."""
+    body: bytes
+
+
+def ask(
+    address: str, path: str, document: Mapping[str, Any] | None = None, *, timeout_s: float = _TIMEOUT_S
+) -> ListenerAnswer:
+    """Request a page, or post a document as JSON.
+
+    Args:
+        address: Host and port of the listener, perhaps with ``http://``.
+        path: Path of the page.
+        document: Document to post. None: the page is requested with GET.
+        timeout_s: Limit in seconds of each step.
+
+    Raises:
+        RequestError: The address is invalid, or does not answer. The message contains it.
+    """
+    target = split_address(address.removeprefix("http://").rstrip("/"))
+    if target is None:
+        raise RequestError(f"--metrics {address}: expected HOST:PORT")
+    connection = http.client.HTTPConnection(*target, timeout=timeout_s)
+    headers = {"Host": "localhost"}  # the listener serves public names to no browser; this is none
+    try:
+        if document is None:
+            connection.request("GET", path, headers=headers)
+        else:
+            headers["Content-Type"] = "application/json"
+            connection.request("POST", path, json.dumps(document).encode(), headers)
+        response = connection.getresponse()
+        return ListenerAnswer(response.status, response.read())
+    except UnicodeError as error:
+        raise RequestError(f"--metrics {address}: the host name is not valid") from error
+    except http.client.HTTPException as error:
+        raise RequestError(f"{address} does not answer with HTTP ({error!r})") from error
+    except OSError as error:
+        raise RequestError(f"{address} does not answer: {error.strerror or error}") from error
+    finally:
+        connection.close()

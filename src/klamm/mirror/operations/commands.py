@@ -1,0 +1,254 @@
+"""Commands for the flows of a running mirror, as its status listener receives them.
+
+=======  ==================================================  =========================================================
+action   effect on a flow, or on some of its source topics   response
+=======  ==================================================  =========================================================
+pause    no record is fetched; the tasks keep the            requested states
+         partitions
+resume   the flow and its topics, or the topics, continue    requested states
+stop     the partitions are released                         requested states
+restart  a FAILED flow and STOPPED partitions try again      what is started again
+reset    the source offsets of stopped topics change         changes by partition; made only if ``execute`` is true
+=======  ==================================================  =========================================================
+
+Requested states are stored on the target before they have an effect (see ``topics.states``). Only the process that
+mirrors a flow accepts commands for it. A process that stands by names the other one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.mirror.copy.settings import copy_settings
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
+from klamm.mirror.operations.offset_reset import OffsetResetError, ResetTo, SourceOffsetReset, TopicPartitions
+from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.requested_states import RequestedState
+from klamm.properties import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from klamm.mirror.progress.flow_progress import FlowProgress, MirrorStatus
+    from klamm.mirror.records.requested_states import RequestedStates
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.mirror.topics.claims import FlowClaim
+    from klamm.mirror.topics.states import FlowStates
+
+logger = logging.getLogger(__name__)
+
+_POOL_BYTES: Final = 4 * 1024 * 1024
+_RELEASED_WITHIN_S: Final = 20.0
+"""Seconds that tasks get to release the partitions of stopped topics. It takes them a second, unless a cluster does not
+answer.
+"""
+
+
+_STATES: Final = {
+    "pause": RequestedState.PAUSED,
+    "resume": RequestedState.RUNNING,
+    "stop": RequestedState.STOPPED,
+}
+ACTIONS: Final = (*_STATES, "restart", "reset")
+
+
+class MirrorCommandError(Exception):
+    """A command that is rejected. The message is for the operator.
+
+    Args:
+        status: Status of the HTTP response.
+        message: What is wrong, and what to do.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Tasks(Protocol):
+    """Tasks of the mirror, as the coordinator controls them."""
+
+    def restart(self, flow: str, topics: Iterable[str]) -> None:
+        """Let the running tasks start the STOPPED partitions of these source topics again."""
+        ...
+
+    def wait_released(self, flow: str, topics: Collection[str], timeout_s: float) -> bool:
+        """Wait until no task has partitions of these source topics. Return False after ``timeout_s`` seconds."""
+        ...
+
+
+class TargetStateStore:
+    """Store of a flow's requested states in its offsets topic."""
+
+    def __init__(self, flow: FlowSettings) -> None:
+        self._flow = flow
+
+    def load(self) -> RequestedStates:
+        """Return the stored states.
+
+        Raises:
+            ConnectionLostError: They cannot be read now.
+        """
+        with open_store(self._flow) as store:
+            return store.read().requested
+
+    def save(self, states: RequestedStates) -> None:
+        """Store the states.
+
+        Raises:
+            ConnectionLostError: They were not acknowledged.
+        """
+        with open_store(self._flow) as store:
+            store.write_requested(states)
+
+
+@contextlib.contextmanager
+def open_store(flow: FlowSettings) -> Iterator[SourceOffsetStore]:
+    """Connect to the source offsets of a flow for the duration of the context."""
+    store = SourceOffsetStore(
+        copy_settings(flow).target,
+        BufferPool(max_free_bytes=_POOL_BYTES),
+        topic=flow.source_offsets_topic,
+        source_alias=flow.source_alias,
+    )
+    with contextlib.closing(store):
+        yield store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorCommands:
+    """Receiver of commands. Thread-safe; the calls block until the command has been stored or rejected."""
+
+    flows: Mapping[str, FlowSettings]
+    states: Mapping[str, FlowStates]
+    claims: Mapping[str, FlowClaim]
+    status: MirrorStatus
+    tasks: Tasks
+
+    def run(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a command and return its response.
+
+        Args:
+            command: ``action``, ``flow`` and ``topics``: names of source topics, empty for the whole flow. ``reset``
+                has ``partitions`` in place of ``topics``, and ``to``, ``value`` and ``execute``.
+
+        Raises:
+            MirrorCommandError: The command is rejected.
+        """
+        flow = self._flow(command.get("flow"))
+        try:
+            match command:
+                case {"action": ("pause" | "resume" | "stop") as action, "topics": [*topics]}:
+                    return self._request(_STATES[action], flow.name, _names(topics))
+                case {"action": "restart", "topics": [*topics]}:
+                    return self._restart(flow.name, _names(topics))
+                case {"action": "reset", "partitions": [*parts], "to": str(to), "value": int(value)}:
+                    chosen = tuple(TopicPartitions.of(part) for part in parts)
+                    return self._reset(flow, chosen, ResetTo(to), value, execute=command.get("execute") is True)
+        except CLUSTER_ERRORS as error:
+            raise MirrorCommandError(503, f"{flow.name}: nothing was changed: {error_text(error)}") from error
+        except OffsetResetError as error:
+            raise MirrorCommandError(404, f"{flow.name}: {error}") from error
+        except ValueError as error:
+            raise MirrorCommandError(400, str(error)) from error
+        raise MirrorCommandError(400, f"expected one of the actions {', '.join(ACTIONS)}, with its fields")
+
+    def _flow(self, name: object) -> FlowSettings:
+        if (flow := self.flows.get(str(name))) is None:
+            names = ", ".join(self.flows) or "none"
+            raise MirrorCommandError(404, f"flow {name}: this mirror has {names}{did_you_mean(str(name), self.flows)}")
+        claim = self.claims[flow.name]
+        if claim.holder:
+            raise MirrorCommandError(409, f"{flow.name}: this process stands by; send the command to {claim.holder}")
+        if not claim.is_held:
+            raise MirrorCommandError(
+                503, f"{flow.name}: it is not known yet whether another process mirrors this flow; retry"
+            )
+        return flow
+
+    def _request(self, state: RequestedState, flow: str, topics: Sequence[str]) -> dict[str, Any]:
+        self._check_topics(flow, topics)
+
+        def update(states: RequestedStates) -> RequestedStates:
+            return states.with_topics(topics, state) if topics else states.with_flow(state)
+
+        states = self.states[flow].change(update)
+        logger.info("%s: %s requested for %s", flow, state, ", ".join(topics) or "the flow")
+        return {
+            "flow": flow,
+            "state": states.flow.value,
+            "topics": {topic: states.of(topic).value for topic in sorted(states.topics.keys() | set(topics))},
+        }
+
+    def _progress(self, flow: str) -> FlowProgress:
+        return next(progress for progress in self.status.snapshot() if progress.flow == flow)
+
+    def _check_topics(self, flow: str, topics: Collection[str]) -> None:
+        """Reject topics that the flow neither mirrors nor has a requested state for."""
+        mirrored = {partition.topic for partition in self._progress(flow).partitions}
+        known = mirrored | self.states[flow].current.topics.keys()
+        if unknown := [topic for topic in topics if topic not in known]:
+            hint = did_you_mean(unknown[0], known)
+            raise MirrorCommandError(
+                404, f"{flow}: topic {unknown[0]} is not mirrored{hint}; name topics as on the source"
+            )
+
+    def _restart(self, flow: str, topics: Sequence[str]) -> dict[str, Any]:
+        self._check_topics(flow, topics)
+        progress = self._progress(flow)
+        if progress.state is FlowState.FAILED:
+            self.states[flow].restart()
+            return {"flow": flow, "restarted_flow": True, "restarted": []}
+        stopped = [each for each in progress.partitions if each.state is CopyState.STOPPED]
+        chosen = [each for each in stopped if not topics or each.topic in topics]
+        self.tasks.restart(flow, sorted({each.topic for each in chosen}))
+        partitions = [{"topic": each.topic, "partition": each.partition} for each in chosen]
+        return {"flow": flow, "restarted_flow": False, "restarted": partitions}
+
+    def _reset(
+        self, flow: FlowSettings, parts: tuple[TopicPartitions, ...], to: ResetTo, value: int, *, execute: bool
+    ) -> dict[str, Any]:
+        if flow.preserves_offsets:
+            raise MirrorCommandError(
+                409, f"{flow.name}: klamm.offsets=preserve: the log of the target decides where a partition continues"
+            )
+        states = self.states[flow.name].current
+        names = {part.topic for part in parts}
+        running = sorted(name for name in names if states.of(name) is not RequestedState.STOPPED)
+        if running or (not names and states.flow is not RequestedState.STOPPED):
+            which = f"topic {running[0]} is" if running else "it is"
+            stop = " ".join(["klamm mirror stop", f"'{flow.name}'", *running])
+            raise MirrorCommandError(
+                409, f"{flow.name}: {which} {states.of(running[0] if running else '')}: first {stop}"
+            )
+        with open_store(flow) as store:
+            stored = store.read()
+            names = names or {topic for topic, _ in stored.offsets}
+            if not self.tasks.wait_released(flow.name, names, _RELEASED_WITHIN_S):
+                raise MirrorCommandError(503, f"{flow.name}: tasks still copy these topics; retry")
+            # Read again: until their end, tasks have written source offsets.
+            reset = SourceOffsetReset(flow, store.read())
+            changes = reset.plan(parts, to, value)
+            if execute:
+                reset.execute(store, changes)
+                logger.info("%s: %d source offsets were reset", flow.name, len(changes))
+        rows = [asdict(change) | {"effect": change.effect} for change in changes]
+        return {"flow": flow.name, "executed": execute, "partitions": rows}
+
+
+def _names(topics: Sequence[object]) -> list[str]:
+    """Return the topics if all are strings.
+
+    Raises:
+        ValueError: They are not.
+    """
+    names = [topic for topic in topics if isinstance(topic, str)]
+    if len(names) < len(topics):
+        raise ValueError("topics: expected names of source topics")
+    return names

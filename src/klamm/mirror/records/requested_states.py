@@ -1,0 +1,84 @@
+"""States that an operator requested for a flow and its topics, as stored in the offsets topic on the target.
+
+The states are Connect's target states of a connector (KIP-875): RUNNING, PAUSED and STOPPED. Connect keeps them in its
+config topic. The mirror has none, so they are a record with klamm's connector name in its key (see ``source_offsets``).
+Connect and MirrorMaker 2 ignore it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.records.source_offsets import OWN_CONNECTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class RequestedState(StrEnum):
+    """State that an operator requested. ``mirror.topics.control`` describes the effects."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    """No record is fetched. The partitions stay with their tasks."""
+    STOPPED = "STOPPED"
+    """The partitions are released, and nothing is synced."""
+
+
+_STRICTNESS: Final = tuple(RequestedState)
+"""States in the order of their strictness."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedStates:
+    """Requested states of one flow."""
+
+    flow: RequestedState = RequestedState.RUNNING
+    topics: Mapping[str, RequestedState] = field(default_factory=lambda: MappingProxyType({}))
+    """States of source topics. A topic without an entry has the state of the flow."""
+
+    def of(self, topic: str) -> RequestedState:
+        """Return the state of a source topic: its own or that of the flow, whichever is stricter."""
+        return max(self.flow, self.topics.get(topic, RequestedState.RUNNING), key=_STRICTNESS.index)
+
+    def with_flow(self, state: RequestedState) -> RequestedStates:
+        """Return the states after a change of the whole flow. RUNNING resumes all topics, too."""
+        return RequestedStates() if state is RequestedState.RUNNING else replace(self, flow=state)
+
+    def with_topics(self, topics: Iterable[str], state: RequestedState) -> RequestedStates:
+        """Return the states after a change of some source topics."""
+        changed = {**self.topics, **dict.fromkeys(topics, state)}
+        kept = {topic: own for topic, own in changed.items() if own is not RequestedState.RUNNING}
+        return replace(self, topics=MappingProxyType(kept))
+
+
+def key_bytes(cluster: str) -> bytes:
+    """Return the record key of the requested states of the flow from a source cluster."""
+    return json.dumps(
+        [OWN_CONNECTOR, {"cluster": cluster, "kind": "requested states"}], separators=(",", ":"), ensure_ascii=False
+    ).encode()
+
+
+def value_bytes(states: RequestedStates) -> bytes:
+    """Return the record value. Connect accepts no lists in values, so topics of one state are one string."""
+    document = {"flow": states.flow.value}
+    for state in (RequestedState.PAUSED, RequestedState.STOPPED):
+        document[state.lower()] = ",".join(sorted(topic for topic, own in states.topics.items() if own is state))
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def parse_value(value: bytes | memoryview | None) -> RequestedStates | None:
+    """Return the requested states. None: a tombstone, or a damaged value."""
+    try:
+        match json.loads(bytes(value or b"")):
+            case {"flow": str(flow), "paused": str(paused), "stopped": str(stopped)}:
+                by_state = {RequestedState.PAUSED: paused, RequestedState.STOPPED: stopped}
+                topics = {name: state for state, names in by_state.items() for name in names.split(",") if name}
+                return RequestedStates(flow=RequestedState(flow), topics=MappingProxyType(topics))
+    except (ValueError, RecursionError):
+        pass
+    return None

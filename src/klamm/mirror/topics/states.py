@@ -1,0 +1,92 @@
+"""Requested states of a flow in the process that mirrors it (``klamm mirror pause|resume|stop|restart``)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+
+from klamm.mirror.records.requested_states import RequestedStates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TURN_S: Final = 0.2
+
+
+class StateStore(Protocol):
+    """Store of the requested states on the target. Calls block."""
+
+    def load(self) -> RequestedStates:
+        """Return the stored states.
+
+        Raises:
+            ConnectionLostError: They cannot be read now.
+        """
+        ...
+
+    def save(self, states: RequestedStates) -> None:
+        """Store the states.
+
+        Raises:
+            ConnectionLostError: They were not acknowledged. Repeating the call is safe.
+        """
+        ...
+
+
+class FlowStates:
+    """Requested states of one flow. Changed by requests, read by the control loop. Thread-safe.
+
+    A change is stored before it has an effect, so that another process, or the next one, never continues what an
+    operator has stopped.
+    """
+
+    def __init__(self, store: StateStore | None = None) -> None:
+        """Start with all states RUNNING, until ``load``.
+
+        Args:
+            store: Store on the target. None: states are kept in memory only.
+        """
+        self._store = store
+        self._lock = threading.Lock()
+        self.current = RequestedStates()
+        self.restarts = 0
+        """Number of restarts that were requested in this process."""
+
+    def load(self) -> None:
+        """Read the stored states.
+
+        Raises:
+            ConnectionLostError: They cannot be read now.
+        """
+        if self._store is not None:
+            with self._lock:
+                self.current = self._store.load()
+
+    def change(self, update: Callable[[RequestedStates], RequestedStates]) -> RequestedStates:
+        """Store changed states and return them.
+
+        Args:
+            update: Pure function from the current to the new states.
+
+        Raises:
+            ConnectionLostError: They were not acknowledged. The current states stay.
+        """
+        with self._lock:
+            states = update(self.current)
+            if states != self.current:
+                if self._store is not None:
+                    self._store.save(states)
+                self.current = states
+            return states
+
+    def restart(self) -> None:
+        """Let a FAILED flow try again."""
+        with self._lock:
+            self.restarts += 1
+
+    def wait_restart(self, before: int, ended: threading.Event) -> bool:
+        """Wait until there are other ``restarts`` than ``before``. Return False if the mirror ends first."""
+        while self.restarts == before:
+            if ended.wait(_TURN_S):
+                return False
+        return True

@@ -1,0 +1,193 @@
+"""Commands for the flows of a mirror whose clusters are lists in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.operations.commands import MirrorCommandError, MirrorCommands
+from klamm.mirror.operations.offset_reset import OffsetChange
+from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
+from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.claims import FlowClaim
+from klamm.mirror.topics.states import FlowStates
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+FLOW = "A->B"
+PROPERTIES = {
+    "clusters": "A,B",
+    "A.bootstrap.servers": "127.0.0.1:1",
+    "B.bootstrap.servers": "127.0.0.1:2",
+    "A->B.enabled": "true",
+    "request.timeout.ms": "100",
+}
+
+
+class MemoryStore:
+    """Requested states in memory."""
+
+    def __init__(self) -> None:
+        self.saved: list[RequestedStates] = []
+        self.is_away = False
+
+    def load(self) -> RequestedStates:
+        return self.saved[-1]
+
+    def save(self, states: RequestedStates) -> None:
+        if self.is_away:
+            raise ConnectionLostError("B does not answer")
+        self.saved.append(states)
+
+
+class Rig:
+    """A mirror that copies ``orders`` and ``users``."""
+
+    def __init__(self, **more: str) -> None:
+        flow = parse_settings(PROPERTIES | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
+        self.store = MemoryStore()
+        self.states = FlowStates(self.store)
+        self.claim = FlowClaim.always()
+        self.status = MirrorStatus([FLOW])
+        self.restarted: list[list[str]] = []
+        self.commands = MirrorCommands(
+            flows={FLOW: flow}, states={FLOW: self.states}, claims={FLOW: self.claim}, status=self.status, tasks=self
+        )
+        self.report("orders", CopyState.COPYING)
+        self.report("users", CopyState.COPYING)
+
+    def restart(self, flow: str, topics: Iterable[str]) -> None:
+        assert flow == FLOW
+        self.restarted.append(list(topics))
+
+    def wait_released(self, flow: str, topics: Collection[str], timeout_s: float) -> bool:
+        raise AssertionError((flow, topics, timeout_s))
+
+    def report(self, topic: str, state: CopyState) -> None:
+        row = PartitionProgress(
+            flow=FLOW, topic=topic, partition=0, remote_topic=f"A.{topic}", next_offset=0, end_offset=0, records=0,
+            bytes=0, last_timestamp=-1, state=state, reason="",
+        )  # fmt: skip
+        self.status.update("session", [row.to_json()])
+
+    def run(self, action: str, *topics: str) -> dict[str, Any]:
+        return self.commands.run({"action": action, "flow": FLOW, "topics": list(topics)})
+
+    def reset(self, *topics: str, **more: Any) -> dict[str, Any]:
+        parts = [{"topic": topic, "partitions": None} for topic in topics]
+        command = {"action": "reset", "flow": FLOW, "partitions": parts, "to": "earliest", "value": 0} | more
+        return self.commands.run(command)
+
+
+def test_requested_states_are_stored_before_they_count() -> None:
+    rig = Rig()
+    assert rig.run("pause") == {"flow": FLOW, "state": "PAUSED", "topics": {}}
+    assert rig.run("stop", "orders") == {"flow": FLOW, "state": "PAUSED", "topics": {"orders": "STOPPED"}}
+    assert rig.store.saved[-1] == rig.states.current
+    rig.store.is_away = True
+    with pytest.raises(MirrorCommandError, match="A->B: nothing was changed: B does not answer") as caught:
+        rig.run("resume")
+    assert caught.value.status == 503
+    assert rig.states.current.flow is RequestedState.PAUSED
+
+
+def test_resume_of_flow_resumes_its_topics() -> None:
+    rig = Rig()
+    rig.run("pause", "orders")
+    assert rig.run("resume") == {"flow": FLOW, "state": "RUNNING", "topics": {}}
+    assert rig.states.current == RequestedStates()
+
+
+def test_topic_of_stopped_flow_cannot_run_alone() -> None:
+    rig = Rig()
+    rig.run("stop")
+    assert rig.run("resume", "users")["topics"] == {"users": "STOPPED"}
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        ({"flow": "A->C"}, 404, "flow A->C: this mirror has A->B; did you mean A->B"),
+        ({"topics": ["order"]}, 404, "topic order is not mirrored; did you mean orders"),
+        ({"topics": [7]}, 400, "expected names of source topics"),
+        ({"action": "delete"}, 400, "expected one of the actions pause, resume, stop, restart, reset"),
+        ({"topics": "orders"}, 400, "expected one of the actions"),
+        ({"action": "reset", "partitions": [], "to": "middle", "value": 0}, 400, "'middle' is not a valid ResetTo"),
+        ({"action": "reset", "partitions": [7], "to": "earliest", "value": 0}, 404, "expected a topic and its part"),
+    ],
+)
+def test_invalid_command_is_rejected_with_reason(command: dict[str, Any], status: int, message: str) -> None:
+    rig = Rig()
+    with pytest.raises(MirrorCommandError, match=message) as caught:
+        rig.commands.run({"action": "pause", "flow": FLOW, "topics": []} | command)
+    assert caught.value.status == status
+    assert rig.store.saved == []
+
+
+def test_process_that_stands_by_names_the_other_one() -> None:
+    rig = Rig()
+    rig.claim.let_go(holder="host-1, process 4711")
+    with pytest.raises(MirrorCommandError, match="this process stands by; send the command to host-1, process 4711"):
+        rig.run("pause")
+
+
+def test_restart_starts_stopped_partitions_of_chosen_topics() -> None:
+    rig = Rig()
+    assert rig.run("restart")["restarted"] == []
+    rig.report("orders", CopyState.STOPPED)
+    rig.report("users", CopyState.STOPPED)
+    assert rig.run("restart", "users")["restarted"] == [{"topic": "users", "partition": 0}]
+    assert rig.restarted == [[], ["users"]]
+    assert len(rig.run("restart")["restarted"]) == 2
+
+
+def test_restart_of_failed_flow_lets_it_try_again() -> None:
+    rig = Rig()
+    rig.status.set_state(FLOW, FlowState.FAILED, "a reason")
+    assert rig.run("restart")["restarted_flow"]
+    assert rig.states.restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        (["orders", "users"], "topic users is PAUSED: first klamm mirror stop 'A->B' users"),
+        ([], "it is RUNNING: first klamm mirror stop 'A->B'$"),
+    ],
+)
+def test_reset_requires_stopped_topics(topics: list[str], message: str) -> None:
+    rig = Rig()
+    rig.run("stop", "orders")
+    rig.run("pause", "users")
+    with pytest.raises(MirrorCommandError, match=message) as caught:
+        rig.reset(*topics)
+    assert caught.value.status == 409
+
+
+def test_reset_is_rejected_where_the_target_decides() -> None:
+    rig = Rig(klamm_offsets="preserve")
+    with pytest.raises(MirrorCommandError, match=r"klamm\.offsets=preserve: the log of the target decides"):
+        rig.reset("orders")
+
+
+@pytest.mark.parametrize(
+    ("current", "requested", "new", "effect"),
+    [
+        (10, 4, 4, "6 offsets are mirrored again, as duplicates in A.orders"),
+        (10, 15, 15, "5 offsets are not mirrored"),
+        (10, 10, 10, "no change"),
+        (10, 99, 20, "10 offsets are not mirrored; 99 is outside the log of the source"),
+        (None, 2, 2, "the first offset is stored"),
+    ],
+)
+def test_plan_of_reset_names_its_effect(current: int | None, requested: int, new: int, effect: str) -> None:
+    change = OffsetChange(
+        topic="orders", partition=0, remote_topic="A.orders", current_offset=current, new_offset=new,
+        log_start_offset=2, log_end_offset=20, requested_offset=requested,
+    )  # fmt: skip
+    assert change.effect == effect

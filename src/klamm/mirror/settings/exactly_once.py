@@ -13,7 +13,6 @@ from klamm.mirror.settings.definitions import (
     CONNECTOR_SUPPORT,
     EXACTLY_ONCE,
     OFFSETS,
-    OFFSETS_BY,
     SHARDS,
     WORKER_GROUP,
     WORKER_SUPPORT,
@@ -76,7 +75,6 @@ def parse_delivery(
     if configured is not None:
         isolation = definitions.parse_choice(isolation_key, configured.strip(), IsolationLevel)
     preserves = reader.get(OFFSETS) is Offsets.PRESERVE
-    reader.get(OFFSETS_BY)  # also without preserve, so that wrong values are always reported
     own = reader.get(EXACTLY_ONCE)
     support = reader.get(WORKER_SUPPORT)
     required = reader.get(CONNECTOR_SUPPORT) is ConnectorSupport.REQUIRED

@@ -20,6 +20,7 @@ from klamm.mirror.settings.definitions import (
     IncrementalAlterConfigs,
     IsolationLevel,
     OffsetReset,
+    OffsetsBy,
     OnSourceLoss,
     SyncsLocation,
     TopicDeletions,
@@ -115,6 +116,8 @@ class FlowSettings:
     """``klamm.on.source.loss``, a klamm extension."""
     preserves_offsets: bool = False
     """Whether records keep their offsets (``klamm.offsets=preserve``, a klamm extension)."""
+    offsets_by: OffsetsBy = OffsetsBy.AUTO
+    """``klamm.offsets.by``: requested way in which offsets are kept."""
     transactional_id_prefix: str = ""
     """Prefix of the flow's transactional ids."""
     max_bytes_per_second: int | None = None
@@ -222,6 +225,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         exactly_once=delivery.exactly_once,
         on_source_loss=reader.get(definitions.ON_SOURCE_LOSS),
         preserves_offsets=preserves,
+        offsets_by=reader.get(definitions.OFFSETS_BY),  # also without preserve, so that wrong values are reported
         transactional_id_prefix=delivery.id_prefix,
         max_bytes_per_second=reader.get(definitions.MAX_BYTES_PER_SECOND),
         auto_offset_reset=auto_offset_reset,

@@ -26,7 +26,13 @@ from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.records.worker_offsets import mirrored_topics
-from klamm.mirror.settings.definitions import TOPIC_DELETIONS, SyncsLocation, TopicDeletions
+from klamm.mirror.settings.definitions import (
+    OFFSETS_BY,
+    TOPIC_DELETIONS,
+    OffsetsBy,
+    SyncsLocation,
+    TopicDeletions,
+)
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
 from klamm.mirror.topics.deletions import plan_deletions
 from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
@@ -173,10 +179,12 @@ def plan_flow(
 
 
 def _equal_offsets(flow: FlowSettings) -> list[str]:
-    """Return lines that name the way in which offsets are kept, and the rights it needs on the target."""
+    """Return lines that name the way in which offsets are kept, its reason, and the rights it needs on the target."""
     alias, prefix = flow.target.alias, flow.transactional_id_prefix
+    why = "the only way in this version" if flow.offsets_by is OffsetsBy.AUTO else "no other way is tried"
     return [
         "offsets are kept by replay: records are produced at their source offsets, and gaps are filled with markers",
+        f"reason: {OFFSETS_BY.key}={flow.offsets_by}: {why}",
         f"rights on cluster {alias}: ALTER on the cluster; DESCRIBE and WRITE on transactional ids {prefix}-*; on "
         "remote topics also READ, and DELETE if the beginning of a source topic was purged",
     ]

@@ -25,7 +25,7 @@ class Reporter:
     """A copier whose partitions were all copied just now, and what it tells."""
 
     def __init__(self, copier: Copier, clock: Mock) -> None:
-        self._copier, self._clock = copier, clock
+        self.copier, self._clock = copier, clock
         self.at(NOW_MS)
         self.copies = [
             PartitionCopy(PartitionId("t", number, "A.t"), start_offset=0, committed=True) for number in range(COUNT)
@@ -47,7 +47,7 @@ class Reporter:
             ages.observe(timestamp + age_ms, first_timestamp=timestamp, max_timestamp=timestamp, count=1)
 
     def rows(self) -> list[PartitionProgress]:
-        return list(self._copier.progress())
+        return list(self.copier.progress())
 
 
 @pytest.fixture
@@ -101,3 +101,27 @@ def test_partitions_waiting_for_start_report_changes() -> None:
         assert copier.progress()[0] is row
         copier._back_off(0.0, "nobody answers")
         assert copier.progress()[0].reason == "nobody answers"
+
+
+def test_paused_topic_is_reported_and_stopped_partition_keeps_its_reason(reporter: Reporter) -> None:
+    reporter.copies[1].stop("a reason")
+    before = reporter.rows()
+    reporter.copier.paused = frozenset({"t"})
+    first, second, *_ = reporter.rows()
+    assert (first.state, first.reason, first.next_offset) == (CopyState.PAUSED, "", before[0].next_offset)
+    assert (second.state, second.reason) == (CopyState.STOPPED, "a reason")
+    reporter.copier.paused = frozenset()
+    assert reporter.rows() == before
+
+
+def test_stopped_partitions_of_restarted_topic_start_again(reporter: Reporter) -> None:
+    reporter.copies[1].stop("a reason")
+    reporter.copier.restarts = {"others": 1}
+    reporter.copier._restart_stopped()
+    assert reporter.rows()[1].state is CopyState.STOPPED
+    reporter.copier.restarts = {"others": 1, "t": 1}
+    reporter.copier._restart_stopped()
+    waiting = [row for row in reporter.rows() if row.state is CopyState.WAITING]
+    assert [(row.partition, row.reason, row.records) for row in waiting] == [(1, "restarted by an operator", 1)]
+    reporter.copier._restart_stopped()
+    assert sum(row.state is CopyState.COPYING for row in reporter.rows()) == COUNT - 1

@@ -209,3 +209,20 @@ def test_plan_shows_durations_in_words() -> None:
     assert _config_line("A.orders", change) == (
         "~ topic A.orders: retention.ms: 604800000 (7 days) -> 86400000 (1 day): because"
     )
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("auto", "  reason: klamm.offsets.by=auto: the only way in this version"),
+        ("replay", "  reason: klamm.offsets.by=replay: no other way is tried"),
+    ],
+)
+def test_plan_names_the_way_in_which_offsets_are_kept_and_its_reason(
+    way: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"A": FakeCluster(orders=1), "B": FakeCluster()}
+    code, lines = printed(monkeypatch, there, **{"klamm.offsets": "preserve", "klamm.offsets.by": way})
+    assert (code, lines[2]) == (0, reason)
+    assert lines[1].startswith("  offsets are kept by replay: ")
+    assert lines[3].startswith("  rights on cluster B: ALTER on the cluster; DESCRIBE and WRITE on transactional ids")

@@ -199,7 +199,7 @@ def create_topics(
     """Create topics, independently of each other, or only validate the request."""
     return _in_portions(
         topics,
-        lambda topic: 1 + topic.num_partitions + len(topic.configs),
+        lambda topic: 1 + max(topic.num_partitions, len(topic.replicas_assignments)) + len(topic.configs),
         lambda some: rejections(admin.create_topics(some, validate_only=validate_only)),
     )
 

@@ -1,0 +1,135 @@
+"""Creation and placement of the remote partitions that klamm leads as a broker without storage.
+
+A partition passes through these states. In all of them but the last one klamm is the only in-sync replica, so the
+target never elects a broker whose log is shorter than the source.
+
+========  ==================  =======  ================================================================================
+State     Replicas            ISR      Entered by
+========  ==================  =======  ================================================================================
+created   klamm               klamm    CreateTopics or CreatePartitions with klamm as the only replica. The configs are
+                                       set by the same request, because the brokers apply retention and compaction.
+spread    brokers, klamm      klamm    AlterPartitionReassignments to the brokers. The brokers fetch, and the
+                                       reassignment stays in progress: only the leader, klamm, can complete it.
+handed    brokers             brokers  AlterPartition of klamm with all brokers as in-sync replicas (promotion).
+over
+========  ==================  =======  ================================================================================
+
+A process that dies between the first two steps leaves partitions that are created and not spread. ``unspread`` finds
+them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+from klamm.admin import NewPartitions, TopicPartition
+from klamm.mirror.cluster_admin import create_topics, rejections
+from klamm.protocol.errors import InvalidReplicationFactorError
+from klamm.protocol.partitioner import murmur2
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicDescription
+
+_SAFE_CONFIGS: Final = {"unclean.leader.election.enable": "false"}
+"""Configs of every remote topic: without klamm, no broker with a shorter log becomes leader."""
+
+
+def create(admin: AdminClient, topics: Iterable[NewTopic], node_id: int) -> dict[str, KafkaApiError | None]:
+    """Create remote topics with klamm as the only replica.
+
+    Args:
+        admin: Admin client of the target.
+        topics: Topics with their numbers of partitions and configs.
+        node_id: Node id of klamm.
+
+    Returns:
+        The error of each topic. None: it was created.
+    """
+    return create_topics(admin, [_led_by(topic, node_id) for topic in topics])
+
+
+def _led_by(topic: NewTopic, node_id: int) -> NewTopic:
+    return replace(
+        topic,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs={**topic.configs, **_SAFE_CONFIGS},
+        replicas_assignments=dict.fromkeys(range(topic.num_partitions), (node_id,)),
+    )
+
+
+def grow(
+    admin: AdminClient, present: Mapping[str, int], wanted: Mapping[str, int], node_id: int
+) -> dict[str, KafkaApiError | None]:
+    """Add partitions to remote topics, with klamm as the only replica.
+
+    Args:
+        admin: Admin client of the target.
+        present: Partition counts of the remote topics.
+        wanted: New partition counts, each larger than the present one.
+        node_id: Node id of klamm.
+    """
+    new = {
+        name: NewPartitions(count, new_assignments=((node_id,),) * (count - present[name]))
+        for name, count in wanted.items()
+    }
+    return rejections(admin.create_partitions(new)) if new else {}
+
+
+def unspread(topics: Iterable[TopicDescription], node_id: int) -> list[TopicPartition]:
+    """Return the partitions that klamm alone replicates."""
+    return [
+        TopicPartition(topic.name, partition.partition)
+        for topic in topics
+        for partition in topic.partitions
+        if tuple(partition.replicas) == (node_id,)
+    ]
+
+
+def spread(
+    admin: AdminClient, partitions: Collection[TopicPartition], brokers: Sequence[Node], replication_factor: int
+) -> dict[TopicPartition, KafkaApiError | None]:
+    """Let brokers replicate partitions that klamm leads.
+
+    Args:
+        admin: Admin client of the target.
+        partitions: Partitions.
+        brokers: Live brokers that store data: klamm is not one of them, nor is another klamm.
+        replication_factor: Number of brokers for each partition, at least 1.
+
+    Raises:
+        InvalidReplicationFactorError: There are fewer brokers.
+    """
+    placed = {each: replicas(each, brokers, replication_factor) for each in partitions}
+    return rejections(admin.alter_partition_reassignments(placed)) if placed else {}
+
+
+def replicas(partition: TopicPartition, brokers: Sequence[Node], replication_factor: int) -> tuple[int, ...]:
+    """Return the brokers of a partition, the preferred leader first: in different racks if there are enough racks.
+
+    The first broker depends on the name of the topic and moves on with each partition, so leaders are spread evenly.
+
+    Raises:
+        InvalidReplicationFactorError: There are fewer brokers.
+    """
+    if not 0 < replication_factor <= len(brokers):
+        raise InvalidReplicationFactorError(
+            f"{partition.topic}: replication.factor={replication_factor}: the target has {len(brokers)} live brokers"
+        )
+    order = _by_rack_in_turn(brokers)
+    first = murmur2(partition.topic.encode()) + partition.partition
+    return tuple(order[(first + at) % len(order)] for at in range(replication_factor))
+
+
+def _by_rack_in_turn(brokers: Sequence[Node]) -> list[int]:
+    """Return the node ids of the brokers, one of each rack in turn."""
+    racks: dict[str | None, list[int]] = defaultdict(list)
+    for broker in sorted(brokers, key=lambda each: each.id):
+        racks[broker.rack].append(broker.id)
+    rounds = zip_longest(*racks.values())
+    return [node_id for each in rounds for node_id in each if node_id is not None]

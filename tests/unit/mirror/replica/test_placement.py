@@ -1,0 +1,90 @@
+"""Placement of remote partitions. The target is an admin client that notes the calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest.mock import Mock, create_autospec
+from uuid import UUID
+
+import pytest
+
+from klamm.admin import (
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    Node,
+    PartitionDescription,
+    TopicDescription,
+    TopicPartition,
+)
+from klamm.mirror.replica import placement
+from klamm.protocol.errors import InvalidReplicationFactorError
+
+KLAMM = 1000
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    monkeypatch.setattr(placement, "rejections", lambda result: result)
+    monkeypatch.setattr("klamm.mirror.cluster_admin.rejections", lambda result: result)
+    made: Mock = create_autospec(AdminClient, instance=True)
+    for call in (made.create_topics, made.create_partitions, made.alter_partition_reassignments):
+        call.return_value = {}
+    return made
+
+
+def brokers(*racks: str | None) -> list[Node]:
+    return [Node(id=number, host="h", port=1, rack=rack) for number, rack in enumerate(racks, 1)]
+
+
+def test_topic_is_created_with_klamm_alone_and_without_unclean_election(admin: Mock) -> None:
+    topic = NewTopic("A.orders", 2, 3, configs={"retention.ms": "7", "unclean.leader.election.enable": "true"})
+    placement.create(admin, [topic], KLAMM)
+    (created,) = admin.create_topics.call_args.args[0]
+    assert (created.num_partitions, created.replication_factor) == (-1, -1)
+    assert created.replicas_assignments == {0: (KLAMM,), 1: (KLAMM,)}
+    assert created.configs == {"retention.ms": "7", "unclean.leader.election.enable": "false"}
+
+
+def test_new_partitions_have_klamm_alone(admin: Mock) -> None:
+    placement.grow(admin, {"A.orders": 2, "A.users": 1}, {"A.orders": 4}, KLAMM)
+    assert admin.create_partitions.call_args.args[0] == {
+        "A.orders": NewPartitions(4, new_assignments=((KLAMM,), (KLAMM,)))
+    }
+
+
+def test_reassignment_to_brokers_removes_klamm(admin: Mock) -> None:
+    placement.spread(admin, [TopicPartition("t", 0), TopicPartition("t", 1)], brokers(None, None, None), 2)
+    reassigned = admin.alter_partition_reassignments.call_args.args[0]
+    assert set(reassigned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert all(len(set(nodes)) == 2 and KLAMM not in nodes for nodes in reassigned.values())
+
+
+def test_nothing_to_place_needs_no_request(admin: Mock) -> None:
+    assert placement.spread(admin, [], brokers(None), 1) == {}
+    assert placement.grow(admin, {"t": 1}, {}, KLAMM) == {}
+    admin.alter_partition_reassignments.assert_not_called()
+    admin.create_partitions.assert_not_called()
+
+
+def test_replicas_are_in_different_racks_and_leaders_are_spread() -> None:
+    nodes = brokers("a", "a", "b", "b", "c", "c")
+    racks = {node.id: node.rack for node in nodes}
+    placed = [placement.replicas(TopicPartition("t", number), nodes, 3) for number in range(12)]
+    assert all(len({racks[node_id] for node_id in each}) == 3 for each in placed)
+    assert set(Counter(each[0] for each in placed).values()) == {2}
+
+
+@pytest.mark.parametrize("replication_factor", [0, 3])
+def test_replication_factor_above_number_of_brokers_is_rejected(replication_factor: int) -> None:
+    with pytest.raises(InvalidReplicationFactorError, match="the target has 2 live brokers"):
+        placement.replicas(TopicPartition("t", 0), brokers(None, None), replication_factor)
+
+
+def test_partitions_that_klamm_alone_replicates_are_found() -> None:
+    def partition(number: int, *nodes: int) -> PartitionDescription:
+        return PartitionDescription(partition=number, leader=KLAMM, leader_epoch=0, replicas=nodes, isr=(KLAMM,))
+
+    partitions = partition(0, KLAMM), partition(1, 1, 2, KLAMM), partition(2, 1)
+    topic = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=partitions)
+    assert placement.unspread([topic], KLAMM) == [TopicPartition("t", 0)]

@@ -78,7 +78,8 @@ def _parser() -> CommandParser:
         description="Mirror clusters on Spark, as configured in an mm2.properties file. SIGTERM or Ctrl-C "
         "stops it cleanly.",
         epilog="klamm mirror status FILE shows how far a mirror is, klamm mirror verify FILE "
-        "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group: see their --help.",
+        "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group; klamm mirror pause, resume, "
+        "stop, restart and reset change a running mirror: see their --help.",
         allow_abbrev=False,
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")

@@ -65,18 +65,20 @@ class FlowStates:
     def change(self, update: Callable[[RequestedStates], RequestedStates]) -> RequestedStates:
         """Store changed states and return them.
 
+        The stored states are read first: this process may just have taken over the flow.
+
         Args:
-            update: Pure function from the current to the new states.
+            update: Pure function from the stored to the new states.
 
         Raises:
-            ConnectionLostError: They were not acknowledged. The current states stay.
+            ConnectionLostError: They cannot be read, or were not acknowledged. The current states stay.
         """
         with self._lock:
-            states = update(self.current)
-            if states != self.current:
-                if self._store is not None:
-                    self._store.save(states)
-                self.current = states
+            before = self.current if self._store is None else self._store.load()
+            states = update(before)
+            if self._store is not None and states != before:
+                self._store.save(states)
+            self.current = states
             return states
 
     def restart(self) -> None:

@@ -37,7 +37,7 @@ class MemoryStore:
         self.is_away = False
 
     def load(self) -> RequestedStates:
-        return self.saved[-1]
+        return self.saved[-1] if self.saved else RequestedStates()
 
     def save(self, states: RequestedStates) -> None:
         if self.is_away:
@@ -94,6 +94,13 @@ def test_requested_states_are_stored_before_they_count() -> None:
         rig.run("resume")
     assert caught.value.status == 503
     assert rig.states.current.flow is RequestedState.PAUSED
+
+
+def test_change_keeps_states_that_the_process_before_stored() -> None:
+    rig = Rig()
+    rig.store.saved.append(RequestedStates(topics={"users": RequestedState.STOPPED}))
+    assert rig.run("pause", "orders")["topics"] == {"orders": "PAUSED", "users": "STOPPED"}
+    assert rig.store.saved[-1].of("users") is RequestedState.STOPPED
 
 
 def test_resume_of_flow_resumes_its_topics() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import TO_HELP, moment_ms, whole_number
+from klamm.cli.arguments import TO_HELP, moment_ms
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.mirror.commands import new_parser, send
 from klamm.cli.output import print_result
 from klamm.clock import wall_clock_ms
 from klamm.display import counted
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     import argparse

@@ -59,6 +59,18 @@ GOALS: Final = (
             Goal(benchmark=f"mirror, batches of {batches}", metric="PSS MiB", peer=_TUNED, at_most=1),
         )
     ),
+    *(
+        Goal(
+            benchmark=f"mirror, batches of {batches}",
+            side="klamm, equal offsets",
+            metric="MB/s",
+            peer="klamm",
+            at_least=0.9,
+        )
+        for batches in ("128 KiB", "16 KiB")
+    ),
+    Goal(benchmark="mirror, purged beginning of 100,000,000", metric="s", at_most=12),
+    Goal(benchmark="mirror, gap of 1,000,000", metric="offsets/s", at_least=100_000),
     Goal(benchmark="mirror, 1,000 records/s", metric="p50 ms", peer=_MM2, at_most=1),
     Goal(benchmark="mirror, 1,000 records/s", metric="p99 ms", peer=_MM2, at_most=2),
     Goal(benchmark="impact of a default on 2,000 topics", metric="max s", at_most=5),

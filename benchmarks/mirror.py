@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Measurement, PeakMemory, Plan, alternate, cpu_seconds, wait_for
 from benchmarks.mirror_sides import (
+    EQUAL_OFFSETS,
     EXACTLY_ONCE,
     PARTITIONS,
     REMOTE,
@@ -59,6 +60,7 @@ LOADS: Final = (
 _SIDES: Final = {
     "klamm": MirrorSide(start=start_klamm),
     "klamm, not compiled": MirrorSide(start=start_klamm_from_source),
+    "klamm, equal offsets": MirrorSide(start=start_klamm, more=EQUAL_OFFSETS),
     "klamm, exactly once": MirrorSide(start=start_klamm, more=EXACTLY_ONCE),
     "bare loop": MirrorSide(start=start_bare_loop, creates_topics=False),
     "MirrorMaker 2": MirrorSide(start=start_mirrormaker),

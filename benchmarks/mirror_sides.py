@@ -32,6 +32,9 @@ target.exactly.once.source.support=enabled
 source.consumer.isolation.level=read_committed
 dedicated.mode.enable.internal.rest=true
 """
+EQUAL_OFFSETS: Final = """
+source->target.klamm.offsets=preserve
+"""
 TUNED: Final = """
 tasks.max=2
 source.consumer.max.partition.fetch.bytes=4194304

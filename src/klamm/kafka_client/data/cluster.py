@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 EARLIEST: Final = -2
 LATEST: Final = -1
 _TIMEOUT_S: Final = 10.0
+_KEYS_SINCE: Final = 4
+"""First version of FindCoordinator that carries several keys."""
 _REJECTIONS: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError)
 _DENIED: Final = frozenset({ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
 
@@ -181,6 +183,11 @@ class Cluster:
         opened = self._connections[node_id, lane] = self._open(*self._addresses[node_id])
         return opened
 
+    def disconnect(self, node_id: int, lane: int) -> None:
+        """Close one connection to a node, if it is open. No request is in flight on it."""
+        if (connection := self._connections.pop((node_id, lane), None)) is not None:
+            connection.close()
+
     def connections(self) -> list[Connection]:
         """Return the open connections to nodes, without the bootstrap connection."""
         return [connection for connection in self._connections.values() if not connection.closed]
@@ -256,6 +263,35 @@ class Cluster:
             if response.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE:
                 break
         raise _combined(f"Cannot find {what}", failures)
+
+    def coordinators(self, keys: Sequence[str], kind: CoordinatorType) -> dict[str, int | ConnectionLostError]:
+        """Return the node ids of the coordinators of several groups or transactional ids.
+
+        Keys whose coordinator is unknown at present are missing. For keys that the principal may not describe, the
+        value is a ``DeniedError``.
+
+        Raises:
+            ConnectionLostError: No broker responds, or none supports version 4 of FindCoordinator (KIP-699).
+        """
+        failures: list[ConnectionLostError] = []
+        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
+        for connection in self._candidates(failures):
+            try:
+                version = connection.version_of(FindCoordinatorRequest, at_least=_KEYS_SINCE)
+                response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                failures.append(error)
+                continue
+            nodes: dict[str, int | ConnectionLostError] = {}
+            for entry in response.coordinators:
+                if entry.error_code == ErrorCode.NONE:
+                    self._addresses[entry.node_id] = (entry.host, entry.port)
+                    nodes[entry.key] = entry.node_id
+                elif entry.error_code in _DENIED:
+                    name = error_name(entry.error_code)
+                    nodes[entry.key] = DeniedError(f"Cannot find the coordinator of {entry.key}: {name}")
+            return nodes
+        raise _combined("Cannot find the coordinators", failures)
 
     def init_producer_id(self) -> tuple[int, int]:
         """Return a new producer id and epoch for idempotent writes.

@@ -19,12 +19,14 @@ Repeating stops after some seconds with ``ConnectionLostError``.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, DeniedError, TransactionLostError
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.codec import encode
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from klamm.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from klamm.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -35,7 +37,7 @@ from klamm.protocol.types import CoordinatorType
 from klamm.retries import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
@@ -54,9 +56,16 @@ _DENIED: Final = frozenset(
 )
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 3.0
+_ALL_TIMEOUT_S: Final = 30.0
 _LAST_INIT: Final = 4
 _CURRENT_SINCE: Final = 3
 """First version of InitProducerId that carries the current producer id and epoch."""
+_INIT_LANES: Final = (0, 8, 9, 10, 11, 12, 13, 14)
+"""Lanes on which several producer ids are requested at the same time. A broker handles the requests of one connection
+one after the other, and answers each after its replication.
+"""
+_IDS_PER_LANE: Final = 16
+"""Number of transactional ids from which on another connection is opened."""
 _LAST_ADD: Final = 3
 _LAST_END: Final = 4
 
@@ -151,14 +160,10 @@ class TransactionManager:
         Raises:
             TransactionLostError: A newer producer has fenced ``current``.
         """
-        request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
-        if current is not None:
-            request.producer_id, request.producer_epoch = current.producer_id, current.producer_epoch
-        at_least = 0 if current is None else _CURRENT_SINCE
         answers: list[InitProducerIdResponse] = []
 
         def ask(connection: Connection) -> list[int]:
-            version = connection.version_of(InitProducerIdRequest, at_least=at_least, at_most=_LAST_INIT)
+            request, version = _init_request(connection, self._transactional_id, current, timeout_ms)
             answer = connection.call(request, InitProducerIdResponse, version=version, timeout_s=_TIMEOUT_S)
             answers.append(answer)
             return [answer.error_code]
@@ -215,6 +220,128 @@ class TransactionManager:
             return [connection.call(request, EndTxnResponse, version=version, timeout_s=_TIMEOUT_S).error_code]
 
         self._calls.until_answered(ask, "EndTxn")
+
+
+InitResult = ProducerStamp | ConnectionLostError | TransactionLostError
+"""New producer id and epoch of a transactional id, or why there is none."""
+
+
+def init_all(
+    cluster: Cluster, current: Mapping[str, ProducerStamp | None], *, timeout_ms: int
+) -> dict[str, InitResult]:
+    """Request new producer epochs of several transactional ids, as ``TransactionManager.init`` does for one.
+
+    Args:
+        cluster: The cluster.
+        current: Producer id and epoch of this client by transactional id; see ``TransactionManager.init``.
+        timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
+
+    Returns:
+        The result by transactional id.
+
+    Raises:
+        ConnectionLostError: No broker responds.
+    """
+    results: dict[str, InitResult] = {}
+    deadline = time.monotonic() + _PATIENCE_S
+    backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
+    left = dict(current)
+    while left:
+        results |= _InitRequests(cluster, left, timeout_ms).results()
+        left = {key: stamp for key, stamp in left.items() if isinstance(results[key], _RepeatableError)}
+        if time.monotonic() >= deadline:
+            break
+        if left:
+            time.sleep(backoff.next_s())
+    return results
+
+
+class _RepeatableError(ConnectionLostError):
+    """The coordinator accepts the request later."""
+
+
+class _InitRequests:
+    """InitProducerId requests for several transactional ids, on several connections. Used once."""
+
+    def __init__(self, cluster: Cluster, current: Mapping[str, ProducerStamp | None], timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._current = current
+        self._timeout_ms = timeout_ms
+        self._results: dict[str, InitResult] = {}
+
+    def results(self) -> dict[str, InitResult]:
+        """Send all requests, and return the result of each transactional id."""
+        by_node: dict[int, list[str]] = {}
+        for key, node in self._coordinators().items():
+            if isinstance(node, int):
+                by_node.setdefault(node, []).append(key)
+            else:
+                self._results[key] = node
+        sent: list[tuple[int, int, list[str]]] = []
+        for node, keys in by_node.items():
+            lanes = _INIT_LANES[: 1 + len(keys) // _IDS_PER_LANE]
+            sent += [(node, lane, keys[at :: len(lanes)]) for at, lane in enumerate(lanes)]
+        for node, lane, keys in sent:
+            self._attempt(keys, functools.partial(self._submit, node, lane, keys))
+        for node, lane, keys in sent:
+            self._attempt(keys, functools.partial(self._await, node, lane, keys))
+            if lane != _INIT_LANES[0]:
+                self._cluster.disconnect(node, lane)
+        unknown = _RepeatableError("InitProducerId: the coordinator of the transactional id is not known yet")
+        return {key: self._results.get(key, unknown) for key in self._current}
+
+    def _coordinators(self) -> Mapping[str, int | ConnectionLostError]:
+        try:
+            return self._cluster.coordinators(list(self._current), CoordinatorType.TRANSACTION)
+        except UnsupportedVersionError:
+            return {key: self._cluster.coordinator(key, CoordinatorType.TRANSACTION) for key in self._current}
+
+    def _attempt(self, keys: Sequence[str], step: Callable[[], None]) -> None:
+        """Do a step for some transactional ids. If it fails, those without a result get the error."""
+        try:
+            step()
+        except (ConnectionLostError, UnsupportedVersionError) as error:
+            lost = ConnectionLostError(f"InitProducerId: {error}")
+            self._results |= {key: lost for key in keys if key not in self._results}
+
+    def _submit(self, node: int, lane: int, keys: Sequence[str]) -> None:
+        connection = self._cluster.connection(node, lane)
+        for key in keys:
+            request, version = _init_request(connection, key, self._current[key], self._timeout_ms)
+            connection.submit(
+                InitProducerIdRequest,
+                version,
+                [encode(request, version)],
+                InitProducerIdResponse,
+                functools.partial(self._answered, key),
+            )
+        connection.write()
+
+    def _answered(self, key: str, answer: InitProducerIdResponse, _: object) -> None:
+        code, text = answer.error_code, f"InitProducerId for {key}: {error_name(answer.error_code)}"
+        if code == ErrorCode.NONE:
+            self._results[key] = ProducerStamp(answer.producer_id, answer.producer_epoch, is_transactional=True)
+        elif code in _DENIED:
+            self._results[key] = DeniedError(text)
+        else:
+            self._results[key] = _RepeatableError(text) if code in RETRIABLE_CODES else TransactionLostError(text)
+
+    def _await(self, node: int, lane: int, keys: Sequence[str]) -> None:
+        if not all(key in self._results for key in keys):
+            self._cluster.connection(node, lane).wait_for(
+                lambda: all(key in self._results for key in keys), timeout_s=_ALL_TIMEOUT_S, what="InitProducerId"
+            )
+
+
+def _init_request(
+    connection: Connection, key: str, current: ProducerStamp | None, timeout_ms: int
+) -> tuple[InitProducerIdRequest, int]:
+    """Return a request for a new producer epoch, and its version."""
+    request = InitProducerIdRequest(transactional_id=key, transaction_timeout_ms=timeout_ms)
+    if current is not None:
+        request.producer_id, request.producer_epoch = current.producer_id, current.producer_epoch
+    at_least = 0 if current is None else _CURRENT_SINCE
+    return request, connection.version_of(InitProducerIdRequest, at_least=at_least, at_most=_LAST_INIT)
 
 
 def _rejected(answer: AddPartitionsToTxnResponse) -> dict[PartitionTuple, int]:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import log_bounds
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import copy_settings
-from klamm.mirror.replay.target_log import foreign_offset
+from klamm.mirror.replay.tails import TailReader, foreign_offset, tail_of
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.types import CoordinatorType
 from klamm.security.acls import AclOperation
@@ -80,15 +79,14 @@ def _config_obstacle(entries: Mapping[str, ConfigEntry]) -> str:
 
 
 def _foreign(cluster: Cluster, replay: ReplaySettings, topic: str, remote: str) -> str:
-    for (_, partition), offsets in log_bounds(cluster, remote).items():
-        producer_id = replay.producer_id(PartitionId(topic, partition, remote))
-        try:
-            offset = foreign_offset(cluster, (remote, partition), offsets, producer_id)
-        except ConnectionLostError as error:
-            return str(error)
-        if offset is not None:
-            return (
-                f"offset {offset} of partition {partition} was written by another producer. Delete the topic, or "
-                "choose another name for remote topics"
-            )
-    return ""
+    tails = {partition: tail_of(offsets) for partition, offsets in log_bounds(cluster, remote).items()}
+    reader = TailReader(cluster, tails)
+    for found in reader.read():
+        for (_, number), batches in found.items():
+            producer_id = replay.producer_id(PartitionId(topic, number, remote))
+            if (offset := foreign_offset(batches, tails[remote, number], producer_id)) is not None:
+                return (
+                    f"offset {offset} of partition {number} was written by another producer. Delete the topic, or "
+                    "choose another name for remote topics"
+                )
+    return next(iter(reader.errors.values()), "")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing, SkippedOffsets
 
 _MAX_FILLER_BATCHES: Final = 5
-_MAX_MARKERS: Final = 10_000
+MAX_MARKERS: Final = 10_000
 """Most markers in one request."""
 
 
@@ -160,7 +160,7 @@ class ReplayCopy(PartitionCopy):
         if is_blocked or now < self.retry_at or not self.pending or not is_hole(self.pending[0]):
             return 0
         missing = self.missing
-        return 1 if missing == 1 or not self.has_fenced else min(missing - 1, _MAX_MARKERS)
+        return 1 if missing == 1 or not self.has_fenced else min(missing - 1, MAX_MARKERS)
 
     @property
     def needs_barrier(self) -> bool:

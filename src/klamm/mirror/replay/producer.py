@@ -30,17 +30,17 @@ from klamm.kafka_client.errors import STALE_METADATA_CODES, ConnectionLostError
 from klamm.mirror.copy.partition import stop_and_log
 from klamm.mirror.copy.producer import LATE_S, RETRIABLE, TOO_LARGE, CopyProducer
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.replay.partition import ReplayCopy
+from klamm.mirror.replay.partition import MAX_MARKERS, ReplayCopy
 from klamm.mirror.replay.runs import first_offset
 from klamm.mirror.replay.start import NEWER_MIRROR
 from klamm.mirror.replay.target_log import delete_before
-from klamm.protocol.codec import encode
+from klamm.protocol.codec import NO_TAGS, encode, with_items
 from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError, error_name
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
@@ -68,6 +68,7 @@ _NOT_WRITTEN: Final = STALE_METADATA_CODES - {ErrorCode.NETWORK_EXCEPTION, Error
 }
 """Error codes after which a marker was surely not written."""
 _UNUSED: Final = ProducerStamp(-1, -1)
+_LogEnd = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 class ReplayProducer(CopyProducer):
@@ -100,6 +101,10 @@ class ReplayProducer(CopyProducer):
         self._on_failed = on_failed
         self._marking: dict[ReplayCopy, Connection] = {}
         """Copies with markers in flight, or whose log end is requested after them."""
+        self._marker_requests: dict[int, Connection] = {}
+        """Connections with a WriteTxnMarkers request in flight, by node id of the leader. Each leader has one at a
+        time: partitions with gaps are gathered while the broker writes the markers of others.
+        """
 
     @property
     def busy(self) -> bool:
@@ -112,15 +117,19 @@ class ReplayProducer(CopyProducer):
         Raises:
             ConnectionLostError: The target cluster is unavailable.
         """
-        for copy in [copy for copy in self._active.values() if isinstance(copy, ReplayCopy)]:
+        copies = cast("list[ReplayCopy]", list(self._active.values()))
+        for copy in copies:
             if copy.failure and not copy.in_flight and not copy.sent_markers:
                 self._on_failed(copy)
             elif copy.fillers_until >= 0:
                 self._fill_beginning(copy, now)
         super().send(now)
-        for copy in [copy for copy in self._active.values() if isinstance(copy, ReplayCopy)]:
-            if count := copy.markers_due(now):
-                self._send_markers(copy, count, now)
+        due: dict[int, list[ReplayCopy]] = {}
+        for copy in copies:
+            if copy.markers_due(now) and (leader := self._leader_for_markers(copy, now)) is not None:
+                due.setdefault(leader, []).append(copy)
+        for leader, some in due.items():
+            self._send_markers(leader, some, now)
 
     def _fill_beginning(self, copy: ReplayCopy, now: float) -> None:
         if not copy.has_written_fillers:
@@ -193,94 +202,138 @@ class ReplayProducer(CopyProducer):
 
     # --- markers ------------------------------------------------------------------------------------------------------
 
-    def _send_markers(self, copy: ReplayCopy, count: int, now: float) -> None:
+    def _leader_for_markers(self, copy: ReplayCopy, now: float) -> int | None:
+        """Return the leader of a partition whose markers may be sent now. None: they have to wait."""
         remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
         leader = self._target.leader(remote, partition)
         if leader is None:
             self._refreshes.want(remote, copy.target_failed("no leader on the target", now))
-            return
-        if copy.needs_barrier and not copy.barrier_until:
+        elif copy.needs_barrier and not copy.barrier_until:
             copy.barrier_until = now + self._barrier_s
             copy.wait("waits for late requests of an earlier mirror", retry_at=copy.barrier_until)
+            return None
+        return leader
+
+    def _send_markers(self, leader: int, copies: Sequence[ReplayCopy], now: float) -> None:
+        """Send the markers of some partitions in one request, unless such a request is in flight already.
+
+        Few partitions have to wait for a long gap of another one, because the smallest numbers of markers go first.
+        """
+        checked = [copy for copy in copies if copy.needs_barrier]
+        marked = [] if leader in self._marker_requests else [copy for copy in copies if not copy.needs_barrier]
+        if not (checked or marked):
             return
+        sent: list[tuple[ReplayCopy, int]] = []
+        left = MAX_MARKERS
+        for count, copy in sorted(((copy.markers_due(now), copy) for copy in marked), key=lambda entry: entry[0]):
+            if left:
+                sent.append((copy, min(count, left)))
+                left -= sent[-1][1]
         try:
             connection = self._target.connection(leader, _MARKER_LANE)
-            self._marking[copy] = connection
-            if copy.needs_barrier:
-                copy.sent_markers = 1
-                self._request_end(copy, connection, is_after_barrier=True)
-            else:
-                copy.sent_markers = count
-                self._request_markers(copy, connection, count)
+            for copy in checked:
+                self._marking[copy], copy.sent_markers = connection, 1
+            for copy, count in sent:
+                self._marking[copy], copy.sent_markers = connection, count
+            if checked:
+                self._request_ends(checked, connection, is_after_barrier=True)
+            if sent:
+                self._request_markers(leader, connection, sent)
             connection.write()
         except (ConnectionLostError, UnsupportedVersionError) as error:
-            self._unanswered(copy, f"target: {error}")
+            for copy in (*checked, *(copy for copy, _ in sent)):
+                self._unanswered(copy, f"target: {error}")
 
-    def _request_markers(self, copy: ReplayCopy, connection: Connection, count: int) -> None:
-        remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
-        # One entry per marker: a broker does not answer an entry that names a partition twice.
-        topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=remote, partition_indexes=[partition])
-        marker = WriteTxnMarkersRequest.WritableTxnMarker(
-            producer_id=copy.stamp_of_markers.producer_id,
-            producer_epoch=copy.stamp_of_markers.producer_epoch,
-            transaction_result=False,
-            topics=[topic],
-        )
+    def _request_markers(self, leader: int, connection: Connection, sent: Sequence[tuple[ReplayCopy, int]]) -> None:
+        """Queue a request with markers, and behind it one for the log ends that show how many were written.
+
+        A broker handles the requests of one connection in order. Its answer to the first one has a single result per
+        producer and partition, whatever the number of markers. A single marker needs no log end, except for the first
+        one of a writer: a late marker of an earlier writer may have been written before it.
+        """
         version = connection.version_of(WriteTxnMarkersRequest, at_most=_MARKERS_VERSION)
-        body = [encode(WriteTxnMarkersRequest(markers=[marker] * count), version)]
+        body = [markers_body(version, [(_marker(copy), count) for copy, count in sent])]
+        counted = [copy for copy, count in sent if count > 1 or not copy.has_fenced]
 
         def on_response(response: WriteTxnMarkersResponse, _: object) -> None:
-            codes = {
-                answer.error_code
-                for result in response.markers
-                for entry in result.topics
-                for answer in entry.partitions
-            }
-            self._marked(copy, connection, codes - {int(ErrorCode.NONE)})
+            self._marker_requests.pop(leader, None)
+            codes: dict[int, set[int]] = {}
+            for result in response.markers:
+                found = {answer.error_code for topic in result.topics for answer in topic.partitions}
+                codes.setdefault(result.producer_id, set()).update(found)
+            for copy, _count in sent:
+                if copy in self._marking:
+                    self._marked(copy, codes.get(copy.stamp_of_markers.producer_id), is_counted=copy in counted)
 
+        self._marker_requests[leader] = connection
         connection.submit(WriteTxnMarkersRequest, version, body, WriteTxnMarkersResponse, on_response)
+        if counted:
+            self._request_ends(counted, connection)
 
-    def _marked(self, copy: ReplayCopy, connection: Connection, codes: set[int]) -> None:
-        if copy not in self._marking:
-            return
-        names = ", ".join(map(error_name, sorted(codes)))
-        if codes & _FENCED:
+    def _marked(self, copy: ReplayCopy, codes: set[int] | None, *, is_counted: bool) -> None:
+        """Process the answer to the markers of a partition.
+
+        Args:
+            copy: Partition.
+            codes: Error codes. None: the answer does not contain the partition.
+            is_counted: Whether the log end is requested, too.
+        """
+        failed = None if codes is None else codes - {int(ErrorCode.NONE)}
+        if failed is None:
+            self._unanswered(copy, "the target answered without this partition")
+        elif failed & _FENCED:
             self._end_marking(copy)
             self._stop(copy, NEWER_MIRROR)
-        elif ErrorCode.CLUSTER_AUTHORIZATION_FAILED in codes:
+        elif ErrorCode.CLUSTER_AUTHORIZATION_FAILED in failed:
             self._unanswered(copy, "a marker needs ALTER on the cluster resource of the target", in_doubt=False)
-        elif codes:
-            in_doubt = bool(codes - _NOT_WRITTEN)
+        elif failed:
+            names = ", ".join(map(error_name, sorted(failed)))
+            in_doubt = bool(failed - _NOT_WRITTEN)
             self._unanswered(copy, f"the target rejected a marker: {names}", in_doubt=in_doubt)
-        elif copy.sent_markers == 1 and copy.has_fenced:
+        elif not is_counted:
             self._filled(copy, copy.acked_offset + 1)
-        else:
-            # The answer has one result per producer and partition, so only the log end shows how many were written.
-            self._request_end(copy, connection)
-            connection.write()
 
-    def _request_end(self, copy: ReplayCopy, connection: Connection, *, is_after_barrier: bool = False) -> None:
-        remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
-        wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=clusters.LATEST)
-        topic = ListOffsetsRequest.ListOffsetsTopic(name=remote, partitions=[wanted])
+    def _request_ends(
+        self, copies: Sequence[ReplayCopy], connection: Connection, *, is_after_barrier: bool = False
+    ) -> None:
+        """Queue a request for the log ends of partitions with the same leader."""
+        topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
+        for copy in copies:
+            remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
+            wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=clusters.LATEST)
+            topic = topics.setdefault(remote, ListOffsetsRequest.ListOffsetsTopic(name=remote))
+            topic.partitions.append(wanted)
         version = connection.version_of(ListOffsetsRequest, at_least=1)
-        body = [encode(ListOffsetsRequest(replica_id=-1, topics=[topic]), version)]
+        body = [encode(ListOffsetsRequest(replica_id=-1, topics=list(topics.values())), version)]
 
         def on_response(response: ListOffsetsResponse, _: object) -> None:
-            answer = response.topics[0].partitions[0]
-            if copy not in self._marking:
-                return
-            if answer.error_code != ErrorCode.NONE:
-                self._unanswered(copy, f"the target does not report its log end: {error_name(answer.error_code)}")
-            elif not is_after_barrier:
-                self._filled(copy, answer.offset)
-            elif answer.offset == copy.acked_offset:
-                self._end_marking(copy)
-                copy.is_unproven = False
-            else:
-                self._unanswered(copy, "a late request of an earlier mirror moved the log end")
+            answers = {
+                (topic.name, answer.partition_index): answer for topic in response.topics for answer in topic.partitions
+            }
+            for copy in copies:
+                if copy in self._marking:
+                    answer = answers.get((copy.partition_id.remote_topic, copy.partition_id.partition))
+                    self._ended(copy, answer, is_after_barrier=is_after_barrier)
 
         connection.submit(ListOffsetsRequest, version, body, ListOffsetsResponse, on_response)
+
+    def _ended(
+        self,
+        copy: ReplayCopy,
+        answer: ListOffsetsResponse.ListOffsetsPartitionResponse | None,
+        *,
+        is_after_barrier: bool,
+    ) -> None:
+        if answer is None or answer.error_code != ErrorCode.NONE:
+            reason = "no answer" if answer is None else error_name(answer.error_code)
+            self._unanswered(copy, f"the target does not report its log end: {reason}")
+        elif not is_after_barrier:
+            self._filled(copy, answer.offset)
+        elif answer.offset == copy.acked_offset:
+            self._end_marking(copy)
+            copy.is_unproven = False
+        else:
+            self._unanswered(copy, "a late request of an earlier mirror moved the log end")
 
     def _filled(self, copy: ReplayCopy, end_offset: int) -> None:
         self._end_marking(copy)
@@ -311,11 +364,40 @@ class ReplayProducer(CopyProducer):
     def sweep(self, now: float) -> None:
         """Fail the requests of broken connections, and close connections that have not answered for 40 s."""
         super().sweep(now)
-        for copy, connection in list(self._marking.items()):
+        for connection in set(self._marking.values()):
             if connection.oldest_wait_s(now) > LATE_S:
                 connection.close()
+        for copy, connection in list(self._marking.items()):
             if connection.closed:
                 self._unanswered(copy, "the connection to the target broke")
+        for leader, connection in list(self._marker_requests.items()):
+            if connection.closed:
+                del self._marker_requests[leader]
+
+
+def _marker(copy: ReplayCopy) -> WriteTxnMarkersRequest.WritableTxnMarker:
+    remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
+    return WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=copy.stamp_of_markers.producer_id,
+        producer_epoch=copy.stamp_of_markers.producer_epoch,
+        transaction_result=False,
+        topics=[WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=remote, partition_indexes=[partition])],
+    )
+
+
+def markers_body(version: int, markers: Sequence[tuple[WriteTxnMarkersRequest.WritableTxnMarker, int]]) -> bytes:
+    """Return the body of a WriteTxnMarkers request with repeated markers. Each of them is encoded once.
+
+    A repeated marker is an entry of its own: a broker does not answer an entry that names a partition twice.
+
+    Args:
+        version: Version of the request.
+        markers: Markers, and how often each is written.
+    """
+    flexible = WriteTxnMarkersRequest.is_flexible(version)
+    entries = [bytes(encode(marker, version, flexible=flexible)) * count for marker, count in markers]
+    head = encode(WriteTxnMarkersRequest(), version)
+    return with_items(head, sum(count for _, count in markers), [*entries, NO_TAGS if flexible else b""], flexible)
 
 
 def _is_draining(copy: PartitionCopy) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.copy.batch import Outgoing, SkippedOffsets
-from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch
+from klamm.protocol.records import Codec, RecordBatch, decode_records, encode_batch, encode_section, layout, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 _NO_BYTES: Final = memoryview(b"")
 FILLERS_PER_BATCH: Final = 100_000
 """Number of records in a batch of fillers. With more, the broker takes longer per record."""
-_FILLER_KEY: Final = b"\0"
-"""Key of the fillers. A compacted topic rejects records without a key."""
+_FILLER_HEAD: Final = b"\0" + varint(0)
+"""Attributes and timestamp delta of a filler."""
+_FILLER_TAIL: Final = varint(1) + b"\0" + varint(0) + varint(0)
+"""Key of one byte, empty value and no headers. A compacted topic rejects records without a key."""
+_FILLER_LENGTHS: Final = [varint(len(_FILLER_HEAD) + size + len(_FILLER_TAIL)) for size in range(6)]
+"""Encoded length of a filler, by the length of its offset delta."""
+_FILLER_BYTES: Final = 1 + len(_FILLER_HEAD) + 1 + len(_FILLER_TAIL)
+"""Size in bytes of a filler with an offset delta of one byte, with its length."""
+_LONGER_DELTAS_FROM: Final = (1 << 6, 1 << 13)
+"""First offset deltas whose varint is one byte longer than those before. The third is beyond the largest batch."""
 
 
 def hole(next_offset: int) -> Outgoing:
@@ -113,11 +121,21 @@ def filler_batch(position: int, count: int, timestamp: int) -> Outgoing:
         count: Number of fillers, at most ``FILLERS_PER_BATCH``.
         timestamp: Timestamp of the fillers in milliseconds since the epoch.
     """
-    view = memoryview(bytearray(_fillers(count, timestamp)))
+    view = memoryview(bytearray(_fillers(count)))
+    layout.TIMESTAMPS.pack_into(view, layout.BASE_TIMESTAMP_AT, timestamp, timestamp)
     return Outgoing(view, count, position + count, timestamp, None, last_offset=position + count - 1, is_dense=True)
 
 
 @functools.lru_cache(maxsize=4)
-def _fillers(count: int, timestamp: int) -> bytes:
-    records = [Record(key=_FILLER_KEY, value=b"", timestamp=timestamp, offset=at) for at in range(count)]
-    return bytes(encode_batch(records, codec=Codec.ZSTD))
+def _fillers(count: int) -> bytes:
+    """Return an encoded batch of fillers. Only its header differs from batch to batch, so it is encoded once."""
+    size = _FILLER_BYTES * count + sum(max(0, count - first) for first in _LONGER_DELTAS_FROM)
+    section = memoryview(_largest_section())[:size]
+    return bytes(encode_section(section, record_count=count, base_timestamp=0, max_timestamp=0, codec=Codec.ZSTD))
+
+
+@functools.cache
+def _largest_section() -> bytes:
+    """Return the records of the largest batch of fillers. Smaller batches begin with the same bytes."""
+    deltas = map(varint, range(FILLERS_PER_BATCH))
+    return b"".join([_FILLER_LENGTHS[len(delta)] + _FILLER_HEAD + delta + _FILLER_TAIL for delta in deltas])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.batches import ProducerStamp
-from klamm.kafka_client.data.transactions import TransactionManager
+from klamm.kafka_client.data.transactions import init_all
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import read_partition
 from klamm.mirror.copy.equal_offsets import MAX_EPOCH, ReplaySettings
@@ -31,14 +31,8 @@ from klamm.mirror.copy.partition import PartitionCopy
 from klamm.mirror.copy.start import Start
 from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replay.partition import ReplayCopy
-from klamm.mirror.replay.target_log import (
-    NextSequence,
-    differing_offset,
-    foreign_offset,
-    producer_state,
-    topics_with_log_append_time,
-)
-from klamm.protocol.errors import KafkaApiError
+from klamm.mirror.replay.tails import CheckedPartition, TailCheck
+from klamm.mirror.replay.target_log import NextSequence, producer_states, topics_with_log_append_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +78,30 @@ class Incarnations:
         incarnation.max_bytes = min(incarnation.max_bytes, copy.max_bytes)
 
 
-class _StoppedError(Exception):
-    """The partition must not be written before an operator has decided."""
+class _Opening:
+    """Partition that is being started, and what is known of it."""
+
+    def __init__(self, partition_id: PartitionId, incarnation: Incarnation) -> None:
+        self.partition_id = partition_id
+        self.key: PartitionTuple = (partition_id.topic, partition_id.partition)
+        self.remote: PartitionTuple = (partition_id.remote_topic, partition_id.partition)
+        self.incarnation = incarnation
+        self.is_unproven = incarnation.stamp is None or incarnation.is_in_doubt
+        """Whether a marker of an earlier writer may still arrive. Then a new incarnation is needed."""
+        self.source = self.target = range(0)
+        """Offsets on both sides, from the log start to the log end."""
+        self.state = NextSequence(0, 0)
+        """State of the partition's producer in the target's log."""
+
+    @property
+    def name(self) -> str:
+        """Remote topic and partition number, for messages."""
+        return f"{self.remote[0]}-{self.remote[1]}"
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the incarnation. -1: none was taken yet."""
+        return -1 if self.incarnation.stamp is None else self.incarnation.stamp.producer_epoch
 
 
 class ReplayStart(Start):
@@ -106,6 +122,8 @@ class ReplayStart(Start):
         self._incarnations = incarnations
         self._log_append_time: frozenset[str] = frozenset()
         """Remote topics whose broker replaces timestamps."""
+        self._stops: dict[PartitionId, str] = {}
+        """Reasons why partitions must not be written before an operator has decided."""
 
     def copies(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
         """Return the copies of all partitions that can start. Some of them may be STOPPED.
@@ -122,116 +140,146 @@ class ReplayStart(Start):
         remote = sorted({partition_id.remote_topic for partition_id in ready})
         via = (ready[0].remote_topic, ready[0].partition)
         self._log_append_time = topics_with_log_append_time(self._target, remote, via)
-        copies: list[PartitionCopy] = []
-        opened: list[ReplayCopy] = []
-        for partition_id in ready:
-            try:
-                opened.append(self._open(partition_id, stored))
-            except _StoppedError as error:
-                stopped = PartitionCopy(partition_id, start_offset=0, committed=True)
-                copies.append(self._stopped(stopped, str(error)))
-            except (ConnectionLostError, KafkaApiError, TransactionLostError) as error:
-                self.reasons[partition_id] = str(error)
+        opened = self._open(
+            [_Opening(partition_id, self._incarnations.of(partition_id)) for partition_id in ready], stored
+        )
         self._remember({}, [copy.partition_id for copy in opened if copy.is_first_of_topic])
-        return [*copies, *opened]
+        stopped = [
+            self._stopped(PartitionCopy(partition_id, start_offset=0, committed=True), reason)
+            for partition_id, reason in self._stops.items()
+        ]
+        return [*stopped, *opened]
 
-    def _open(self, partition_id: PartitionId, stored: StoredSourceOffsets) -> ReplayCopy:
-        """Return the copy of a partition.
+    def _open(self, openings: Sequence[_Opening], stored: StoredSourceOffsets) -> list[ReplayCopy]:
+        """Return the copies of the partitions that can start. All calls are made for many partitions at a time.
 
-        The log end is read after the incarnation is raised, so that any writer that comes later is newer than this one.
+        The log ends are read after the incarnations are raised, so that any writer that comes later is newer than this
+        one.
         """
-        key, remote = partition_id[:2], (partition_id.remote_topic, partition_id.partition)
-        if remote[0] in self._log_append_time:
-            raise _StoppedError(
-                f"message.timestamp.type=LogAppendTime of {remote[0]}: expected CreateTime; the target would replace "
-                "the timestamps of the records. Change the config and restart the mirror"
-            )
-        incarnation = self._incarnations.of(partition_id)
-        stamp = incarnation.stamp
-        is_unproven = stamp is None or incarnation.is_in_doubt
-        if stamp is None or incarnation.is_in_doubt:
-            stamp = self._raise_epoch(partition_id, incarnation)
-        producer_id = self._replay.producer_id(partition_id)
-        target = self._bounds(self._target, remote)
-        source = self._bounds(self._source, key)
-        state = producer_state(self._target, remote, producer_id) or NextSequence(0, 0)
-        if state.producer_epoch > stamp.producer_epoch and not is_unproven:
-            raise _StoppedError(NEWER_MIRROR)
-        while is_unproven and state.producer_epoch >= stamp.producer_epoch:
-            if state.producer_epoch >= MAX_EPOCH:
-                raise _StoppedError(
-                    f"the producer epochs of {remote[0]}-{remote[1]} are used up. Delete the remote topic to mirror it "
-                    "again"
+        for opening in openings:
+            if opening.remote[0] in self._log_append_time:
+                self._stops[opening.partition_id] = (
+                    f"message.timestamp.type=LogAppendTime of {opening.remote[0]}: expected CreateTime; the target "
+                    "would replace the timestamps of the records. Change the config and restart the mirror"
                 )
-            # The coordinator forgets a transactional id after transactional.id.expiration.ms and begins at 0 again.
-            stamp = self._raise_epoch(partition_id, incarnation)
-        incarnation.is_in_doubt = False
-        self._check_topic_id(partition_id, stored, is_empty=not target.stop)
-        self._check_records(partition_id, source, target, producer_id)
+        openings = self._left(openings)
+        self._raise_epochs([opening for opening in openings if opening.is_unproven])
+        openings = self._left(openings)
+        self._read_bounds(openings)
+        openings = self._left(openings)
+        self._read_states(openings)
+        openings = self._left(openings)
+        for opening in openings:
+            opening.incarnation.is_in_doubt = False
+            if opening.target.stop and self._is_another(opening.partition_id, stored):
+                self._stops[opening.partition_id] = _created_again(opening.partition_id)
+        openings = self._left(openings)
+        self._check_records(openings)
+        return [self._copy(opening, stored) for opening in self._left(openings)]
+
+    def _left(self, openings: Sequence[_Opening]) -> list[_Opening]:
+        """Return the partitions that neither stopped nor have to wait."""
+        gone = self._stops.keys() | self.reasons.keys()
+        return [opening for opening in openings if opening.partition_id not in gone]
+
+    def _raise_epochs(self, openings: Sequence[_Opening]) -> None:
+        """Take a new incarnation for each partition: raise the epochs of their transactional ids."""
+        by_id = {self._replay.transactional_id(opening.partition_id): opening for opening in openings}
+        current = {transactional_id: opening.incarnation.stamp for transactional_id, opening in by_id.items()}
+        for transactional_id, result in init_all(self._target, current, timeout_ms=_TIMEOUT_MS).items():
+            opening = by_id[transactional_id]
+            if isinstance(result, ProducerStamp):
+                opening.incarnation.stamp = result
+            elif isinstance(result, TransactionLostError) and opening.incarnation.stamp is not None:
+                self._stops[opening.partition_id] = NEWER_MIRROR
+            else:
+                self.reasons[opening.partition_id] = str(result)
+
+    def _read_bounds(self, openings: Sequence[_Opening]) -> None:
+        """Read the log start and the log end on both sides, the target's first."""
+        remote = [opening.remote for opening in openings]
+        keys = [opening.key for opening in openings]
+        ours, ours_end = (self._target.list_offsets(remote, at) for at in (clusters.EARLIEST, clusters.LATEST))
+        theirs, theirs_end = (self._source.list_offsets(keys, at) for at in (clusters.EARLIEST, clusters.LATEST))
+        for opening in openings:
+            for partition, first, end in ((opening.remote, ours, ours_end), (opening.key, theirs, theirs_end)):
+                if partition not in first or partition not in end:
+                    reason = f"the offsets of {partition[0]}-{partition[1]} are not known yet"
+                    self.reasons[opening.partition_id] = reason
+                    break
+            else:
+                opening.target = range(ours[opening.remote], ours_end[opening.remote])
+                opening.source = range(theirs[opening.key], theirs_end[opening.key])
+
+    def _read_states(self, openings: Sequence[_Opening]) -> None:
+        """Read the state of each partition's producer in the target's log, and raise incarnations above its epoch."""
+        wanted = {opening.remote: self._replay.producer_id(opening.partition_id) for opening in openings}
+        states = producer_states(self._target, wanted)
+        for opening in openings:
+            state = states.get(opening.remote, ConnectionLostError("DescribeProducers: no answer"))
+            if isinstance(state, ConnectionLostError):
+                self.reasons[opening.partition_id] = str(state)
+            else:
+                opening.state = state
+                if not opening.is_unproven and state.producer_epoch > opening.epoch:
+                    self._stops[opening.partition_id] = NEWER_MIRROR
+        # The coordinator forgets a transactional id after transactional.id.expiration.ms and begins at 0 again.
+        while behind := [
+            opening
+            for opening in self._left(openings)
+            if opening.is_unproven and opening.state.producer_epoch >= opening.epoch
+        ]:
+            for opening in behind:
+                if opening.state.producer_epoch >= MAX_EPOCH:
+                    self._stops[opening.partition_id] = (
+                        f"the producer epochs of {opening.name} are used up. Delete the remote topic to mirror it again"
+                    )
+            self._raise_epochs(self._left(behind))
+
+    def _check_records(self, openings: Sequence[_Opening]) -> None:
+        """Check that each target partition holds what this flow wrote, and the same records as the source."""
+        check = TailCheck(self._source, self._target)
+        checked: dict[PartitionTuple, CheckedPartition] = {}
+        for opening in openings:
+            if opening.target.stop > opening.source.stop:
+                self._stops[opening.partition_id] = (
+                    f"{opening.name} ends at offset {opening.target.stop}, but the source ends at offset "
+                    f"{opening.source.stop}: the source lost records, or another producer writes the remote topic"
+                )
+            else:
+                producer_id = self._replay.producer_id(opening.partition_id)
+                checked[opening.remote] = CheckedPartition(
+                    opening.key, opening.source.start, opening.target, producer_id
+                )
+        check.run(checked)
+        for opening in self._left(openings):
+            if (offset := check.foreign.get(opening.remote)) is not None:
+                self._stops[opening.partition_id] = (
+                    f"offset {offset} of {opening.name} was written by another producer. With equal offsets only this "
+                    "flow may write the remote topic. Delete the remote topic to mirror it again, or end the flow"
+                )
+            elif (offset := check.differing.get(opening.remote)) is not None:
+                self._stops[opening.partition_id] = (
+                    f"offset {offset} of {opening.name} holds another record than the source. Delete the remote topic "
+                    "to mirror it again"
+                )
+            elif (reason := check.unread.get(opening.remote)) is not None:
+                self.reasons[opening.partition_id] = reason
+
+    def _copy(self, opening: _Opening, stored: StoredSourceOffsets) -> ReplayCopy:
+        partition_id, target = opening.partition_id, opening.target
         copy = ReplayCopy(
             PartitionCopy(partition_id, start_offset=target.stop, committed=False),
-            producer=ProducerStamp(producer_id, state.producer_epoch),
-            next_sequence=state.next_sequence,
-            incarnation=stamp.producer_epoch,
-            is_unproven=is_unproven,
-            max_bytes=incarnation.max_bytes,
+            producer=ProducerStamp(self._replay.producer_id(partition_id), opening.state.producer_epoch),
+            next_sequence=opening.state.next_sequence,
+            incarnation=opening.epoch,
+            is_unproven=opening.is_unproven,
+            max_bytes=opening.incarnation.max_bytes,
         )
-        copy.is_first_of_topic = key not in stored.topic_ids or not target.stop
-        if _needs_fillers(source, target, stored.offsets.get(key)):
-            copy.begin_with_fillers(source.start, self._first_timestamp(key, source))
+        copy.is_first_of_topic = opening.key not in stored.topic_ids or not target.stop
+        if _needs_fillers(opening.source, target, stored.offsets.get(opening.key)):
+            copy.begin_with_fillers(opening.source.start, self._first_timestamp(opening.key, opening.source))
         return copy
-
-    def _raise_epoch(self, partition_id: PartitionId, incarnation: Incarnation) -> ProducerStamp:
-        """Raise the epoch of the partition's transactional id.
-
-        Raises:
-            _StoppedError: Another process has raised it since this one did.
-        """
-        transactional_id = self._replay.transactional_id(partition_id)
-        coordinator = TransactionManager(self._target, transactional_id)
-        try:
-            stamp = coordinator.init(timeout_ms=_TIMEOUT_MS, current=incarnation.stamp)
-        except TransactionLostError as error:
-            if incarnation.stamp is None:
-                raise
-            raise _StoppedError(NEWER_MIRROR) from error
-        incarnation.stamp = stamp
-        return stamp
-
-    def _bounds(self, cluster: Cluster, partition: PartitionTuple) -> range:
-        first = cluster.list_offsets([partition], clusters.EARLIEST).get(partition)
-        end = cluster.list_offsets([partition], clusters.LATEST).get(partition)
-        if first is None or end is None:
-            raise ConnectionLostError(f"the offsets of {partition[0]}-{partition[1]} are not known yet")
-        return range(first, end)
-
-    def _check_topic_id(self, partition_id: PartitionId, stored: StoredSourceOffsets, *, is_empty: bool) -> None:
-        if not is_empty and self._is_another(partition_id, stored):
-            raise _StoppedError(
-                f"{partition_id.topic} was deleted and created again on the source. Delete {partition_id.remote_topic} "
-                "to mirror it again from its beginning"
-            )
-
-    def _check_records(self, partition_id: PartitionId, source: range, target: range, producer_id: int) -> None:
-        """Check that the target holds what this flow wrote, and the same records as the source."""
-        remote = (partition_id.remote_topic, partition_id.partition)
-        if target.stop > source.stop:
-            raise _StoppedError(
-                f"{remote[0]}-{remote[1]} ends at offset {target.stop}, but the source ends at offset {source.stop}: "
-                "the source lost records, or another producer writes the remote topic"
-            )
-        foreign = foreign_offset(self._target, remote, target, producer_id)
-        if foreign is not None:
-            raise _StoppedError(
-                f"offset {foreign} of {remote[0]}-{remote[1]} was written by another producer. With equal offsets only "
-                "this flow may write the remote topic. Delete the remote topic to mirror it again, or end the flow"
-            )
-        differing = differing_offset((self._source, partition_id[:2], source.start), (self._target, remote, target))
-        if differing is not None:
-            raise _StoppedError(
-                f"offset {differing} of {remote[0]}-{remote[1]} holds another record than the source. Delete the "
-                "remote topic to mirror it again"
-            )
 
     def _first_timestamp(self, partition: PartitionTuple, source: range) -> int:
         """Return the timestamp of the first record of the source, or the current time if it has none."""
@@ -239,6 +287,13 @@ class ReplayStart(Start):
             if records:
                 return records[0].timestamp
         return wall_clock_ms()
+
+
+def _created_again(partition_id: PartitionId) -> str:
+    return (
+        f"{partition_id.topic} was deleted and created again on the source. Delete {partition_id.remote_topic} to "
+        "mirror it again from its beginning"
+    )
 
 
 def _needs_fillers(source: range, target: range, last_mirrored: int | None) -> bool:

@@ -1,13 +1,10 @@
-"""Blocking calls to the leader of a target partition: producer state, log tail, DeleteRecords."""
+"""Blocking calls to the leader of a target partition: producer states, configs, DeleteRecords."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
-from klamm.kafka_client.data.records import fetch_once
 from klamm.kafka_client.errors import ConnectionLostError, raise_for_code
-from klamm.kafka_client.internal_topic import read_partition
 from klamm.protocol.errors import ErrorCode, PolicyViolationError, error_name
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -16,10 +13,9 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.records import iter_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
@@ -27,9 +23,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 10.0
 _DELETE_TIMEOUT_S: Final = 30.0
-_LIMITS: Final = FetchLimits(max_bytes=8 * 1024 * 1024, partition_max_bytes=4 * 1024 * 1024, min_bytes=0, max_wait_ms=0)
-_TAIL_OFFSETS: Final = 500
-"""Number of offsets before the log end that are compared with the source."""
 _TOPIC: Final = 2
 _SET: Final = 0
 _CLEANUP_POLICY: Final = "cleanup.policy"
@@ -55,88 +48,51 @@ def leader_of(cluster: Cluster, partition: PartitionTuple) -> Connection:
     return cluster.connection(leader)
 
 
-def producer_state(cluster: Cluster, partition: PartitionTuple, producer_id: int) -> NextSequence | None:
-    """Return the state of a producer in a partition. None: the broker has none.
-
-    Raises:
-        ConnectionLostError: The leader does not return it. The principal may lack READ on the topic.
-    """
-    topic, number = partition
-    request = DescribeProducersRequest(
-        topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[number])]
-    )
-    response = leader_of(cluster, partition).call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
-    answer = response.topics[0].partitions[0]
-    if answer.error_code != ErrorCode.NONE:
-        raise ConnectionLostError(f"DescribeProducers of {topic}-{number}: {error_name(answer.error_code)}")
-    for state in answer.active_producers:
-        if state.producer_id == producer_id:
-            return NextSequence(state.producer_epoch, (state.last_sequence + 1) & 0x7FFFFFFF)
-    return None
-
-
-def foreign_offset(cluster: Cluster, partition: PartitionTuple, offsets: range, producer_id: int) -> int | None:
-    """Return the first offset among the last 500 that another producer wrote. None: there is none.
+def producer_states(
+    cluster: Cluster, wanted: Mapping[PartitionTuple, int]
+) -> dict[PartitionTuple, NextSequence | ConnectionLostError]:
+    """Return the state of one producer in each of some partitions, or why it is unknown. Epoch 0: it has none.
 
     Args:
         cluster: Target cluster.
-        partition: Partition on the target.
-        offsets: Offsets from the log start to the log end.
-        producer_id: Producer id of the flow's partition.
-
-    Raises:
-        ConnectionLostError: The partition cannot be read now.
+        wanted: Producer ids by partition.
     """
-    at = max(offsets.start, offsets.stop - _TAIL_OFFSETS)
-    topic, number = partition
-    while at < offsets.stop:
-        wanted = WantedRecords(topic, cluster.topic_id(topic), number, at)
-        connection = leader_of(cluster, partition)
-        answer = next(fetch_once(connection, [wanted], _LIMITS, read_committed=False, timeout_s=_TIMEOUT_S), None)
-        if answer is None or answer.error_code != ErrorCode.NONE:
-            reason = "no answer" if answer is None else error_name(answer.error_code)
-            raise ConnectionLostError(f"The end of {topic}-{number} cannot be read: {reason}")
-        before = at
-        for batch in iter_batches(answer.records, allow_partial_tail=True):
-            if batch.producer_id != producer_id and batch.last_offset >= at:
-                return max(batch.base_offset, at)
-            at = max(at, batch.last_offset + 1)
-        if at == before:
-            return None  # compaction removed the rest
-    return None
+    states: dict[PartitionTuple, NextSequence | ConnectionLostError] = {}
+    by_leader: dict[int, dict[str, list[int]]] = {}
+    for topic, number in wanted:
+        if (leader := cluster.leader(topic, number)) is None:
+            states[topic, number] = ConnectionLostError(f"{topic}-{number} has no leader at present")
+        else:
+            by_leader.setdefault(leader, {}).setdefault(topic, []).append(number)
+    for leader, topics in by_leader.items():
+        request = DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
+                for topic, numbers in topics.items()
+            ]
+        )
+        try:
+            response = cluster.connection(leader).call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
+        except ConnectionLostError as error:
+            states |= {(topic, number): error for topic, numbers in topics.items() for number in numbers}
+            continue
+        for topic_answer in response.topics:
+            for answer in topic_answer.partitions:
+                partition = (topic_answer.name, answer.partition_index)
+                states[partition] = _state_in(answer, partition, wanted[partition])
+    return states
 
 
-def differing_offset(
-    source: tuple[Cluster, PartitionTuple, int], target: tuple[Cluster, PartitionTuple, range]
-) -> int | None:
-    """Return the first of the last 500 target offsets whose records differ on both clusters. None: all are equal.
-
-    Offsets with a record on one side only do not count: compaction and retention work on each side alone.
-
-    Args:
-        source: Cluster, partition and log start offset of the source.
-        target: Cluster, partition and offsets of the target.
-
-    Raises:
-        ConnectionLostError: A partition cannot be read now.
-    """
-    cluster, partition, bounds = target
-    from_cluster, from_partition, source_start = source
-    offsets = range(max(bounds.start, source_start, bounds.stop - _TAIL_OFFSETS), bounds.stop)
-    if not offsets:
-        return None
-    ours = _contents(cluster, partition, offsets)
-    theirs = _contents(from_cluster, from_partition, offsets)
-    return next((offset for offset in sorted(ours.keys() & theirs.keys()) if ours[offset] != theirs[offset]), None)
-
-
-def _contents(cluster: Cluster, partition: PartitionTuple, offsets: range) -> dict[int, tuple[object, ...]]:
-    return {
-        record.offset: (record.timestamp, record.key, record.value, record.headers)
-        for records, _ in read_partition(cluster, partition, offsets)
-        for record in records
-        if record.offset in offsets
-    }
+def _state_in(
+    answer: DescribeProducersResponse.PartitionResponse, partition: PartitionTuple, producer_id: int
+) -> NextSequence | ConnectionLostError:
+    if answer.error_code != ErrorCode.NONE:
+        topic, number = partition
+        return ConnectionLostError(f"DescribeProducers of {topic}-{number}: {error_name(answer.error_code)}")
+    for state in answer.active_producers:
+        if state.producer_id == producer_id:
+            return NextSequence(state.producer_epoch, (state.last_sequence + 1) & 0x7FFFFFFF)
+    return NextSequence(0, 0)
 
 
 def topics_with_log_append_time(cluster: Cluster, topics: Sequence[str], via: PartitionTuple) -> frozenset[str]:

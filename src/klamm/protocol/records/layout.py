@@ -23,6 +23,8 @@ PREFIX: Final = struct.Struct(">qii")
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 PRODUCER: Final = struct.Struct(">qhi")
 """Producer id, producer epoch and base sequence, at ``PRODUCER_AT``."""
+TIMESTAMPS: Final = struct.Struct(">qq")
+"""Base timestamp and max timestamp, at ``BASE_TIMESTAMP_AT``."""
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
@@ -37,6 +39,7 @@ ATTRIBUTES_AT: Final = 21
 FLAGS_AT: Final = 22
 """Position of the second byte of the attributes, which holds all bits in use."""
 LAST_OFFSET_DELTA_AT: Final = 23
+BASE_TIMESTAMP_AT: Final = 27
 MAX_TIMESTAMP_AT: Final = 35
 PRODUCER_AT: Final = 43
 RECORD_COUNT_AT: Final = 57

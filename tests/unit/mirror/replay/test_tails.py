@@ -1,0 +1,73 @@
+"""Comparison of the last batches of both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.kafka_client.data.batches import walk
+from klamm.mirror.replay import tails
+from klamm.mirror.replay.tails import differing_offset, foreign_offset, tail_of
+from klamm.protocol.records import Codec, ControlType, Record, encode_batch, encode_marker, patch_header
+
+if TYPE_CHECKING:
+    from klamm.kafka_client.data.batches import FetchedBatch
+
+RESERVED = 1 << 62
+
+
+def batch(first: int, *values: bytes, producer_id: int = RESERVED, codec: Codec = Codec.NONE) -> bytes:
+    records = [
+        Record(key=None, value=value, timestamp=1000, offset=offset) for offset, value in enumerate(values, first)
+    ]
+    return bytes(encode_batch(records, codec=codec, producer_id=producer_id, producer_epoch=0, base_sequence=0))
+
+
+def marker(offset: int, *, producer_id: int = RESERVED) -> bytes:
+    data = encode_marker(ControlType.ABORT, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=0)
+    patch_header(data, base_offset=offset)
+    return bytes(data)
+
+
+def log(*batches: bytes) -> list[FetchedBatch]:
+    return list(walk(memoryview(b"".join(batches)), 0))
+
+
+def test_joined_batch_with_other_record_names_its_offset() -> None:
+    ours = log(batch(10, b"a", b"b", b"c"), marker(13), batch(14, b"d"))
+
+    assert differing_offset(ours, log(batch(10, b"a"), batch(11, b"b", b"c"), batch(14, b"d")), range(10, 15)) is None
+    assert differing_offset(ours, log(batch(10, b"a"), batch(11, b"x", b"c"), batch(14, b"d")), range(10, 15)) == 11
+    assert differing_offset(ours, log(batch(10, b"a"), batch(11, b"x", b"c"), batch(14, b"e")), range(12, 15)) == 14
+
+
+def test_offset_without_a_source_record_does_not_differ() -> None:
+    assert differing_offset(log(batch(10, b"a", b"b")), log(batch(11, b"b")), range(10, 12)) is None
+
+
+def test_equal_batches_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(_batch: object) -> list[Record]:
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(tails, "decode_records", decode)
+    here = log(batch(10, b"a", b"b", codec=Codec.ZSTD), marker(12))
+    there = log(batch(10, b"a", b"b", codec=Codec.ZSTD, producer_id=8), marker(12, producer_id=8))
+
+    assert differing_offset(here, there, range(10, 13)) is None
+    with pytest.raises(AssertionError, match="decoded"):
+        differing_offset(here, log(batch(10, b"a", b"x", codec=Codec.ZSTD)), range(10, 13))
+
+
+def test_batch_or_marker_of_another_producer_is_foreign() -> None:
+    ours = log(batch(10, b"a", b"b"), marker(12))
+
+    assert foreign_offset(ours, range(10, 13), RESERVED) is None
+    assert foreign_offset([*ours, *log(marker(13, producer_id=5))], range(10, 14), RESERVED) == 13
+    assert foreign_offset(log(batch(10, b"a", b"b", producer_id=-1)), range(11, 12), RESERVED) == 11
+    assert foreign_offset(log(batch(10, b"a", b"b", producer_id=-1)), range(12, 13), RESERVED) is None
+
+
+def test_tail_begins_at_the_log_start_of_a_short_log() -> None:
+    assert tail_of(range(700, 800)) == range(700, 800)
+    assert tail_of(range(700, 2000)) == range(1500, 2000)

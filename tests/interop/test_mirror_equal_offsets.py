@@ -348,3 +348,25 @@ def test_records_purged_before_they_were_mirrored_stop_the_partition(address: st
     assert row.next_offset == 20
     there = contents(address, flow.remote_topic, "read_uncommitted")
     assert sorted(there) == [*range(10), *range(15, 20)]
+
+
+def test_markers_of_many_partitions_share_requests(address: str) -> None:
+    flow = EqualFlow(address, address, partitions=20)
+    producer = Producer({"bootstrap.servers": address, "transactional.id": f"{flow.topic}-writer"})
+    producer.init_transactions(30)
+    for turn in range(3):
+        producer.begin_transaction()
+        for partition in range(20):
+            producer.produce(flow.topic, b"%d" % turn, partition=partition)
+        producer.commit_transaction(30)
+    with Confluent(address, f"{flow.topic}-writer"):
+        """A new producer is accepted once all markers are written."""
+
+    with FrameProxy(address) as target:
+        rows = copy_all(flow.settings(target=target.bootstrap_servers), *flow.partitions)
+        requests = target.requests(MARKERS)
+
+    assert {(row.state, row.next_offset) for row in rows} == {(CopyState.COPYING, 6)}
+    assert len(requests) <= 20
+    for partition in range(20):
+        assert list(flow.assert_equal(partition)) == [0, 2, 4]

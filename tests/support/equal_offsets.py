@@ -35,8 +35,8 @@ class Content(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-def contents(address: str, topic: str, isolation_level: str) -> dict[int, Content]:
-    """Read partition 0 to its end and return the records by offset."""
+def contents(address: str, topic: str, isolation_level: str, partition: int = 0) -> dict[int, Content]:
+    """Read a partition to its end and return the records by offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -49,7 +49,7 @@ def contents(address: str, topic: str, isolation_level: str) -> dict[int, Conten
     )
     found: dict[int, Content] = {}
     try:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         while True:
             message = consumer.poll(30)
             assert message is not None, f"{topic} could not be read to its end"
@@ -66,13 +66,14 @@ def contents(address: str, topic: str, isolation_level: str) -> dict[int, Conten
 
 
 class EqualFlow:
-    """A topic with one partition, its remote topic, and copiers of it.
+    """A topic, its remote topic, and copiers of it. Most tests use its first partition only.
 
     Args:
         source: Address of the source cluster.
         target: Address of the target cluster.
         source_configs: Configs of the source topic, besides unlimited retention.
         target_configs: Same for the remote topic.
+        partitions: Number of partitions.
     """
 
     def __init__(
@@ -82,14 +83,16 @@ class EqualFlow:
         *,
         source_configs: Mapping[str, str] | None = None,
         target_configs: Mapping[str, str] | None = None,
+        partitions: int = 1,
     ) -> None:
         self.source, self.target = source, target
         self.topic = f"equal-{uuid4().hex[:8]}"
         self.alias = f"A{self.topic}"
         self.remote_topic = f"{self.alias}.{self.topic}"
-        self.partition = PartitionId(self.topic, 0, self.remote_topic)
-        create_topic(source, self.topic, 1, {"retention.ms": "-1"} | dict(source_configs or {}))
-        create_topic(target, self.remote_topic, 1, {"retention.ms": "-1"} | dict(target_configs or {}))
+        self.partitions = [PartitionId(self.topic, number, self.remote_topic) for number in range(partitions)]
+        self.partition = self.partitions[0]
+        create_topic(source, self.topic, partitions, {"retention.ms": "-1"} | dict(source_configs or {}))
+        create_topic(target, self.remote_topic, partitions, {"retention.ms": "-1"} | dict(target_configs or {}))
         create_topic(target, f"mm2-offsets.{self.alias}.internal", 1, {"cleanup.policy": "compact"})
 
     def settings(self, *, target: str = "", barrier_s: float = 0.2) -> CopySettings:
@@ -102,11 +105,11 @@ class EqualFlow:
         (row,) = copy_all(self.settings(), self.partition, timeout_s=timeout_s)
         return row
 
-    def assert_equal(self) -> dict[int, Content]:
+    def assert_equal(self, partition: int = 0) -> dict[int, Content]:
         """Compare what consumers read on both sides, by offset, and return it."""
-        expected = contents(self.source, self.topic, "read_committed")
+        expected = contents(self.source, self.topic, "read_committed", partition)
         for isolation_level in ISOLATION_LEVELS:
-            assert contents(self.target, self.remote_topic, isolation_level) == expected, isolation_level
+            assert contents(self.target, self.remote_topic, isolation_level, partition) == expected, isolation_level
         return expected
 
     @property

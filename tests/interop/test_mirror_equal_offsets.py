@@ -370,3 +370,23 @@ def test_markers_of_many_partitions_share_requests(address: str) -> None:
     assert len(requests) <= 20
     for partition in range(20):
         assert list(flow.assert_equal(partition)) == [0, 2, 4]
+
+
+def test_other_record_at_the_same_offset_stops_the_partition(address: str) -> None:
+    flow = EqualFlow(address, address)
+    drawn = random.Random(1)
+    values = [drawn.randbytes(10_000) for _ in range(40)]
+    others = [*values[:39], drawn.randbytes(10_000)]
+    with WireClient(address) as client:
+        for topic, contained, producer_id in ((flow.topic, values, -1), (flow.remote_topic, others, flow.producer_id)):
+            records = [
+                Record(key=None, value=each, timestamp=YEAR_2013, offset=at) for at, each in enumerate(contained)
+            ]
+            sequence = -1 if producer_id < 0 else 0
+            batch = encode_batch(records, producer_id=producer_id, producer_epoch=sequence, base_sequence=sequence)
+            client.produce(topic, 0, batch)
+
+    row = flow.copy()
+
+    assert row.state is CopyState.STOPPED
+    assert f"offset 39 of {flow.remote_topic}-0 holds another record than the source" in row.reason

@@ -35,7 +35,13 @@ from klamm.mirror.replay.runs import first_offset
 from klamm.mirror.replay.start import NEWER_MIRROR
 from klamm.mirror.replay.target_log import delete_before
 from klamm.protocol.codec import NO_TAGS, encode, with_items
-from klamm.protocol.errors import ErrorCode, KafkaApiError, UnsupportedVersionError, error_name
+from klamm.protocol.errors import (
+    ErrorCode,
+    KafkaApiError,
+    TopicAuthorizationError,
+    UnsupportedVersionError,
+    error_name,
+)
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
@@ -139,7 +145,10 @@ class ReplayProducer(CopyProducer):
             try:
                 delete_before(self._target, remote, copy.fillers_until)
             except (ConnectionLostError, KafkaApiError) as error:
-                copy.target_failed(f"the fillers before offset {copy.fillers_until} cannot be deleted: {error}", now)
+                reason = f"the fillers before offset {copy.fillers_until} cannot be deleted: {error}"
+                if isinstance(error, TopicAuthorizationError):
+                    reason += f". It needs DELETE on {remote[0]}, and ALTER_CONFIGS if that topic is compacted"
+                copy.target_failed(reason, now)
             else:
                 copy.end_fillers()
 

@@ -114,7 +114,8 @@ class TailReader:
             self._fail([partition], f"the end of {partition[0]}-{partition[1]}: {error_name(answer.error_code)}")
             return []
         try:
-            batches = list(walk(answer.records, offsets.start, answer.aborted))
+            # The next response may reuse the memory of this one.
+            batches = list(walk(memoryview(bytes(answer.records)), offsets.start, answer.aborted))
         except CorruptBatchError as error:
             self._fail([partition], f"the end of {partition[0]}-{partition[1]}: {error}")
             return []
@@ -272,5 +273,11 @@ class TailCheck:
             source = checked[partition].source
             if source in reader.errors:
                 self.unread[partition] = reader.errors[source]
-            elif (differing := differing_offset(found[partition], theirs.get(source, []), offsets)) is not None:
+                continue
+            try:
+                differing = differing_offset(found[partition], theirs.get(source, []), offsets)
+            except CorruptBatchError as error:
+                self.unread[partition] = f"the end of {partition[0]}-{partition[1]} cannot be compared: {error}"
+                continue
+            if differing is not None:
                 self.differing[partition] = differing

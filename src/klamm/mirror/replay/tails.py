@@ -183,7 +183,7 @@ def _is_copy(ours: FetchedBatch, theirs: FetchedBatch | None) -> bool:
         and here.codec == there.codec
         and here.record_count == there.record_count
         and here.base_timestamp == there.base_timestamp
-        and here.buffer[BATCH_OVERHEAD:] == there.buffer[BATCH_OVERHEAD:]
+        and bytes(here.buffer[BATCH_OVERHEAD:]) == bytes(there.buffer[BATCH_OVERHEAD:])
     )
 
 

@@ -14,7 +14,7 @@ from benchmarks.sides import apache_kafka
 from klamm.mirror.replay.runs import FILLERS_PER_BATCH
 from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.mirror import create_topic, delete_records
-from tests.support.wire import RefusedError, WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,5 +145,5 @@ def _start(source: KafkaCluster, side: MirrorSide, partitions: int) -> Mapping[s
 def _end(client: WireClient, partition: int) -> int:
     try:
         return client.end_offset(REMOTE, partition)
-    except RefusedError:
+    except RejectedError:
         return 0  # the remote topic is not there yet

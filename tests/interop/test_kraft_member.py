@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from queue import Queue
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import pytest
 
-from klamm.admin import AdminClient, NewPartitions, NewTopic
+from klamm.admin import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    PatternType,
+    TopicPartition,
+)
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import open_connection
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kraft.controllers import find_controllers
+from klamm.kraft.controllers import ControllerChannel, find_controllers
+from klamm.kraft.errors import (
+    ClusterActionDeniedError,
+    DuplicateBrokerError,
+    MembershipError,
+    StaleBrokerError,
+    WrongClusterError,
+)
+from klamm.kraft.image import NO_LEADER, BrokerEndpoint, ClusterImage, PartitionImage
+from klamm.kraft.member import (
+    BrokerMember,
+    IsrChange,
+    IsrState,
+    MemberSettings,
+    MembershipState,
+    MemoryStateStore,
+    StateStore,
+)
 from klamm.kraft.observer import MetadataObserver
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.support.kafka import KafkaCluster
+from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE
+from tests.support.kafka import KafkaCluster, java_tool
 from tests.support.processes import wait_until
+from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from klamm.kraft.image import ClusterImage
+_ALL = ("3.8.1", "3.9.2", "4.0.1", "4.1.1", TOOLS_RELEASE)
+OLDER_RELEASES: Final = _ALL if os.environ.get("KLAMM_SOAK") else (TOOLS_RELEASE,)
 
 
 def connection(cluster: KafkaCluster, *, to_brokers: bool = False) -> ConnectionSettings:
@@ -72,7 +109,7 @@ def assert_equals_admin(image: ClusterImage, cluster: KafkaCluster) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
+def cluster(java: None) -> Iterator[KafkaCluster]:
     """One node with a cluster of its own: tests here register a broker, and write snapshots of the metadata."""
     with KafkaCluster(properties={"metadata.log.max.record.bytes.between.snapshots": "100"}) as running:
         yield running
@@ -123,3 +160,304 @@ def test_image_of_a_snapshot_equals_the_answers_of_a_broker(cluster: KafkaCluste
         # then
         assert image.topic("in-snapshot") is not None
         assert_equals_admin(image, cluster)
+
+
+def member_of(
+    cluster: KafkaCluster,
+    *,
+    controllers: ConnectionSettings | None = None,
+    state: StateStore | None = None,
+    on_stopped: Callable[[MembershipError], None] | None = None,
+) -> BrokerMember:
+    """Return a member whose listener is unreachable: it is the only replica of its partitions."""
+    listener = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=1, security_protocol="PLAINTEXT")
+    settings = MemberSettings(
+        node_id=9,
+        cluster_id=cluster.cluster_id,
+        listeners=(listener,),
+        controllers=controllers or connection(cluster),
+    )
+    return BrokerMember(settings, state, on_stopped)
+
+
+@contextmanager
+def started(member: BrokerMember) -> Iterator[BrokerMember]:
+    member.start()
+    try:
+        yield member
+    finally:
+        member.close()
+
+
+@contextmanager
+def leading(cluster: KafkaCluster, member: BrokerMember, topic: str) -> Iterator[UUID]:
+    """Create a topic with one replica on the member, and delete it afterwards."""
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (member.node_id,)})]).all().result()
+        try:
+            created = member.observer.wait_for(lambda image: image.topic(topic) is not None, 10).topic(topic)
+            assert created is not None
+            yield created.topic_id
+        finally:
+            admin.delete_topics([topic]).all().result()
+            member.observer.wait_for(lambda image: image.topic(topic) is None, 10)
+
+
+def led(member: BrokerMember, topic_id: UUID, predicate: Callable[[PartitionImage], bool]) -> PartitionImage:
+    """Wait for a state of a partition and return it."""
+
+    def is_it(image: ClusterImage) -> bool:
+        partition = image.partition(topic_id, 0)
+        return partition is not None and predicate(partition)
+
+    partition = member.observer.wait_for(is_it, 10).partition(topic_id, 0)
+    assert partition is not None
+    return partition
+
+
+def test_member_registers_leads_and_leaves_no_trace(cluster: KafkaCluster) -> None:
+    state = MemoryStateStore()
+    member = member_of(cluster, state=state)
+    with started(member):
+        # then
+        broker = member.observer.wait_for(lambda image: not image.brokers[9].is_fenced, 10).brokers[9]
+        assert (broker.broker_epoch, broker.incarnation_id) == (member.broker_epoch, member.incarnation_id)
+        assert broker.features == member.observer.image.brokers[1].features
+        assert broker.log_dirs == (member.log_dir,)
+        assert member.is_leased()
+        assert not member.is_leased(time.monotonic() + 4.1)  # the broker.session.timeout.ms of the controllers is 4 s
+        assert state.load() == MembershipState(cluster_id=cluster.cluster_id, incarnation_id=member.incarnation_id)
+        with leading(cluster, member, "led") as topic_id:
+            assert led(member, topic_id, lambda partition: partition.leader == 9).isr == (9,)
+            with pytest.raises(ValueError, match=r"still has 1 partitions \(led-0"):
+                member.unregister()
+        # when
+        member.unregister()
+        # then
+        assert not member.is_leased()
+        assert state.load() is None
+    with observing(cluster) as observer:
+        assert set(observer.wait_until_caught_up(10).brokers) == {1}
+
+
+def test_fence_and_unfence_raise_the_leader_epoch_by_two(cluster: KafkaCluster) -> None:
+    with started(member_of(cluster)) as member:
+        with leading(cluster, member, "epochs") as topic_id:
+            epoch = led(member, topic_id, lambda partition: partition.leader == 9).leader_epoch
+            # when
+            member.fence(True)
+            fenced = led(member, topic_id, lambda partition: partition.leader == NO_LEADER)
+            member.fence(False)
+            # then
+            unfenced = led(member, topic_id, lambda partition: partition.leader == 9)
+            assert (fenced.leader_epoch, unfenced.leader_epoch) == (epoch + 1, epoch + 2)
+        member.unregister()
+
+
+def test_alter_partitions_completes_a_reassignment_and_hands_over_the_leadership(cluster: KafkaCluster) -> None:
+    """A promotion: a reassignment adds the real broker, and the member's request puts it into the ISR."""
+    with started(member_of(cluster)) as member, AdminClient(cluster.bootstrap_servers) as admin:
+        with leading(cluster, member, "handed-over") as topic_id:
+            partition = led(member, topic_id, lambda partition: partition.leader == 9)
+            moved = admin.alter_partition_reassignments({TopicPartition("handed-over", 0): (1,)})
+            moved.all().result()
+            partition = led(member, topic_id, lambda partition: bool(partition.adding))
+            assert (partition.adding, partition.removing, partition.isr) == ((1,), (9,), (9,))
+            # when
+            stale = IsrChange(
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch - 1,
+                isr={9: member.broker_epoch},
+            )
+            rejected = member.alter_partitions({(topic_id, 0): stale})[topic_id, 0]
+            epochs = {node: broker.broker_epoch for node, broker in member.observer.image.brokers.items()}
+            change = IsrChange(
+                leader_epoch=partition.leader_epoch, partition_epoch=partition.partition_epoch, isr=epochs
+            )
+            outcome = member.alter_partitions({(topic_id, 0): change})[topic_id, 0]
+            # then
+            assert isinstance(rejected, KafkaApiError)
+            assert rejected.error_code is ErrorCode.INVALID_UPDATE_VERSION
+            assert isinstance(outcome, KafkaApiError)
+            assert outcome.error_code is ErrorCode.NEW_LEADER_ELECTED
+            after = led(member, topic_id, lambda partition: partition.leader == 1)
+            assert (after.replicas, after.isr, after.adding, after.removing) == ((1,), (1,), (), ())
+        member.unregister()
+
+
+def test_allocated_producer_ids_are_given_to_no_broker(cluster: KafkaCluster) -> None:
+    with started(member_of(cluster)) as member:
+        first, second = member.allocate_producer_ids(), member.allocate_producer_ids()
+        assert len(first) == 1000
+        assert second.start >= first.stop
+        member.observer.wait_for(lambda image: image.next_producer_id >= second.stop, 10)
+        member.unregister()
+
+
+def test_cordoned_log_dir_appears_in_the_metadata(cluster: KafkaCluster) -> None:
+    with started(member_of(cluster)) as member:
+        member.cordon(True)
+        assert member.observer.image.brokers[9].cordoned_log_dirs == (member.log_dir,)
+        member.cordon(False)
+        assert not member.observer.image.brokers[9].cordoned_log_dirs
+        member.unregister()
+
+
+def test_restart_after_a_crash_is_the_same_incarnation_and_after_a_shutdown_a_new_one(cluster: KafkaCluster) -> None:
+    state = MemoryStateStore()
+    with started(member_of(cluster, state=state)) as first:
+        pass
+    with started(member_of(cluster, state=state)) as second:
+        assert (second.incarnation_id, second.broker_epoch) == (first.incarnation_id, first.broker_epoch)
+        second.shut_down()
+    assert state.load() == MembershipState(
+        cluster_id=cluster.cluster_id,
+        incarnation_id=first.incarnation_id,
+        previous_broker_epoch=first.broker_epoch,
+    )
+    with started(member_of(cluster, state=state)) as third:
+        assert third.incarnation_id != first.incarnation_id
+        assert third.broker_epoch > first.broker_epoch
+        third.unregister()
+
+
+def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: KafkaCluster) -> None:
+    with started(member_of(cluster)) as member:
+        with pytest.raises(DuplicateBrokerError, match="another process is registered under this node id"):
+            member_of(cluster).start()
+        assert member.is_leased()
+        member.unregister()
+
+
+def test_second_process_of_the_same_incarnation_ends_the_first(cluster: KafkaCluster) -> None:
+    state, errors = MemoryStateStore(), Queue[MembershipError]()
+    with started(member_of(cluster, state=state, on_stopped=errors.put)) as first:
+        first.observer.wait_for(lambda image: 9 in image.brokers, 10)
+        with started(member_of(cluster, state=state)) as second:
+            # then
+            assert isinstance(errors.get(timeout=10), DuplicateBrokerError)
+            assert not first.is_leased()
+            assert second.is_leased()
+            second.unregister()
+
+
+def test_unregistered_member_ends_and_does_not_register_again(cluster: KafkaCluster) -> None:
+    errors = Queue[MembershipError]()
+    with started(member_of(cluster, on_stopped=errors.put)) as member:
+        # when
+        channel = ControllerChannel(connection(cluster))
+        assert channel.call(UnregisterBrokerRequest(broker_id=9), UnregisterBrokerResponse).error_code == 0
+        channel.close()
+        # then
+        error = errors.get(timeout=10)
+        assert isinstance(error, StaleBrokerError)
+        assert "an operator has unregistered this broker" in str(error)
+        assert not member.is_leased()
+        with pytest.raises(StaleBrokerError):
+            member.fence(True)
+        assert 9 not in member.observer.image.brokers
+
+
+@pytest.mark.parametrize("release", OLDER_RELEASES)
+def test_member_of_an_older_cluster_does_not_block_its_upgrade(java: None, release: str) -> None:
+    """It registers again with the feature ranges of the other brokers when all have a newer release."""
+    with KafkaCluster(release=release) as cluster, started(member_of(cluster)) as member:
+        with leading(cluster, member, "led") as topic_id:
+            epoch = led(member, topic_id, lambda partition: partition.leader == 9).leader_epoch
+            member.fence(True)
+            member.fence(False)
+            assert led(member, topic_id, lambda partition: partition.leader == 9).leader_epoch == epoch + 2
+            outcome = member.alter_partitions({(topic_id, 0): _same_isr(member, topic_id)})[topic_id, 0]
+            assert isinstance(outcome, IsrState)
+            assert outcome.isr == (9,)
+        assert len(member.allocate_producer_ids()) == 1000
+        before = member.observer.image
+        assert before.brokers[9].features == before.brokers[1].features
+        # when
+        cluster.upgrade(1, KAFKA_RELEASE)
+        # then
+        after = member.observer.wait_for(
+            lambda image: image.brokers[9].features == image.brokers[1].features != before.brokers[1].features, 20
+        )
+        assert after.brokers[9].broker_epoch == before.brokers[9].broker_epoch
+        level = after.brokers[9].features["metadata.version"][1]
+        java_tool(
+            "org.apache.kafka.tools.FeatureCommand",
+            *("--bootstrap-server", cluster.bootstrap_servers),
+            *("upgrade", "--feature", f"metadata.version={level}"),
+        )
+        member.observer.wait_for(lambda image: image.features["metadata.version"] == level, 10)
+        assert member.is_leased()
+
+
+def _same_isr(member: BrokerMember, topic_id: UUID) -> IsrChange:
+    partition = member.observer.image.partition(topic_id, 0)
+    assert partition is not None
+    return IsrChange(
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        isr={9: member.broker_epoch},
+    )
+
+
+def test_controllers_with_tls_and_logins_require_cluster_action(java: None, tmp_path: Path) -> None:
+    # given
+    certificates = Certificates.create(tmp_path)
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    properties = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.controller.plain.sasl.jaas.config": (
+            f'{PLAIN_MODULE} required username="admin" password="{PASSWORDS["admin"]}" {users};'
+        ),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.issue("node", "/CN=node")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    alice = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{PLAIN_MODULE} required username="alice" password="{PASSWORDS["alice"]}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority),
+    }
+    with KafkaCluster(properties=properties) as cluster, AdminClient(cluster.bootstrap_servers) as admin:
+        controllers = ConnectionSettings.of((cluster.bootstrap_controllers,), alice, "klamm-test")
+        # then
+        with pytest.raises(ClusterActionDeniedError, match="requires CLUSTER_ACTION on the cluster"):
+            member_of(cluster, controllers=controllers).start()
+        # when
+        right = Acl(
+            resource_type=AclResourceType.CLUSTER,
+            resource_name="kafka-cluster",
+            pattern_type=PatternType.LITERAL,
+            principal="User:alice",
+            host="*",
+            operation=AclOperation.CLUSTER_ACTION,
+            permission=AclPermission.ALLOW,
+        )
+        admin.create_acls([right]).all().result()
+        # then
+        with started(member_of(cluster, controllers=controllers)) as member:
+            assert member.is_leased()
+            with pytest.raises(ClusterActionDeniedError, match="User:alice needs ALTER on the cluster"):
+                member.unregister()
+
+
+def test_state_of_another_cluster_is_rejected(cluster: KafkaCluster) -> None:
+    state = MemoryStateStore()
+    state.save(MembershipState(cluster_id="another", incarnation_id=UUID(int=1)))
+    with pytest.raises(WrongClusterError, match="Broker 9 was registered in cluster another, but"):
+        member_of(cluster, state=state).start()
+
+
+def test_controllers_of_another_cluster_are_rejected(cluster: KafkaCluster) -> None:
+    observer = MetadataObserver(connection(cluster), cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    observer.start()
+    with pytest.raises(WrongClusterError, match="another cluster id"):
+        observer.wait_until_caught_up(10)
+    observer.close()

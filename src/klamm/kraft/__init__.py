@@ -1,4 +1,4 @@
-"""Parts of a broker that take part in a KRaft cluster without storage.
+"""Membership in a KRaft cluster as a broker without storage.
 
 In a KRaft cluster (Kafka without ZooKeeper) a few *controllers* agree on the cluster's metadata: they append every
 change to one replicated log, ``__cluster_metadata``. Exactly one of them, the *active controller*, decides. A broker is
@@ -8,5 +8,6 @@ a process that does three things with the active controller:
 - it sends *heartbeats*. Without them it is *fenced* after ``broker.session.timeout.ms``: it leads no partition;
 - it *observes* the metadata log, and so learns which partitions it leads.
 
-``MetadataObserver`` does the third alone. The package knows nothing of mirrors.
+``BrokerMember`` does the same and keeps no log of its own. ``MetadataObserver`` does the third alone. The package knows
+nothing of mirrors.
 """

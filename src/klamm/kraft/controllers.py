@@ -10,10 +10,12 @@ from klamm.configs.names import CLUSTER_METADATA
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
 from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError, raise_for_code
+from klamm.kraft.errors import raise_for_metadata
+from klamm.kraft.metadata_log import log_request
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode
-from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +31,6 @@ REQUEST_TIMEOUT_S: Final = 3.0
 well within ``broker.session.timeout.ms``.
 """
 _MAX_FREE_BYTES: Final = 32 * 1024 * 1024
-_CONTROLLER_ENDPOINTS: Final = 2
-"""``endpoint_type`` of DescribeCluster that asks for controllers (KIP-919, Kafka 3.7)."""
 _NOT_ACTIVE: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 _NODES_SINCE: Final = 2
 """First version of DescribeQuorum that reports the addresses of the controllers (Kafka 3.9)."""
@@ -42,8 +42,8 @@ class ControllerChannel:
     Used by one thread at a time.
 
     Args:
-        settings: Connection settings, with controllers as ``bootstrap_servers``. The time limits are lowered to
-            ``REQUEST_TIMEOUT_S``.
+        settings: Connection settings, with controllers as ``bootstrap_servers``: one of them is enough, but all before
+            Kafka 3.9. The time limits are lowered to ``REQUEST_TIMEOUT_S``.
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
@@ -58,8 +58,6 @@ class ControllerChannel:
         addresses = filter(None, map(split_address, settings.bootstrap_servers))
         self._addresses: dict[tuple[str, int], None] = dict.fromkeys(addresses)
         """Addresses of controllers, those that failed at the end."""
-        self.cluster_id = ""
-        """Cluster id, as a controller reported it; empty before the first connection."""
         self.controller_id = -1
         """Node id of the active controller; -1 before the first connection."""
 
@@ -112,27 +110,28 @@ class ControllerChannel:
         raise ConnectionLostError(f"No active controller is reachable: {reasons}")
 
     def _active_from(self, host: str, port: int) -> Connection:
-        """Return a connection to the active controller, of which the controller at this address knows."""
+        """Return a connection to the active controller, which the controller at this address is or names.
+
+        Like a broker, it fetches the metadata log: a controller names the leader of the log in each response.
+        Controllers before Kafka 3.9 report only its node id, without an address.
+        """
         connection = open_connection(host, port, self._settings, self._pool)
         try:
-            request = DescribeClusterRequest(endpoint_type=_CONTROLLER_ENDPOINTS)
-            version = connection.version_of(DescribeClusterRequest, at_least=1)
-            response = connection.call(request, DescribeClusterResponse, version=version, timeout_s=REQUEST_TIMEOUT_S)
-            raise_for_code(response.error_code, f"{host}:{port}: {response.error_message}")
-            nodes = {node.broker_id: (node.host, node.port) for node in response.brokers}
-            for address in nodes.values():
-                self._addresses.setdefault(address)
+            response = _leader_response(connection)
         except BaseException:
             connection.close()
             raise
-        if response.controller_id not in nodes:
-            connection.close()
-            raise ConnectionLostError(f"{host}:{port} knows no active controller")
-        self.cluster_id, self.controller_id = response.cluster_id, response.controller_id
-        self._host, active_port = nodes[response.controller_id]
-        if (self._host, active_port) == (host, port):
+        partition = response.responses[0].partitions[0]
+        self.controller_id = partition.current_leader.leader_id
+        if partition.error_code not in _NOT_ACTIVE:
+            self._host = host
             return connection
         connection.close()
+        nodes = {node.node_id: (node.host, node.port) for node in response.node_endpoints}
+        if self.controller_id not in nodes:
+            raise ConnectionLostError(f"{host}:{port} is not the active controller and knows no address of it")
+        self._host, active_port = nodes[self.controller_id]
+        self._addresses.setdefault((self._host, active_port))
         return open_connection(self._host, active_port, self._settings, self._pool)
 
     def lose(self) -> None:
@@ -142,6 +141,22 @@ class ControllerChannel:
             self._connection = None
 
     close = lose
+
+
+def _leader_response(connection: Connection) -> FetchResponse:
+    """Return the response to a fetch with the current leader epoch. Only the leader has no error for it."""
+    epoch = 0
+    while True:
+        position = FetchRequest.FetchPartition(current_leader_epoch=epoch, last_fetched_epoch=0, partition_max_bytes=1)
+        request = log_request(position)
+        response = connection.call(request, FetchResponse, timeout_s=REQUEST_TIMEOUT_S)
+        raise_for_metadata(response.error_code)
+        partition = response.responses[0].partitions[0]
+        if partition.error_code not in {ErrorCode.FENCED_LEADER_EPOCH, *_NOT_ACTIVE}:
+            raise_for_metadata(partition.error_code)
+        if partition.error_code != ErrorCode.FENCED_LEADER_EPOCH or partition.current_leader.leader_epoch <= epoch:
+            return response
+        epoch = partition.current_leader.leader_epoch
 
 
 def find_controllers(settings: ConnectionSettings) -> tuple[str, ...]:

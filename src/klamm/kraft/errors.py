@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from klamm.protocol.errors import ErrorCode
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.protocol.errors import ErrorCode, error_name
 
 
 class MembershipError(Exception):
@@ -51,3 +52,21 @@ class UnsupportedRecordError(MembershipError):
     """The metadata log holds a record in a version newer than this program can read."""
 
     error_code = ErrorCode.UNSUPPORTED_VERSION
+
+
+def raise_for_metadata(error_code: int) -> None:
+    """Raise the error of a response about the metadata log, unless the code is 0.
+
+    Raises:
+        MembershipError: The controller rejects the observer.
+        ConnectionLostError: The controller is not the active one, or cannot respond at present.
+    """
+    match error_code:
+        case ErrorCode.NONE:
+            return
+        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise ClusterActionDeniedError("Reading the metadata log requires CLUSTER_ACTION on the cluster")
+        case ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise WrongClusterError("The controllers belong to a cluster with another cluster id")
+        case _:
+            raise ConnectionLostError(f"Metadata log: {error_name(error_code)}")

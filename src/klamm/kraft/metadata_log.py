@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm.configs.names import CLUSTER_METADATA
-from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kraft.errors import ClusterActionDeniedError, WrongClusterError
+from klamm.kraft.errors import WrongClusterError, raise_for_metadata
 from klamm.kraft.image import ClusterImage, ImageDelta, replayed
 from klamm.kraft.records import MetadataBatch, read_batches
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from klamm.protocol.messages.metadata_records import (
@@ -93,15 +92,8 @@ class MetadataLogReader:
             partition_max_bytes=_MAX_BYTES,
             high_watermark=self.high_watermark,
         )
-        topic = FetchRequest.FetchTopic(topic=CLUSTER_METADATA, topic_id=_TOPIC_ID, partitions=[partition])
-        return FetchRequest(
-            cluster_id=self._cluster_id,
-            replica_id=self._node_id,
-            replica_state=FetchRequest.ReplicaState(replica_id=self._node_id),
-            max_wait_ms=_PENDING_WAIT_MS if self._pending else MAX_WAIT_MS,
-            max_bytes=_MAX_BYTES,
-            topics=[topic],
-        )
+        wait_ms = _PENDING_WAIT_MS if self._pending else MAX_WAIT_MS
+        return log_request(partition, node_id=self._node_id, cluster_id=self._cluster_id, max_wait_ms=wait_ms)
 
     def _snapshot_request(self, snapshot: FetchResponse.SnapshotId) -> FetchSnapshotRequest:
         partition = FetchSnapshotRequest.PartitionSnapshot(
@@ -122,7 +114,7 @@ class MetadataLogReader:
             MembershipError: It rejects this observer, or its log is not a continuation of the image.
             CorruptBatchError, ProtocolError: The records cannot be decoded.
         """
-        _raise_for(response.error_code)
+        raise_for_metadata(response.error_code)
         if isinstance(response, FetchSnapshotResponse):
             return self._receive_snapshot(response.topics[0].partitions[0])
         return self._receive_records(response.responses[0].partitions[0])
@@ -171,7 +163,7 @@ class MetadataLogReader:
         if error_code in _SNAPSHOT_CODES:
             self._snapshot = None
             return False
-        _raise_for(error_code)
+        raise_for_metadata(error_code)
         return True
 
     def _commit(self) -> bool:
@@ -204,16 +196,19 @@ class MetadataLogReader:
                 delta.replay(record, offset)
 
 
-def _raise_for(error_code: int) -> None:
-    match error_code:
-        case ErrorCode.NONE:
-            return
-        case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            raise ClusterActionDeniedError("Reading the metadata log requires CLUSTER_ACTION on the cluster")
-        case ErrorCode.INCONSISTENT_CLUSTER_ID:
-            raise WrongClusterError("The controllers belong to a cluster with another cluster id")
-        case _:
-            raise ConnectionLostError(f"Metadata log: {error_name(error_code)}")
+def log_request(
+    partition: FetchRequest.FetchPartition, *, node_id: int = -1, cluster_id: str | None = None, max_wait_ms: int = 0
+) -> FetchRequest:
+    """Return a fetch of the metadata log."""
+    topic = FetchRequest.FetchTopic(topic=CLUSTER_METADATA, topic_id=_TOPIC_ID, partitions=[partition])
+    return FetchRequest(
+        cluster_id=cluster_id,
+        replica_id=node_id,
+        replica_state=FetchRequest.ReplicaState(replica_id=node_id),
+        max_wait_ms=max_wait_ms,
+        max_bytes=_MAX_BYTES,
+        topics=[topic],
+    )
 
 
 def _with_registrations(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError, error_text
 from klamm.kraft.controllers import ControllerChannel
-from klamm.kraft.errors import WrongClusterError
 from klamm.kraft.metadata_log import MetadataLogReader
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.fetch_snapshot import FetchSnapshotResponse
@@ -38,7 +37,6 @@ class MetadataObserver:
 
     def __init__(self, controllers: ConnectionSettings, *, node_id: int = -1, cluster_id: str | None = None) -> None:
         self._channel = ControllerChannel(controllers)
-        self._expected_cluster_id = cluster_id
         self._reader = MetadataLogReader(node_id, cluster_id)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -47,8 +45,6 @@ class MetadataObserver:
         self._failures = LoggedReasons()
         self.image: ClusterImage = self._reader.image
         """Latest committed image. Empty, with offset -1, before the first response."""
-        self.cluster_id = ""
-        """Cluster id; empty before the first response."""
         self.error: Exception | None = None
         """Error that ended the observer."""
         self.reason: str | None = None
@@ -139,12 +135,6 @@ class MetadataObserver:
 
     def _fetch(self) -> None:
         """Send one request and publish the image after its response."""
-        self._channel.connection()
-        self.cluster_id = self._channel.cluster_id
-        if self._expected_cluster_id not in {None, self.cluster_id}:
-            raise WrongClusterError(
-                f"The controllers belong to cluster {self.cluster_id}, expected {self._expected_cluster_id}"
-            )
         request = self._reader.request()
         sent_at = time.monotonic()
         response: FetchResponse | FetchSnapshotResponse

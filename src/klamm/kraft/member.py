@@ -1,0 +1,695 @@
+"""Broker without storage in a KRaft cluster: registration, heartbeats, requests that only brokers may send.
+
+The life of a member, as Kafka's ``BrokerLifecycleManager`` lives it:
+
+1. It observes the metadata log until it has caught up.
+2. It registers, and gets a broker epoch. It is *fenced*: no partition may have it as leader.
+3. Each heartbeat reports how far it has replayed the metadata. Beyond its own registration, the controller unfences it,
+   and elects it where it is the only replica in sync.
+4. It ends by a controlled shutdown (the controller first elects other leaders), or without a word, like a crash. Then
+   the controller fences it after ``broker.session.timeout.ms``.
+
+A registration belongs to an *incarnation*, which a UUID names. A member that crashed comes back as the same
+incarnation, keeps its broker epoch and is elected at once. After a controlled shutdown it comes back as a new one.
+While heartbeats arrive, the controller rejects any other incarnation under the same node id. It does not notice two
+processes of the *same* incarnation; the member does, by a registration in the metadata log that it did not send, and
+ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
+from klamm.kraft.controllers import REQUEST_TIMEOUT_S, ControllerChannel
+from klamm.kraft.errors import (
+    ClusterActionDeniedError,
+    DuplicateBrokerError,
+    MembershipError,
+    StaleBrokerError,
+    UnsupportedFeaturesError,
+    WrongClusterError,
+)
+from klamm.kraft.image import SECURITY_PROTOCOLS
+from klamm.kraft.observer import MetadataObserver
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from klamm.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from klamm.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from klamm.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from klamm.protocol.types import ResourceType
+from klamm.retries import Backoff, LoggedReasons
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage
+    from klamm.protocol.schema import Message
+
+logger = logging.getLogger(__name__)
+Response = TypeVar("Response", bound="Message")
+
+SESSION_TIMEOUT_S: Final = 9.0
+"""Kafka's default of ``broker.session.timeout.ms``."""
+_SESSION_CONFIG: Final = "broker.session.timeout.ms"
+_MAX_HEARTBEAT_INTERVAL_S: Final = 2.0
+"""Kafka's default of ``broker.heartbeat.interval.ms``."""
+_EAGER_INTERVAL_S: Final = 0.05
+"""Interval of heartbeats until the controller has set the wanted state."""
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 1.0
+_CORDON_SINCE: Final = 2
+"""First version of BrokerHeartbeat that reports cordoned log directories."""
+_ZERO_MINIMUM_SINCE: Final = 4
+"""First version of BrokerRegistration in which the lowest level of a feature may be 0."""
+_EPOCHS_SINCE: Final = 3
+"""First version of AlterPartition that names the broker epochs of the replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipState:
+    """State of a member that a restart needs."""
+
+    cluster_id: str
+    """Cluster in which the member is registered. It registers in no other one."""
+    incarnation_id: UUID
+    previous_broker_epoch: int = -1
+    """Broker epoch that ended with a controlled shutdown; -1 while the incarnation lives."""
+
+
+class StateStore(Protocol):
+    """Storage of a member's state. After a loss of the state, the next start waits for the end of the old session."""
+
+    def load(self) -> MembershipState | None:
+        """Return the stored state, or None if there is none."""
+        ...
+
+    def save(self, state: MembershipState | None) -> None:
+        """Store a state, or remove it (None)."""
+        ...
+
+
+class MemoryStateStore:
+    """State that ends with the process."""
+
+    def __init__(self) -> None:
+        self._state: MembershipState | None = None
+
+    def load(self) -> MembershipState | None:
+        """Return the stored state, or None if there is none."""
+        return self._state
+
+    def save(self, state: MembershipState | None) -> None:
+        """Store a state, or remove it (None)."""
+        self._state = state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """Settings of a member."""
+
+    node_id: int
+    cluster_id: str
+    """Cluster id as the brokers report it. Controllers do not report it; they reject a wrong one."""
+    listeners: tuple[BrokerEndpoint, ...]
+    """Listeners as brokers and clients reach them. One has the name of the cluster's ``inter.broker.listener.name``."""
+    controllers: ConnectionSettings
+    """Connection settings, with controllers as ``bootstrap_servers``."""
+    rack: str | None = None
+    session_timeout_s: float | None = None
+    """``broker.session.timeout.ms`` of the controllers, in seconds. None: asked of the controller, which needs
+    DESCRIBE_CONFIGS on the cluster; without that right Kafka's default.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrChange:
+    """New ISR of a partition that the member leads."""
+
+    leader_epoch: int
+    partition_epoch: int
+    """Partition epoch of the image that the change is based on."""
+    isr: Mapping[int, int]
+    """Broker epochs of the replicas, by node id; -1 for one whose epoch is not checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrState:
+    """State of a partition after a change of its ISR."""
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+
+
+class BrokerMember:
+    """A broker without storage. Its methods may be called from any thread.
+
+    Args:
+        settings: Settings.
+        state: Storage of what a restart needs.
+        on_stopped: Function called in the heartbeats' thread when the membership ends on an error, once.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        state: StateStore | None = None,
+        on_stopped: Callable[[MembershipError], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._store = state or MemoryStateStore()
+        self._on_stopped = on_stopped
+        stored = self._store.load()
+        self.node_id = settings.node_id
+        self.cluster_id = settings.cluster_id
+        self.incarnation_id = stored.incarnation_id if stored and stored.previous_broker_epoch < 0 else uuid4()
+        """Id of this incarnation of the broker."""
+        self.broker_epoch = -1
+        """Epoch of the registration; -1 before it."""
+        self.is_fenced = True
+        """Whether the controller has fenced this member, as in its last response."""
+        self.error: MembershipError | None = None
+        """Error that ended the membership."""
+        self.observer = MetadataObserver(settings.controllers, node_id=settings.node_id, cluster_id=self.cluster_id)
+        self._previous_broker_epoch = stored.previous_broker_epoch if stored else -1
+        self._session_s = settings.session_timeout_s or SESSION_TIMEOUT_S
+        self._heartbeats = ControllerChannel(settings.controllers)
+        self._requests = ControllerChannel(settings.controllers)
+        self._requests_lock = threading.Lock()
+        self._changed = threading.Condition()
+        """Guards the fields below, and is notified after each heartbeat."""
+        self._wants_fence = False
+        self._wants_shut_down = False
+        self._should_shut_down = False
+        self._cordoned: bool | None = None
+        """Whether the log directory is reported as cordoned. None: nothing is reported."""
+        self._stopping = False
+        self._heartbeat_at = float("-inf")
+        """Time at which the last accepted heartbeat was sent, on the monotonic clock."""
+        self._features: Mapping[str, tuple[int, int]] = {}
+        """Feature ranges of the registration."""
+        self._registered_after = -1
+        """Offset of the image on which the last registration was based."""
+        self._registered_at = -1
+        """Offset of the record of the last registration; -1 until it is observed."""
+        self._reason: str | None = None
+        """Error of the latest heartbeat, which is repeated."""
+        self._is_woken = False
+        """Whether the next heartbeat is due at once."""
+        self._first_try_at: float | None = None
+        """Time of the first registration that another incarnation's session prevented."""
+        self._seen_brokers: Mapping[int, BrokerImage] = {}
+        """Brokers of the image that last woke the thread."""
+        self._thread = threading.Thread(target=self._run, name="klamm-broker-heartbeats", daemon=True)
+
+    @property
+    def log_dir(self) -> UUID:
+        """Id of the log directory that the member claims to have. It is the same after a loss of the state."""
+        return uuid5(NAMESPACE_URL, f"klamm:{self.cluster_id}/{self.node_id}")
+
+    def is_leased(self, now: float | None = None) -> bool:
+        """Return whether the member may act as leader.
+
+        It must not when the controller may have fenced it: when the last accepted heartbeat, or the last time that the
+        image was up to date, is as old as ``broker.session.timeout.ms``. So a process that was suspended sees changes
+        of its registration before it acts again.
+
+        Args:
+            now: Time on the monotonic clock. None: the current time.
+        """
+        at = time.monotonic() if now is None else now
+        last = min(self._heartbeat_at, self.observer.caught_up_at)
+        return self.error is None and at - last < self._session_s
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Register, and wait until the controller has unfenced the member. On an error, everything is closed.
+
+        Raises:
+            MembershipError: The controller rejects the member.
+            TimeoutError: The controllers were not reachable in time, or the session of a former incarnation with a
+                lost state has not ended.
+        """
+        deadline = time.monotonic() + timeout_s
+        stored = self._store.load()
+        if stored is not None and stored.cluster_id != self.cluster_id:
+            raise WrongClusterError(
+                f"Broker {self.node_id} was registered in cluster {stored.cluster_id}, but the brokers belong to "
+                f"cluster {self.cluster_id}"
+            )
+        self.observer.start()
+        try:
+            self.observer.wait_until_caught_up(timeout_s)
+            self.observer.subscribe(self._on_image)
+            self._thread.start()
+            self._wait(lambda: not self.is_fenced, deadline, "unfence this broker")
+        except BaseException:
+            self.close()
+            raise
+
+    def fence(self, fenced: bool, timeout_s: float = 10.0) -> None:
+        """Ask the controller to fence or unfence this member, and wait until it has.
+
+        Fencing takes the leadership of all partitions away, which raises their leader epochs by one; unfencing gives it
+        back where the member is the only replica in sync, which raises them again.
+
+        Raises:
+            MembershipError: The membership has ended.
+            TimeoutError: The controller did not do it in time.
+        """
+        with self._changed:
+            self._wants_fence = fenced
+            self._wake()
+        self._wait(
+            lambda: self.is_fenced == fenced, time.monotonic() + timeout_s, f"{'' if fenced else 'un'}fence this broker"
+        )
+
+    def cordon(self, cordoned: bool, timeout_s: float = 10.0) -> None:
+        """Report the log directory as cordoned or not, and wait until the metadata say so.
+
+        The controller places no partitions in a cordoned log directory.
+
+        Raises:
+            UnsupportedVersionError: The controller is older than Kafka 4.3.
+            MembershipError: The membership has ended.
+            TimeoutError: The metadata did not change in time: the finalized metadata.version may be too low.
+        """
+        with self._requests_lock:
+            self._requests.connection().version_of(BrokerHeartbeatRequest, at_least=_CORDON_SINCE)
+        with self._changed:
+            self._cordoned = cordoned
+            self._wake()
+
+        def is_reported(image: ClusterImage) -> bool:
+            broker = image.brokers.get(self.node_id)
+            return broker is not None and bool(broker.cordoned_log_dirs) == cordoned
+
+        self.observer.wait_for(is_reported, timeout_s)
+
+    def alter_partitions(
+        self, changes: Mapping[tuple[UUID, int], IsrChange], timeout_s: float = 10.0
+    ) -> Mapping[tuple[UUID, int], IsrState | KafkaApiError]:
+        """Change the ISR of partitions that the member leads (AlterPartition).
+
+        Returns:
+            By topic id and partition the state after the change, or the error with which the controller rejects it,
+            such as NEW_LEADER_ELECTED if the change completed a reassignment that elects another leader.
+
+        Raises:
+            MembershipError: The controller rejects the member.
+            TimeoutError: No active controller responded in time. The changes may have been made.
+        """
+        response = self._request(
+            lambda version: _alter_partition_request(changes, self.node_id, self.broker_epoch, version),
+            AlterPartitionRequest,
+            AlterPartitionResponse,
+            timeout_s,
+        )
+        return {
+            (topic.topic_id, partition.partition_index): IsrState(
+                leader=partition.leader_id,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                isr=tuple(partition.isr),
+            )
+            if partition.error_code == ErrorCode.NONE
+            else api_error(partition.error_code)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+
+    def allocate_producer_ids(self, timeout_s: float = 10.0) -> range:
+        """Take the next block of producer ids from the controller (AllocateProducerIds). No broker gets them any more.
+
+        Raises:
+            MembershipError: The controller rejects the member.
+            TimeoutError: No active controller responded in time.
+        """
+        response = self._request(
+            lambda _: AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch),
+            AllocateProducerIdsRequest,
+            AllocateProducerIdsResponse,
+            timeout_s,
+        )
+        return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
+
+    def shut_down(self, timeout_s: float = 30.0) -> None:
+        """End the membership by a controlled shutdown. The registration stays; the next start is a new incarnation.
+
+        Raises:
+            MembershipError: The membership has ended.
+            TimeoutError: The controller has not elected other leaders in time. The member is closed all the same.
+        """
+        try:
+            with self._changed:
+                self._wants_shut_down = True
+                self._wake()
+            self._wait(lambda: self._should_shut_down, time.monotonic() + timeout_s, "let this broker shut down")
+            self._store.save(
+                MembershipState(
+                    cluster_id=self.cluster_id,
+                    incarnation_id=self.incarnation_id,
+                    previous_broker_epoch=self.broker_epoch,
+                )
+            )
+        finally:
+            self.close()
+
+    def unregister(self, timeout_s: float = 30.0) -> None:
+        """End the membership and remove the registration: nothing of the member stays in the cluster's metadata.
+
+        Needs ALTER on the cluster.
+
+        Raises:
+            ValueError: Partitions still have replicas on this member. They must be reassigned or deleted before.
+            MembershipError: The controller rejects the member.
+            TimeoutError: The registration was not removed in time.
+        """
+        image = self.observer.image
+        rest = [
+            f"{topic.name}-{index}"
+            for topic in image.topics.values()
+            for index, partition in topic.partitions.items()
+            if self.node_id in partition.replicas
+        ]
+        if rest:
+            raise ValueError(
+                f"Broker {self.node_id} still has {len(rest)} partitions ({', '.join(sorted(rest)[:5])}, ...): "
+                "reassign them to other brokers before it is unregistered"
+            )
+        self._stop_heartbeats()
+        try:
+            self._request(
+                lambda _: UnregisterBrokerRequest(broker_id=self.node_id),
+                UnregisterBrokerRequest,
+                UnregisterBrokerResponse,
+                timeout_s,
+            )
+            self.observer.wait_for(lambda image: self.node_id not in image.brokers, timeout_s)
+            self._store.save(None)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop without a word to the controller, like a crash. The next start is the same incarnation."""
+        self._stop_heartbeats()
+        self.observer.close()
+        with self._requests_lock:
+            self._requests.close()
+
+    def _stop_heartbeats(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._heartbeat_at = float("-inf")
+            self._wake()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _wait(self, is_done: Callable[[], bool], deadline: float, what: str) -> None:
+        """Wait for a response of the controller that sets a state.
+
+        Raises:
+            MembershipError: The membership has ended.
+            TimeoutError: The deadline on the monotonic clock has passed.
+        """
+        with self._changed:
+            left_s = max(0.0, deadline - time.monotonic())
+            is_in_time = self._changed.wait_for(lambda: self.error is not None or is_done(), left_s)
+            if self.error is not None:
+                raise self.error
+            if not is_in_time:
+                reason = f": {self._reason}" if self._reason else ""
+                raise TimeoutError(f"The controller did not {what} in time{reason}")
+
+    def _wake(self) -> None:
+        """Let the thread send a heartbeat at once. The caller holds the lock."""
+        self._is_woken = True
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        backoff, failures = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S), LoggedReasons()
+        try:
+            while not self._stopping and not self._should_shut_down:
+                try:
+                    pause_s = self._step()
+                except CLUSTER_ERRORS as error:
+                    self._heartbeats.lose()
+                    self._reason = error_text(error)
+                    if failures.is_new(self._reason):
+                        logger.warning("Broker %d: no heartbeat, will retry: %s", self.node_id, self._reason)
+                    pause_s = backoff.next_s()
+                else:
+                    backoff.reset()
+                    failures.clear()
+                    self._reason = None
+                with self._changed:
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._is_woken or self._should_shut_down, pause_s)
+                    self._is_woken = False
+        except MembershipError as error:
+            self._end(error)
+        finally:
+            self._heartbeats.close()
+
+    def _end(self, error: MembershipError) -> None:
+        """End the membership on an error."""
+        with self._changed:
+            if self.error is not None:
+                return
+            self.error = error
+            self._stopping = True
+            self._wake()
+        logger.error("Broker %d: the membership has ended: %s", self.node_id, error)
+        if self._on_stopped is not None:
+            self._on_stopped(error)
+
+    def _step(self) -> float:
+        """Register if necessary, send a heartbeat, and return the pause before the next one in seconds."""
+        if self.observer.error is not None:
+            raise _as_membership_error(self.observer.error)
+        image = self.observer.image
+        features = common_features(image.brokers[node_id] for node_id in image.brokers if node_id != self.node_id)
+        if self.broker_epoch < 0 or self._features != features:
+            self._register(image, features)
+        self._check_registration(image)
+        with self._changed:
+            wants_fence, wants_shut_down, cordoned = self._wants_fence, self._wants_shut_down, self._cordoned
+        sent_at = time.monotonic()
+        response = self._heartbeats.call(
+            BrokerHeartbeatRequest(
+                broker_id=self.node_id,
+                broker_epoch=self.broker_epoch,
+                current_metadata_offset=image.offset,
+                want_fence=wants_fence,
+                want_shut_down=wants_shut_down,
+                cordoned_log_dirs=None if cordoned is None else [self.log_dir] * cordoned,
+            ),
+            BrokerHeartbeatResponse,
+            timeout_s=min(REQUEST_TIMEOUT_S, self._session_s / 2),
+        )
+        self._raise_for(response.error_code, "BrokerHeartbeat")
+        with self._changed:
+            self._heartbeat_at = sent_at
+            self.is_fenced = response.is_fenced
+            self._should_shut_down = response.should_shut_down
+            is_settled = response.is_fenced == self._wants_fence and not self._wants_shut_down
+        return min(_MAX_HEARTBEAT_INTERVAL_S, self._session_s / 6) if is_settled else _EAGER_INTERVAL_S
+
+    def _register(self, image: ClusterImage, features: Mapping[str, tuple[int, int]]) -> None:
+        """Register, or change the feature ranges of the registration."""
+        if not features:
+            raise ConnectionLostError("No other broker is registered, whose feature levels this one could take over")
+        if self._settings.session_timeout_s is None:
+            self._session_s = self._session_timeout_s()
+        self._store.save(MembershipState(cluster_id=self.cluster_id, incarnation_id=self.incarnation_id))
+        version = self._heartbeats.connection().version_of(BrokerRegistrationRequest)
+        request = BrokerRegistrationRequest(
+            broker_id=self.node_id,
+            cluster_id=self.cluster_id,
+            incarnation_id=self.incarnation_id,
+            listeners=[
+                BrokerRegistrationRequest.Listener(
+                    name=endpoint.name,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    security_protocol=SECURITY_PROTOCOLS.index(endpoint.security_protocol),
+                )
+                for endpoint in self._settings.listeners
+            ],
+            features=[
+                BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in features.items()
+                if low > 0 or version >= _ZERO_MINIMUM_SINCE
+            ],
+            rack=self._settings.rack,
+            log_dirs=[self.log_dir],
+            previous_broker_epoch=self._previous_broker_epoch,
+        )
+        self._registered_after, self._registered_at = image.offset, -1
+        response = self._heartbeats.call(request, BrokerRegistrationResponse)
+        if response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION and self._may_be_own_session():
+            raise ConnectionLostError(f"Another incarnation of broker {self.node_id} has a session that has not ended")
+        self._raise_for(response.error_code, "BrokerRegistration")
+        self.broker_epoch, self._features = response.broker_epoch, features
+        logger.info("Broker %d: registered with broker epoch %d", self.node_id, self.broker_epoch)
+
+    def _may_be_own_session(self) -> bool:
+        """Return whether a session of another incarnation may be that of a former process, whose state was lost."""
+        if self._first_try_at is None:
+            self._first_try_at = time.monotonic()
+        return time.monotonic() - self._first_try_at < 2 * self._session_s
+
+    def _check_registration(self, image: ClusterImage) -> None:
+        """Observe the own registration.
+
+        Raises:
+            DuplicateBrokerError: A later registration was sent by another process of the same incarnation.
+        """
+        broker = image.brokers.get(self.node_id)
+        if broker is None or broker.registered_at <= self._registered_after:
+            return
+        if self._registered_at < 0:
+            self._registered_at = broker.registered_at
+        elif broker.registered_at != self._registered_at:
+            raise DuplicateBrokerError(
+                f"Another process has registered as broker {self.node_id} (incarnation {broker.incarnation_id}): two "
+                "processes must not use the same node id"
+            )
+
+    def _on_image(self, image: ClusterImage) -> None:
+        """Send a heartbeat at once if the controller waits for this image. Called in the observer's thread."""
+        try:
+            self._check_registration(image)
+        except DuplicateBrokerError as error:
+            self._end(error)
+        is_awaited = self.is_fenced != self._wants_fence
+        if is_awaited or image.brokers is not self._seen_brokers:
+            self._seen_brokers = image.brokers
+            with self._changed:
+                self._wake()
+
+    def _session_timeout_s(self) -> float:
+        """Return ``broker.session.timeout.ms`` of the active controller in seconds."""
+        self._heartbeats.connection()
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=ResourceType.BROKER,
+            resource_name=str(self._heartbeats.controller_id),
+            configuration_keys=[_SESSION_CONFIG],
+        )
+        response = self._heartbeats.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+        values = [config.value for result in response.results for config in result.configs if config.value]
+        if not values:
+            logger.info("Broker %d: %s is not readable, using Kafka's default", self.node_id, _SESSION_CONFIG)
+        return int(values[0]) / 1000 if values else SESSION_TIMEOUT_S
+
+    def _request(
+        self,
+        request: Callable[[int], Message],
+        request_class: type[Message],
+        response_class: type[Response],
+        timeout_s: float,
+    ) -> Response:
+        """Send a request until an active controller responds."""
+        name = request_class.__name__.removesuffix("Request")
+        deadline, backoff = time.monotonic() + timeout_s, Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        with self._requests_lock:
+            while True:
+                if self.error is not None:
+                    raise self.error
+                try:
+                    version = self._requests.connection().version_of(request_class)
+                    response = self._requests.call(request(version), response_class)
+                except (ConnectionLostError, TimeoutError) as error:
+                    self._requests.lose()
+                    pause_s = backoff.next_s()
+                    if time.monotonic() + pause_s >= deadline:
+                        raise TimeoutError(
+                            f"{name}: no response within {timeout_s:g} s: {error_text(error)}"
+                        ) from error
+                    time.sleep(pause_s)
+                else:
+                    self._raise_for(response.error_code, name)  # type: ignore[attr-defined]  # all of them have one
+                    return response
+
+    def _raise_for(self, error_code: int, name: str) -> None:
+        """Raise the error of a response, by name."""
+        who = f"Broker {self.node_id}"
+        match error_code:
+            case ErrorCode.NONE:
+                return
+            case ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                right = "ALTER" if name == "UnregisterBroker" else "CLUSTER_ACTION"
+                principal = self._settings.controllers.security.principal
+                raise ClusterActionDeniedError(f"{who}: {name} is denied: {principal} needs {right} on the cluster")
+            case ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                raise DuplicateBrokerError(
+                    f"{who}: another process is registered under this node id and alive: use another "
+                    "node id, or stop that process"
+                )
+            case ErrorCode.STALE_BROKER_EPOCH | ErrorCode.BROKER_ID_NOT_REGISTERED:
+                raise StaleBrokerError(
+                    f"{who}: the registration with broker epoch {self.broker_epoch} does not exist any more: an "
+                    "operator has unregistered this broker, or another process has taken over its node id"
+                )
+            case ErrorCode.INCONSISTENT_CLUSTER_ID:
+                raise WrongClusterError(f"{who}: the controllers do not belong to cluster {self.cluster_id}")
+            case ErrorCode.UNSUPPORTED_VERSION if name == "BrokerRegistration":
+                raise UnsupportedFeaturesError(
+                    f"{who}: the cluster has finalized a feature level outside {self._features}"
+                )
+            case _:
+                raise api_error(error_code)
+
+
+def common_features(brokers: Iterable[BrokerImage]) -> Mapping[str, tuple[int, int]]:
+    """Return the feature ranges that all brokers support.
+
+    A member that registers with them never blocks an upgrade that the other brokers could follow.
+    """
+    ranges = [broker.features for broker in brokers]
+    names = set.intersection(*map(set, ranges)) if ranges else set[str]()
+    return {
+        name: (max(each[name][0] for each in ranges), min(each[name][1] for each in ranges)) for name in sorted(names)
+    }
+
+
+def _as_membership_error(error: Exception) -> MembershipError:
+    if isinstance(error, MembershipError):
+        return error
+    ended = MembershipError(f"The metadata log cannot be followed: {error_text(error)}")
+    ended.__cause__ = error
+    return ended
+
+
+def _alter_partition_request(
+    changes: Mapping[tuple[UUID, int], IsrChange], node_id: int, broker_epoch: int, version: int
+) -> AlterPartitionRequest:
+    topics: dict[UUID, list[AlterPartitionRequest.PartitionData]] = defaultdict(list)
+    for (topic_id, index), change in changes.items():
+        topics[topic_id].append(
+            AlterPartitionRequest.PartitionData(
+                partition_index=index,
+                leader_epoch=change.leader_epoch,
+                partition_epoch=change.partition_epoch,
+                new_isr=[] if version >= _EPOCHS_SINCE else list(change.isr),
+                new_isr_with_epochs=[
+                    AlterPartitionRequest.BrokerState(broker_id=replica, broker_epoch=epoch)
+                    for replica, epoch in change.isr.items()
+                ],
+            )
+        )
+    return AlterPartitionRequest(
+        broker_id=node_id,
+        broker_epoch=broker_epoch,
+        topics=[AlterPartitionRequest.TopicData(topic_id=topic, partitions=rows) for topic, rows in topics.items()],
+    )

@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
@@ -38,7 +39,8 @@ pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+"""Snippets, also those of a list, which are indented."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ def snippets_of(page: Path) -> list[Snippet]:
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
     return [
-        Snippet(page=name, language=found[1], text=found[2], line=text[: found.start()].count("\n") + 1)
+        Snippet(page=name, language=found[2], text=dedent(found[3]), line=text[: found.start()].count("\n") + 1)
         for found in FENCE.finditer(text)
     ]
 
@@ -157,9 +159,12 @@ def test_policies_page_runs_from_top_to_bottom() -> None:
     first, *others = [snippet.text for snippet in PYTHON if snippet.page == "docs/policies.md"]
     exec(first, namespace)  # noqa: S102 - our own page
     house = namespace["House"]
+    computing = []
     for text in others:
         exec(text, namespace)  # noqa: S102 - our own page
-    namespace["House"] = house
+        computing += [text] if getattr(namespace["House"], "only_computes", False) else []
+        namespace["House"] = house
+    assert [text for text in others if "# no files" in text] == computing
     namespace["test_large_topics_are_denied"]()
 
 
@@ -237,6 +242,32 @@ def test_commands_of_a_page_run_in_order(
         assert (line, cli.main(given), capsys.readouterr().err) == (line, code, ANY)
 
 
+NOT_RUN_COMMANDS = [
+    (page, line)
+    for page, line in COMMAND_LINES
+    if page not in SESSIONS and not OTHERWISE_RUN.match(line) and "..." not in line
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), NOT_RUN_COMMANDS, ids=[f"{page}: {line}"[:100] for page, line in NOT_RUN_COMMANDS]
+)
+def test_values_of_other_commands_are_accepted_until_a_cluster_is_needed(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KLAMM_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    words = shlex.split(line, comments=True)[1:]
+    given = ["127.0.0.1:1" if before == "--bootstrap-server" else word for before, word in pairwise(["", *words])]
+    # when
+    code = cli.main([*given, "--timeout", "1"])
+    # then
+    shown = "".join(capsys.readouterr())
+    is_reached = "No broker at 127.0.0.1:1 responded" in shown or "cannot be read: No such file" in shown
+    assert (code, is_reached) == (1, True), (page, shown)
+
+
 @pytest.mark.parametrize("snippet", [snippet for snippet in SNIPPETS if snippet.language == "yaml"], ids=where)
 def test_yaml_files_of_the_pages_are_valid(snippet: Snippet) -> None:
     if snippet.page == "docs/gitops.md":
@@ -270,7 +301,7 @@ def test_settings_of_the_gateways_page_are_understood(snippet: Snippet) -> None:
     assert settings.broker_hosts is not None or settings.terminates
 
 
-NOT_RUN = re.compile(r"^(make |pip install |podman |spark-submit )|\+-{5,}|^A->B|^GROUP ")
+NOT_RUN = re.compile(r"^(make |pip install |podman |spark-submit )|^[0-9]{4}-|\+-{5,}|^A->B|^GROUP ")
 """Other commands, which CI or tests/unit/test_containers.py run, pictures, and output of commands."""
 
 

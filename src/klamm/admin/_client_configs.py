@@ -98,7 +98,7 @@ async def alter(
     validate_only: bool,
     result: PerKeyResult[ClientConfigEntity, None],
 ) -> None:
-    """Send AlterClientConfigs and settle the entities.
+    """Send AlterClientConfigs, and complete ``result`` with the outcome of each entity.
 
     Raises:
         UnsupportedVersionError: The broker does not announce the feature ``client.configs``.

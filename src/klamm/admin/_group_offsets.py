@@ -148,7 +148,7 @@ async def alter(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     result: PerKeyResult[TopicPartition, None],
 ) -> None:
-    """Commit the offsets of a group without members, and settle the partitions."""
+    """Commit the offsets of a group without members, and complete ``result`` per partition."""
 
     async def ask(node_id: int | None, keys: list[TopicPartition], attempt: Deadline) -> _Outcomes:
         response = await pool.send(

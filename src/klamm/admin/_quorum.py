@@ -92,7 +92,7 @@ async def current_node(
 
 
 async def _committed_offset(link: PooledConnection, deadline: Deadline) -> int:
-    """Return the offset of the last committed record of the metadata, which the broker asks the controller for."""
+    """Return the offset of the last committed metadata record, from a DescribeQuorum request to a broker."""
     partition = DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = DescribeQuorumRequest.TopicData(topic_name=_METADATA_TOPIC, partitions=[partition])
     version = link.version_of(DescribeQuorumRequest)

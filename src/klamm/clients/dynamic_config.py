@@ -264,7 +264,7 @@ def _positive(name: str, value: str) -> int:
 
 
 class DynamicConfigLoop(ABC):
-    """Coroutine that requests dynamic configs until they are disabled for good. It runs on one event loop.
+    """Coroutine that requests dynamic configs until they are disabled permanently. It runs on one event loop.
 
     Args:
         configs: State that decides when to send a request and what an answer changes.

@@ -72,7 +72,7 @@ def removal(topic: ObservedTopic, starts: Mapping[int, tuple[int, int]], min_byt
 
 
 def whole_log(partition: PartitionFacts) -> tuple[int, int]:
-    """Return the new start and the deleted bytes if every record of a partition goes."""
+    """Return the new start and the deleted bytes if every record of a partition is deleted."""
     return partition.end_offset, partition.size or 0
 
 

@@ -102,7 +102,7 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         return self.source_cluster_alias
 
     def upstream_topic(self, topic: str) -> str | None:
-        """Return the same name. Heartbeats lose one alias."""
+        """Return the topic name unchanged; a heartbeats topic without its first alias."""
         if _looks_like_heartbeats(topic):
             return DefaultReplicationPolicy.upstream_topic(self, topic)
         return topic

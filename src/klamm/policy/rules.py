@@ -239,7 +239,7 @@ class RulesPolicy(Policy):
         return override or throttle
 
     def validate_client(self, details: ClientDetails) -> None:
-        """Raise PolicyViolationError for the first rule that a client id violates, but for those that only slow it."""
+        """Raise PolicyViolationError for the first rule that denies a client id. Rules that throttle are skipped."""
         for rule in self._concerned("client", None, details.principal):
             violation = _client_id_violation(rule, details.client_id)
             if violation is not None and not rule.overrides and rule.delay_ms is None:

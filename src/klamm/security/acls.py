@@ -161,7 +161,7 @@ def check_new_acl(acl: Acl) -> None:
     """Reject an ACL that cannot exist. Messages are Kafka's.
 
     Raises:
-        InvalidRequestError: A field is open or unknown, a name is empty, or the principal has no type.
+        InvalidRequestError: A field is ANY, MATCH or UNKNOWN, a name is empty, or the principal has no type.
     """
     if acl.resource_type == AclResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise InvalidRequestError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")

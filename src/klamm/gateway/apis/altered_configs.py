@@ -2,9 +2,10 @@
 
 The request is first forwarded with ``validate_only``, as the client, so errors of the upstream come before the policy.
 Then the configs of the valid resources are read and the policy decides on what they will be. The allowed resources are
-forwarded. The turns of the resources are held from reading to the upstream's response (``turns``), and what is read
-includes all changes that were committed before. So two changes through one gateway cannot be allowed alone and break a
-rule together. Changes through other gateways or other processes of this one, or past them, may come in between.
+forwarded. From reading the configs to the upstream's response, the gateway handles one request per resource at a time
+(``ResourceTurns``), and it reads all changes that were committed before. So two changes through one gateway cannot be
+allowed alone and break a rule together. Changes through other gateways, other processes of this one or the brokers
+themselves may come in between.
 
 Without a policy on configs, only settings of the gateway's other policies are rejected.
 

@@ -19,36 +19,12 @@ all APIs between brokers and controllers               Never forwarded.
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.apis import (
-    api_000_produce,
-    api_001_fetch,
-    api_002_list_offsets,
-    api_003_metadata,
-    api_008_offset_commit,
-    api_010_find_coordinator,
-    api_011_join_group,
-    api_012_heartbeat,
-    api_017_sasl_handshake,
-    api_018_api_versions,
-    api_019_create_topics,
-    api_020_delete_topics,
-    api_022_init_producer_id,
-    api_023_offset_for_leader_epoch,
-    api_028_txn_offset_commit,
-    api_033_alter_configs,
-    api_036_sasl_authenticate,
-    api_037_create_partitions,
-    api_044_incremental_alter_configs,
-    api_045_alter_partition_reassignments,
-    api_049_alter_client_quotas,
-    api_050_describe_client_configs,
-    api_051_alter_client_configs,
-    api_060_describe_cluster,
-    api_068_consumer_group_heartbeat,
-)
+from klamm.gateway import apis
 from klamm.gateway.relay.api import RelayedApi
 from klamm.policy.kinds import CREATE_TOPIC, FLOW
 from klamm.protocol.api import ApiKey
@@ -115,33 +91,10 @@ _DELEGATION_TOKENS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
     }
 )
 """First and last version of the APIs of delegation tokens."""
-_MODULES: Final = (
-    api_000_produce,
-    api_001_fetch,
-    api_002_list_offsets,
-    api_003_metadata,
-    api_008_offset_commit,
-    api_010_find_coordinator,
-    api_011_join_group,
-    api_012_heartbeat,
-    api_017_sasl_handshake,
-    api_018_api_versions,
-    api_019_create_topics,
-    api_020_delete_topics,
-    api_022_init_producer_id,
-    api_023_offset_for_leader_epoch,
-    api_028_txn_offset_commit,
-    api_033_alter_configs,
-    api_036_sasl_authenticate,
-    api_037_create_partitions,
-    api_044_incremental_alter_configs,
-    api_045_alter_partition_reassignments,
-    api_049_alter_client_quotas,
-    api_050_describe_client_configs,
-    api_051_alter_client_configs,
-    api_060_describe_cluster,
-    api_068_consumer_group_heartbeat,
+_MODULES: Final = tuple(
+    import_module(f"{apis.__name__}.{name}") for _, name, _ in iter_modules(apis.__path__) if name.startswith("api_")
 )
+"""Modules of this package, one per API key, in the order of the keys."""
 APIS: Final[tuple[RelayedApi, ...]] = (
     *(module.API for module in _MODULES),
     *(RelayedApi(key=key, versions=versions) for key, versions in _PASSED.items()),

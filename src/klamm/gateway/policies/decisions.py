@@ -201,7 +201,7 @@ def effect(
 def remembered_effect(
     policies: Policies, kind: PolicyKind, details: Details, context: FilterContext
 ) -> ApiError | Answer | Wait | None:
-    """Return the effect of a policy that remembers its decisions, on a request with a single question."""
+    """Return the effect of a policy on a request about one resource, from the cached decision if there is one."""
     learned = context.wait_result or {}
     outcome = learned.get(details) or policies.cached_outcome(kind, details)
     if outcome is None:

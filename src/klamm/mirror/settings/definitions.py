@@ -228,7 +228,7 @@ def parse_text(key: str, value: str) -> str:
 
 
 def parse_topic(key: str, value: str) -> str:
-    """Return a topic name.
+    """Check a topic name and return it.
 
     Raises:
         SettingsError: The value is not a valid topic name.

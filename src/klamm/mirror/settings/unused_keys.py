@@ -33,7 +33,7 @@ class RecordedProperties(dict[str, str]):
         self.read: set[str] = set()
 
     def get(self, key: str, default: Any = None, /) -> Any:
-        """Return the value, and record the key."""
+        """Return the value of a key, and mark the key as used."""
         self.read.add(key)
         return super().get(key, default)
 
@@ -79,7 +79,7 @@ def unused_keys(
     flows: Sequence[str],
     clients: Iterable[Mapping[str, ClientProperties]],
 ) -> UnusedKeys:
-    """Return sentences about the keys of a file without an effect.
+    """Return a warning for each key of a properties file that has no effect.
 
     Args:
         properties: The file, after all settings were parsed.

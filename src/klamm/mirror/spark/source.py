@@ -88,7 +88,7 @@ class MirrorReader(DataSourceStreamReader):
         return {"lease": int(self._ask({"ask": "next", "after": start["lease"]})["lease"])}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return the groups of a lease.
+        """Return the input partitions of a lease, one per group of topic partitions.
 
         After a restart, Spark may ask again for the groups of a lease that did not finish. The answer is a new
         plan made from the current partitions, not the earlier one: progress depends only on the source offsets

@@ -120,7 +120,7 @@ class _Claims:
         return any(share.settings.flow in left for share in self._session.shares)
 
     def keep_asking(self) -> None:
-        """Ask until the lease ends. Without answers, the copiers pause when their claims end."""
+        """Renew the claims until the lease ends. Without a response the copiers pause when their claims end."""
         with contextlib.suppress(OSError):
             while not self._ended.wait(_ASK_EVERY_S):
                 self.ask()

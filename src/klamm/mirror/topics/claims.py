@@ -133,10 +133,10 @@ class FlowClaim:
             return self._changed.wait_for(lambda: self.is_held, timeout_s)
 
     def hold(self, until: float, *, was_taken: bool = False) -> None:
-        """Hold the flow until a monotonic time in seconds.
+        """Record that this process may mirror the flow until its claim ends.
 
         Args:
-            until: The time.
+            until: End of the claim, by the monotonic clock in seconds.
             was_taken: Whether another process may have mirrored the flow since this one held it.
         """
         with self._changed:

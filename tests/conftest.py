@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 from typing import TYPE_CHECKING
 
@@ -117,6 +119,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let only marked unit tests start processes."""
     return (yield from guarded(item))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an ``async def`` test in an event loop of its own."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -255,7 +255,7 @@ def test_create_acls_without_authorizer_is_security_disabled() -> None:
 
 
 @pytest.mark.usefixtures("java")
-def test_kafkas_own_tools_write_and_obey_acls(broker: klamm.Broker, tmp_path: Path) -> None:
+async def test_kafkas_own_tools_write_and_obey_acls(broker: klamm.Broker, tmp_path: Path) -> None:
     def config_of(user: str) -> str:
         login = f'{PLAIN_MODULE} required username="{user}" password="{PASSWORDS[user]}";'
         properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login}
@@ -265,15 +265,12 @@ def test_kafkas_own_tools_write_and_obey_acls(broker: klamm.Broker, tmp_path: Pa
         servers = ("--bootstrap-server", broker.bootstrap_servers, "--command-config", config_of(user))
         return await asyncio.to_thread(run_tool, tool, *servers, *arguments)
 
-    async def scenario() -> None:
-        consumer = ("--consumer", "--topic", "ord", "--resource-pattern-type", "prefixed", "--group", "g")
-        await run("admin", ACL_COMMAND, "--add", "--allow-principal", "User:alice", *consumer)
-        listed = await run("admin", ACL_COMMAND, "--list", "--topic", "orders", "--resource-pattern-type", "match")
-        assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in listed
-        assert (await run("alice", TOPIC_COMMAND, "--list")).split() == ["orders"]
-        with pytest.raises(subprocess.CalledProcessError):
-            await run("alice", ACL_COMMAND, "--list")
-        await run("admin", ACL_COMMAND, "--remove", "--force", "--allow-principal", "User:alice", *consumer)
-        assert (await run("alice", TOPIC_COMMAND, "--list")).split() == []
-
-    asyncio.run(scenario())
+    consumer = ("--consumer", "--topic", "ord", "--resource-pattern-type", "prefixed", "--group", "g")
+    await run("admin", ACL_COMMAND, "--add", "--allow-principal", "User:alice", *consumer)
+    listed = await run("admin", ACL_COMMAND, "--list", "--topic", "orders", "--resource-pattern-type", "match")
+    assert "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)" in listed
+    assert (await run("alice", TOPIC_COMMAND, "--list")).split() == ["orders"]
+    with pytest.raises(subprocess.CalledProcessError):
+        await run("alice", ACL_COMMAND, "--list")
+    await run("admin", ACL_COMMAND, "--remove", "--force", "--allow-principal", "User:alice", *consumer)
+    assert (await run("alice", TOPIC_COMMAND, "--list")).split() == []

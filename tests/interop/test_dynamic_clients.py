@@ -220,7 +220,7 @@ def _at(client: confluent.Consumer, offset: int) -> bool:
     return [one.offset for one in client.position(client.assignment())] == [offset]
 
 
-def test_consumer_without_a_group_sends_no_config_request(admin: AdminClient, proxy: FrameProxy) -> None:
+async def test_consumer_without_a_group_sends_no_config_request(admin: AdminClient, proxy: FrameProxy) -> None:
     """K649-71: Client switch ``enable.dynamic.config`` (bool, default true); false -> never sends key 50."""
     # given
     name = topic(admin, f"without-a-group-{uuid4()}")
@@ -229,13 +229,10 @@ def test_consumer_without_a_group_sends_no_config_request(admin: AdminClient, pr
     client.poll(300)
     client.close()
 
-    async def scenario() -> None:
-        theirs = aio.AIOKafkaConsumer(name, bootstrap_servers=proxy.bootstrap_servers, metadata_max_age_ms=100)
-        await theirs.start()
-        await theirs.getmany(timeout_ms=300)
-        await theirs.stop()
-
-    asyncio.run(scenario())
+    theirs = aio.AIOKafkaConsumer(name, bootstrap_servers=proxy.bootstrap_servers, metadata_max_age_ms=100)
+    await theirs.start()
+    await theirs.getmany(timeout_ms=300)
+    await theirs.stop()
     # then
     assert proxy.requests(50) == []
 

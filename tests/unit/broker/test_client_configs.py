@@ -47,72 +47,63 @@ async def alter(
     return await service.alter(entries, validate_only=validate_only, principal="User:admin", client_id="cli")
 
 
-def test_configs_survive_a_restart(tmp_path: Path) -> None:
+async def test_configs_survive_a_restart(tmp_path: Path) -> None:
     """K649-52: EntityName null addresses the default entity.
 
     K649-63: Configs survive restart; any broker may be asked.
     """
     path = tmp_path / "metadata.sqlite"
 
-    async def run() -> None:
-        store = MetadataStore.open(path)
-        service = service_on(store)
-        await alter(
-            service,
-            entry("acks", "all"),
-            entry("acks", "0", client_id=None),
-            entry("acks", "1", client_id="app1"),
-            entry("acks", "1", user=None),
-            entry("acks", "-1", client_id=None, user=None),
-        )
-        await alter(service, entry("acks", None, client_id="app1"))
-        await store.close()
-        again = MetadataStore.open(path)
-        assert service_on(again).configs == {
-            ALICE: {"acks": "all"},
-            DEFAULT_CLIENT: {"acks": "0"},
-            ClientConfigEntity.of_user(None): {"acks": "1"},
-            ClientConfigEntity.of_client(None, None): {"acks": "-1"},
-        }
-        await again.close()
-
-    asyncio.run(run())
+    store = MetadataStore.open(path)
+    service = service_on(store)
+    await alter(
+        service,
+        entry("acks", "all"),
+        entry("acks", "0", client_id=None),
+        entry("acks", "1", client_id="app1"),
+        entry("acks", "1", user=None),
+        entry("acks", "-1", client_id=None, user=None),
+    )
+    await alter(service, entry("acks", None, client_id="app1"))
+    await store.close()
+    again = MetadataStore.open(path)
+    assert service_on(again).configs == {
+        ALICE: {"acks": "all"},
+        DEFAULT_CLIENT: {"acks": "0"},
+        ClientConfigEntity.of_user(None): {"acks": "1"},
+        ClientConfigEntity.of_client(None, None): {"acks": "-1"},
+    }
+    await again.close()
 
 
-def test_validate_only_changes_nothing(tmp_path: Path) -> None:
+async def test_validate_only_changes_nothing(tmp_path: Path) -> None:
     """K649-61: ValidateOnly=true validates, applies nothing."""
 
-    async def run() -> None:
-        store = MetadataStore.open(tmp_path / "metadata.sqlite")
-        service = service_on(store)
-        good, bad = await alter(service, entry("acks", "all"), entry("acks", "9", user="bob"), validate_only=True)
-        assert good.error is None
-        assert bad.error is not None
-        assert service.configs == {}
-        assert store.load_client_configs() == []
-        await store.close()
-
-    asyncio.run(run())
+    store = MetadataStore.open(tmp_path / "metadata.sqlite")
+    service = service_on(store)
+    good, bad = await alter(service, entry("acks", "all"), entry("acks", "9", user="bob"), validate_only=True)
+    assert good.error is None
+    assert bad.error is not None
+    assert service.configs == {}
+    assert store.load_client_configs() == []
+    await store.close()
 
 
-def test_concurrent_changes_of_one_entity_all_apply(tmp_path: Path) -> None:
+async def test_concurrent_changes_of_one_entity_all_apply(tmp_path: Path) -> None:
     """K649-63: Configs survive restart; any broker may be asked."""
 
-    async def run() -> None:
-        store = MetadataStore.open(tmp_path / "metadata.sqlite")
-        service = service_on(store)
-        await asyncio.gather(
-            alter(service, entry("acks", "all")),
-            alter(service, entry("session.timeout.ms", "9000")),
-            alter(service, entry("heartbeat.interval.ms", "3000")),
-        )
-        expected = {ALICE: {"acks": "all", "session.timeout.ms": "9000", "heartbeat.interval.ms": "3000"}}
-        assert service.configs == expected
-        service.load()
-        assert service.configs == expected
-        await store.close()
-
-    asyncio.run(run())
+    store = MetadataStore.open(tmp_path / "metadata.sqlite")
+    service = service_on(store)
+    await asyncio.gather(
+        alter(service, entry("acks", "all")),
+        alter(service, entry("session.timeout.ms", "9000")),
+        alter(service, entry("heartbeat.interval.ms", "3000")),
+    )
+    expected = {ALICE: {"acks": "all", "session.timeout.ms": "9000", "heartbeat.interval.ms": "3000"}}
+    assert service.configs == expected
+    service.load()
+    assert service.configs == expected
+    await store.close()
 
 
 def test_history_records_principal_of_each_changed_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,21 +138,18 @@ def test_history_records_principal_of_each_changed_config(tmp_path: Path, monkey
     )
 
 
-def test_invalid_stored_value_is_skipped(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = MetadataStore.open(tmp_path / "metadata.sqlite")
-        rows = [
-            PutClientConfig(user="alice", client_id=None, has_client_id=False, name=name, value=value)
-            for name, value in (("acks", "x"), ("heartbeat.interval.ms", "500"))
-        ]
-        await store.submit(rows)
-        service = service_on(store)
-        assert service.configs == {ALICE: {"heartbeat.interval.ms": "500"}}
-        (reason,) = service.skipped
-        assert reason.startswith("Metadata: user 'alice': Invalid value x for configuration acks")
-        await alter(service, entry("acks", "all"))
-        assert service.configs[ALICE] == {"acks": "all", "heartbeat.interval.ms": "500"}
-        assert service.skipped == []
-        await store.close()
-
-    asyncio.run(run())
+async def test_invalid_stored_value_is_skipped(tmp_path: Path) -> None:
+    store = MetadataStore.open(tmp_path / "metadata.sqlite")
+    rows = [
+        PutClientConfig(user="alice", client_id=None, has_client_id=False, name=name, value=value)
+        for name, value in (("acks", "x"), ("heartbeat.interval.ms", "500"))
+    ]
+    await store.submit(rows)
+    service = service_on(store)
+    assert service.configs == {ALICE: {"heartbeat.interval.ms": "500"}}
+    (reason,) = service.skipped
+    assert reason.startswith("Metadata: user 'alice': Invalid value x for configuration acks")
+    await alter(service, entry("acks", "all"))
+    assert service.configs[ALICE] == {"acks": "all", "heartbeat.interval.ms": "500"}
+    assert service.skipped == []
+    await store.close()

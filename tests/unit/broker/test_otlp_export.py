@@ -102,24 +102,21 @@ def test_large_export_file_is_rotated(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (messages(path), messages(tmp_path / "metrics.1")) == ([b"three"], [b"two"])
 
 
-def test_http_export_batches_messages_and_retries_after_error(
+async def test_http_export_batches_messages_and_retries_after_error(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """K714-06."""
     # given
     export = http_export(f"http://127.0.0.1:{collector.server_port}")
 
-    async def run() -> None:
-        export.put(PUSH)
-        export.put(PUSH)
-        task = export._task
-        assert task is not None
-        async with asyncio.timeout(20):
-            await task
-        await export.close()
-
     # when
-    asyncio.run(run())
+    export.put(PUSH)
+    export.put(PUSH)
+    task = export._task
+    assert task is not None
+    async with asyncio.timeout(20):
+        await task
+    await export.close()
     # then
     ((path, content_type, body),) = collector.got
     assert (path, content_type) == ("/v1/metrics", "application/x-protobuf")

@@ -32,40 +32,34 @@ def in_memory(service: QuotaService) -> dict[str, float]:
     return {str(entity[0][1]): values[RATE] for entity, values in service.describe([], strict=False)}
 
 
-def test_concurrent_quota_requests_leave_memory_disk_and_history_consistent(
+async def test_concurrent_quota_requests_leave_memory_disk_and_history_consistent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gives way to the other again and again."""
     monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
 
-    async def scenario() -> None:
-        store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
-        service = QuotaService(store, now_ms=lambda: 7)
-        assert set(await set_all(service, 1.0)) == {None}
-        await asyncio.gather(set_all(service, 2.0), set_all(service, None), set_all(service, 3.0))
-        lines = load_history(store, resource="QUOTA:user=u0")[::-1]
-        assert {line.new for line in lines} == {"1", "2", None, "3"}
-        assert [line.old for line in lines] == [None, *(line.new for line in lines[:-1])]
-        last = lines[-1].new
-        assert in_memory(service) == ({} if last is None else dict.fromkeys(USERS, float(last)))
-        assert {str(row.entity[0][1]): row.value for row in store.load_quotas()} == in_memory(service)
-        assert (lines[0].at_ms, lines[0].principal, lines[0].client_id) == (7, "User:anna", "tool")
-        await store.close()
-
-    asyncio.run(scenario())
+    store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+    service = QuotaService(store, now_ms=lambda: 7)
+    assert set(await set_all(service, 1.0)) == {None}
+    await asyncio.gather(set_all(service, 2.0), set_all(service, None), set_all(service, 3.0))
+    lines = load_history(store, resource="QUOTA:user=u0")[::-1]
+    assert {line.new for line in lines} == {"1", "2", None, "3"}
+    assert [line.old for line in lines] == [None, *(line.new for line in lines[:-1])]
+    last = lines[-1].new
+    assert in_memory(service) == ({} if last is None else dict.fromkeys(USERS, float(last)))
+    assert {str(row.entity[0][1]): row.value for row in store.load_quotas()} == in_memory(service)
+    assert (lines[0].at_ms, lines[0].principal, lines[0].client_id) == (7, "User:anna", "tool")
+    await store.close()
 
 
-def test_unchanged_and_validated_quotas_are_not_recorded(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
-        service = QuotaService(store, now_ms=lambda: 7)
-        change = [([("user", "anna")], [QuotaChange(name=RATE, value=1.0)])]
-        assert await service.alter(change, author=ANNA, validate_only=True) == [None]
-        assert load_history(store) == []
-        for _ in range(2):
-            assert await service.alter(change, author=ANNA, validate_only=False) == [None]
-        assert len(load_history(store)) == 1
-        assert [type(row) for row in (*store.load_quotas(), *load_history(store))] == [PutQuota, RecordedChange]
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_unchanged_and_validated_quotas_are_not_recorded(tmp_path: Path) -> None:
+    store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+    service = QuotaService(store, now_ms=lambda: 7)
+    change = [([("user", "anna")], [QuotaChange(name=RATE, value=1.0)])]
+    assert await service.alter(change, author=ANNA, validate_only=True) == [None]
+    assert load_history(store) == []
+    for _ in range(2):
+        assert await service.alter(change, author=ANNA, validate_only=False) == [None]
+    assert len(load_history(store)) == 1
+    assert [type(row) for row in (*store.load_quotas(), *load_history(store))] == [PutQuota, RecordedChange]
+    await store.close()

@@ -146,7 +146,7 @@ def test_failed_append_leaves_image_unchanged() -> None:
     assert log.image == {APP1: {"a/1": ("acks", "x")}}
 
 
-def test_concurrent_registrations_append_sequentially() -> None:
+async def test_concurrent_registrations_append_sequentially() -> None:
     class SlowRecords(MemoryRecords):
         busy = 0
 
@@ -157,14 +157,11 @@ def test_concurrent_registrations_append_sequentially() -> None:
             self.busy -= 1
             await super().append(key, value)
 
-    async def run() -> None:
-        log = RegistrationLog(records)
-        await asyncio.gather(
-            *(log.register(registration(APP1, f"a/{number}", ["acks"])) for number in range(5)),
-        )
-
     records = SlowRecords()
-    asyncio.run(run())
+    log = RegistrationLog(records)
+    await asyncio.gather(
+        *(log.register(registration(APP1, f"a/{number}", ["acks"])) for number in range(5)),
+    )
     assert len(records.records) == 5
 
 
@@ -244,7 +241,7 @@ def test_topic_deleted_during_failed_append_leaves_image_empty() -> None:
     assert log.image == {}
 
 
-def test_registration_waiting_during_topic_deletion_is_appended_to_the_next_topic() -> None:
+async def test_registration_waiting_during_topic_deletion_is_appended_to_the_next_topic() -> None:
     class Vanishing(MemoryRecords):
         async def append(self, key: bytes, value: bytes) -> None:
             if not goes.is_set():  # the first one: its topic is made and deleted
@@ -254,14 +251,11 @@ def test_registration_waiting_during_topic_deletion_is_appended_to_the_next_topi
                 raise StorageError("The topic has no log")
             await super().append(key, value)
 
-    async def run() -> None:
-        both = (log.register(registration(APP1, f"a/{number}", ["acks"])) for number in (1, 2))
-        outcomes = await asyncio.gather(*both, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [StorageError, type(None)]
-
     goes = asyncio.Event()
     records = Vanishing()
     log = RegistrationLog(records)
-    asyncio.run(run())
+    both = (log.register(registration(APP1, f"a/{number}", ["acks"])) for number in (1, 2))
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StorageError, type(None)]
     assert log.image == {APP1: {"a/2": ("acks",)}}
     assert len(records.records) == 1

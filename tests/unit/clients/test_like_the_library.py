@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -96,14 +95,11 @@ def test_invalid_subscription_raises_type_error(topics: Any, on_assign: Any) -> 
 
 
 @pytest.mark.parametrize("family", [aio.AIOKafkaProducer, aio.AIOKafkaConsumer])
-def test_client_that_fails_to_start_leaves_no_thread(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start() -> None:
-        client = family(bootstrap_servers=f"127.0.0.1:{free_port()}", client_id="not-started", **more)
-        with pytest.raises(KafkaConnectionError):
-            await client.start()
-        assert "klamm-connections-not-started" not in [thread.name for thread in threading.enumerate()]
-        await client.stop()
-
+async def test_client_that_fails_to_start_leaves_no_thread(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.clients.own_connection.MAX_WAIT_FOR_FIRST_S", 0.05)
     more = {"group_id": "g"} if family is aio.AIOKafkaConsumer else {}
-    asyncio.run(start())
+    client = family(bootstrap_servers=f"127.0.0.1:{free_port()}", client_id="not-started", **more)
+    with pytest.raises(KafkaConnectionError):
+        await client.start()
+    assert "klamm-connections-not-started" not in [thread.name for thread in threading.enumerate()]
+    await client.stop()

@@ -531,26 +531,23 @@ def test_error_codes_of_failures_are_not_retriable() -> None:
     assert PolicyTimeoutError.error_code is PolicyFailedError.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_flow_check_does_not_wait_for_pending_creation(rules: Any) -> None:
-    async def test() -> None:
-        properties = {CREATE_KEY: rules.at_once, "flow.policy.class.name": rules.at_once}
-        policies = await Policies.load(properties, GATEWAY_KINDS, in_threads=True)
-        question = ProduceDetails(topic="denied-1", acks=1, is_idempotent=False)
-        async with asyncio.timeout(20):
-            async with policies.turn(CREATE_TOPIC):
-                learned = await policies.learn(FLOW, {question: None})
-                assert await policies.check(CREATE_TOPIC, TopicDetails("next", 1, 1, None, {})) is None
-            assert isinstance(learned[question].error, PolicyViolationError)
-            assert policies.cached_outcome(FLOW, question) == learned[question]
-            # calls do not overlap, and a new version of the policy forgets the decisions
-            tardy = ProduceDetails(topic="tardy-1", acks=1, is_idempotent=False)
-            learning = asyncio.create_task(policies.learn(FLOW, {tardy: None}))
-            await asyncio.sleep(0)
-            assert await create(policies, "next") == "allowed"
-            assert learning.done()
-            (guard,) = policies.guards
-            await guard.swap(await make_instance(guard.spec, properties))
-            assert policies.cached_outcome(FLOW, question) is None
-        await policies.close()
-
-    asyncio.run(test())
+async def test_flow_check_does_not_wait_for_pending_creation(rules: Any) -> None:
+    properties = {CREATE_KEY: rules.at_once, "flow.policy.class.name": rules.at_once}
+    policies = await Policies.load(properties, GATEWAY_KINDS, in_threads=True)
+    question = ProduceDetails(topic="denied-1", acks=1, is_idempotent=False)
+    async with asyncio.timeout(20):
+        async with policies.turn(CREATE_TOPIC):
+            learned = await policies.learn(FLOW, {question: None})
+            assert await policies.check(CREATE_TOPIC, TopicDetails("next", 1, 1, None, {})) is None
+        assert isinstance(learned[question].error, PolicyViolationError)
+        assert policies.cached_outcome(FLOW, question) == learned[question]
+        # calls do not overlap, and a new version of the policy forgets the decisions
+        tardy = ProduceDetails(topic="tardy-1", acks=1, is_idempotent=False)
+        learning = asyncio.create_task(policies.learn(FLOW, {tardy: None}))
+        await asyncio.sleep(0)
+        assert await create(policies, "next") == "allowed"
+        assert learning.done()
+        (guard,) = policies.guards
+        await guard.swap(await make_instance(guard.spec, properties))
+        assert policies.cached_outcome(FLOW, question) is None
+    await policies.close()

@@ -174,14 +174,9 @@ def test_policy_call_finishes_before_instance_is_replaced(house: House) -> None:
     house.serve(use)
 
 
-def test_invalid_reload_interval_is_rejected() -> None:
-    async def run() -> None:
-        with pytest.raises(
-            PolicyLoadError, match=r"Invalid value often for configuration policy\.reload\.interval\.ms"
-        ):
-            PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
-
-    asyncio.run(run())
+async def test_invalid_reload_interval_is_rejected() -> None:
+    with pytest.raises(PolicyLoadError, match=r"Invalid value often for configuration policy\.reload\.interval\.ms"):
+        PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
 
 
 def test_imported_module_is_watched_and_broken_one_keeps_policy(house: House, caplog: pytest.LogCaptureFixture) -> None:

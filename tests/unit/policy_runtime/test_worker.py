@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     late: list[threading.Thread] = []
     start = threading.Thread.start
@@ -20,17 +20,14 @@ def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatch: pyt
     def keep(thread: threading.Thread) -> None:
         late.append(thread)
 
-    async def main() -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", keep)
-            worker = PolicyWorker("klamm-policy-Late")
-        assert worker.begin(lambda: ran.append("call")) is None
-        # when
-        worker.stop(lambda: ran.append("last"))
-        start(late[0])
-        # then
-        await asyncio.to_thread(worker.join, 10)
-        assert not worker.is_alive
-        assert ran == ["last"]
-
-    asyncio.run(main())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", keep)
+        worker = PolicyWorker("klamm-policy-Late")
+    assert worker.begin(lambda: ran.append("call")) is None
+    # when
+    worker.stop(lambda: ran.append("last"))
+    start(late[0])
+    # then
+    await asyncio.to_thread(worker.join, 10)
+    assert not worker.is_alive
+    assert ran == ["last"]

@@ -13,39 +13,33 @@ from klamm.server import time_slice as module
 from klamm.server.time_slice import SLICE_S, TimeSlice, run_at_once
 
 
-def test_long_iteration_yields_to_other_tasks() -> None:
-    async def scenario() -> None:
-        turns = 0
+async def test_long_iteration_yields_to_other_tasks() -> None:
+    turns = 0
 
-        async def other_task() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def other_task() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        other = asyncio.create_task(other_task())
-        time_slice = TimeSlice()
-        seen = []
-        async for item in time_slice.over(range(50)):
-            seen.append(item)
-            time.sleep(SLICE_S / 5)  # noqa: ASYNC251 -- work
-        other.cancel()
-        assert seen == list(range(50))
-        assert turns >= 5
-        assert time_slice.pauses == turns
-
-    asyncio.run(scenario())
+    other = asyncio.create_task(other_task())
+    time_slice = TimeSlice()
+    seen = []
+    async for item in time_slice.over(range(50)):
+        seen.append(item)
+        time.sleep(SLICE_S / 5)  # noqa: ASYNC251 -- work
+    other.cancel()
+    assert seen == list(range(50))
+    assert turns >= 5
+    assert time_slice.pauses == turns
 
 
-def test_short_iteration_does_not_yield(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_iteration_does_not_yield(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
-    async def scenario() -> None:
-        time_slice = TimeSlice()
-        assert [item async for item in time_slice.over("ab")] == ["a", "b"]
-        assert time_slice.pauses == 0
-
-    asyncio.run(scenario())
+    time_slice = TimeSlice()
+    assert [item async for item in time_slice.over("ab")] == ["a", "b"]
+    assert time_slice.pauses == 0
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 1000])
@@ -56,15 +50,12 @@ def test_list_is_complete_despite_pauses(monkeypatch: pytest.MonkeyPatch, count:
     assert time_slice.pauses == count // 64
 
 
-def test_restart_begins_a_new_slice() -> None:
-    async def scenario() -> None:
-        time_slice = TimeSlice(0.05)
-        await asyncio.sleep(0.06)
-        time_slice.restart()
-        await time_slice.give_way()
-        assert time_slice.pauses == 0
-
-    asyncio.run(scenario())
+async def test_restart_begins_a_new_slice() -> None:
+    time_slice = TimeSlice(0.05)
+    await asyncio.sleep(0.06)
+    time_slice.restart()
+    await time_slice.give_way()
+    assert time_slice.pauses == 0
 
 
 def test_lists_are_freed_in_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:

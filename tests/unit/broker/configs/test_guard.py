@@ -64,97 +64,79 @@ async def alter(service: ConfigService, *alterations: ResourceAlteration) -> lis
     return [outcome.error_code if isinstance(outcome, KafkaApiError) else ErrorCode.NONE for outcome in outcomes]
 
 
-def test_topic_deleted_during_policy_check_is_not_changed() -> None:
-    async def run() -> None:
-        store = MemoryConfigStore(topics=["t", "u"])
-        guard = SlowGuard(lambda: service.drop_topic("t"))
-        service = make_service(store, guards=(guard,))
-        flush = operation("flush.ms", SET, "5")
-        assert await alter(service, topic("t", flush), topic("u", flush)) == [
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.NONE,
-        ]
-        assert store.values(TOPIC, "t") == {}
-        assert store.values(TOPIC, "u") == {"flush.ms": "5"}
-
-    asyncio.run(run())
+async def test_topic_deleted_during_policy_check_is_not_changed() -> None:
+    store = MemoryConfigStore(topics=["t", "u"])
+    guard = SlowGuard(lambda: service.drop_topic("t"))
+    service = make_service(store, guards=(guard,))
+    flush = operation("flush.ms", SET, "5")
+    assert await alter(service, topic("t", flush), topic("u", flush)) == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
+    ]
+    assert store.values(TOPIC, "t") == {}
+    assert store.values(TOPIC, "u") == {"flush.ms": "5"}
 
 
-def test_resource_changed_during_policy_check_is_checked_again() -> None:
-    async def run() -> None:
-        def recreate() -> None:
-            service.drop_topic("t")
-            service.create_topic("t", {"segment.ms": "7"})
+async def test_resource_changed_during_policy_check_is_checked_again() -> None:
+    def recreate() -> None:
+        service.drop_topic("t")
+        service.create_topic("t", {"segment.ms": "7"})
 
-        guard = SlowGuard(recreate)
-        service = make_service(MemoryConfigStore(), guards=(guard,))
-        assert await alter(service, topic("t", operation("flush.ms", SET, "5"))) == [ErrorCode.NONE]
-        assert guard.seen == [("t", {"flush.ms": "5"}), ("t", {"segment.ms": "7", "flush.ms": "5"})]
-        assert service.topic_config("t")["segment.ms"] == 7
-
-    asyncio.run(run())
+    guard = SlowGuard(recreate)
+    service = make_service(MemoryConfigStore(), guards=(guard,))
+    assert await alter(service, topic("t", operation("flush.ms", SET, "5"))) == [ErrorCode.NONE]
+    assert guard.seen == [("t", {"flush.ms": "5"}), ("t", {"segment.ms": "7", "flush.ms": "5"})]
+    assert service.topic_config("t")["segment.ms"] == 7
 
 
-def test_concurrent_updates_survive_policy_checks() -> None:
-    async def run() -> None:
-        store = MemoryConfigStore()
-        service = make_service(store, guards=(SlowGuard(),))
-        listed = "leader.replication.throttled.replicas"
-        outcomes = await asyncio.gather(
-            *(alter(service, topic("t", operation(listed, APPEND, f"{n}:1"))) for n in range(50))
-        )
-        assert outcomes == [[ErrorCode.NONE]] * 50
-        assert set(store.values(TOPIC, "t")[listed].split(",")) == {f"{n}:1" for n in range(50)}
-
-    asyncio.run(run())
+async def test_concurrent_updates_survive_policy_checks() -> None:
+    store = MemoryConfigStore()
+    service = make_service(store, guards=(SlowGuard(),))
+    listed = "leader.replication.throttled.replicas"
+    outcomes = await asyncio.gather(
+        *(alter(service, topic("t", operation(listed, APPEND, f"{n}:1"))) for n in range(50))
+    )
+    assert outcomes == [[ErrorCode.NONE]] * 50
+    assert set(store.values(TOPIC, "t")[listed].split(",")) == {f"{n}:1" for n in range(50)}
 
 
-def test_thousand_resources_are_checked_once_in_few_commits() -> None:
-    async def run() -> None:
-        names = [f"t{n}" for n in range(1000)]
-        store = MemoryConfigStore(topics=names)
-        guard = SlowGuard(rejects="t7")
-        service = make_service(store, guards=(guard,))
-        outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
-        assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
-        assert len(guard.seen) == 1000
-        assert len(store.committed) < 10
-        assert store.values(TOPIC, "t7") == {}
-
-    asyncio.run(run())
+async def test_thousand_resources_are_checked_once_in_few_commits() -> None:
+    names = [f"t{n}" for n in range(1000)]
+    store = MemoryConfigStore(topics=names)
+    guard = SlowGuard(rejects="t7")
+    service = make_service(store, guards=(guard,))
+    outcomes = await alter(service, *(topic(name, operation("flush.ms", SET, "5")) for name in names))
+    assert [index for index, code in enumerate(outcomes) if code is ErrorCode.POLICY_VIOLATION] == [7]
+    assert len(guard.seen) == 1000
+    assert len(store.committed) < 10
+    assert store.values(TOPIC, "t7") == {}
 
 
-def test_policy_turn_is_released_while_waiting_for_the_disk() -> None:
-    async def run() -> None:
-        store = MemoryConfigStore()
-        guard = SlowGuard()
-        service = make_service(store, guards=(guard,))
-        store.hold = True
-        change = asyncio.create_task(alter(service, topic("t", operation("flush.ms", SET, "5"))))
-        other = asyncio.create_task(
-            alter(service, alteration(ResourceType.GROUP, "g", operation("consumer.session.timeout.ms", SET, "50000")))
-        )
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert [name for name, _ in guard.seen] == ["t", "g"]
-        store.release()
-        assert (await change, await other) == ([ErrorCode.NONE], [ErrorCode.NONE])
-
-    asyncio.run(run())
+async def test_policy_turn_is_released_while_waiting_for_the_disk() -> None:
+    store = MemoryConfigStore()
+    guard = SlowGuard()
+    service = make_service(store, guards=(guard,))
+    store.hold = True
+    change = asyncio.create_task(alter(service, topic("t", operation("flush.ms", SET, "5"))))
+    other = asyncio.create_task(
+        alter(service, alteration(ResourceType.GROUP, "g", operation("consumer.session.timeout.ms", SET, "50000")))
+    )
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [name for name, _ in guard.seen] == ["t", "g"]
+    store.release()
+    assert (await change, await other) == ([ErrorCode.NONE], [ErrorCode.NONE])
 
 
-def test_guards_run_in_order_and_the_first_error_rejects() -> None:
-    async def run() -> None:
-        store = MemoryConfigStore(topics=["t", "u"])
-        first, second = SlowGuard(rejects="t"), SlowGuard(rejects="u")
-        service = make_service(store, guards=(first, second))
-        flush = operation("flush.ms", SET, "5")
-        codes = await alter(service, topic("t", flush), topic("u", flush))
-        assert codes == [ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
-        assert {name for name, _ in first.seen} == {"t", "u"}
-        assert {name for name, _ in second.seen} == {"u"}, "a change that one guard rejects is not shown to the next"
-
-    asyncio.run(run())
+async def test_guards_run_in_order_and_the_first_error_rejects() -> None:
+    store = MemoryConfigStore(topics=["t", "u"])
+    first, second = SlowGuard(rejects="t"), SlowGuard(rejects="u")
+    service = make_service(store, guards=(first, second))
+    flush = operation("flush.ms", SET, "5")
+    codes = await alter(service, topic("t", flush), topic("u", flush))
+    assert codes == [ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
+    assert {name for name, _ in first.seen} == {"t", "u"}
+    assert {name for name, _ in second.seen} == {"u"}, "a change that one guard rejects is not shown to the next"
 
 
 class OverridingGuard(SlowGuard):
@@ -167,14 +149,11 @@ class OverridingGuard(SlowGuard):
         return Override(reason="flushed", configs={"flush.ms": "5"}) if overridden is None else None
 
 
-def test_override_without_a_change_does_not_bypass_the_next_guard() -> None:
-    async def run() -> None:
-        store = MemoryConfigStore(topics=["t"])
-        first, second = OverridingGuard(), SlowGuard(rejects="t")
-        service = make_service(store, guards=(first, second))
-        codes = await alter(service, topic("t", operation("flush.ms", SET, "5")))
-        assert codes == [ErrorCode.POLICY_VIOLATION]
-        assert len(second.seen) == 1
-        assert store.values(TOPIC, "t") == {}
-
-    asyncio.run(run())
+async def test_override_without_a_change_does_not_bypass_the_next_guard() -> None:
+    store = MemoryConfigStore(topics=["t"])
+    first, second = OverridingGuard(), SlowGuard(rejects="t")
+    service = make_service(store, guards=(first, second))
+    codes = await alter(service, topic("t", operation("flush.ms", SET, "5")))
+    assert codes == [ErrorCode.POLICY_VIOLATION]
+    assert len(second.seen) == 1
+    assert store.values(TOPIC, "t") == {}

@@ -83,82 +83,73 @@ def test_change_is_applied_stored_and_answered() -> None:
     assert make_service(store).topic_config("t")["flush.ms"] == 5
 
 
-def test_change_is_answered_once_durable() -> None:
+async def test_change_is_answered_once_durable() -> None:
     """K339-38: Changes survive a broker restart."""
 
-    async def scenario() -> None:
-        store = MemoryConfigStore()
-        service = make_service(store)
-        store.hold = True
-        change = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
-        again = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
-        reading = asyncio.ensure_future(service.settle())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert service.topic_config("t")["flush.ms"] == 5, "applied at once"
-        assert not change.done()
-        assert not again.done(), "a change that alters nothing waits for the one that made it so"
-        assert not reading.done(), "a description waits for what it shows"
-        store.release()
-        assert await change == [None]
-        assert await again == [None]
-        assert await reading
-
-    asyncio.run(scenario())
-
-
-def test_later_changes_wait_for_write_of_closed_connection() -> None:
-    async def scenario() -> None:
-        store = MemoryConfigStore()
-        service = make_service(store)
-        store.hold = True
-        gone = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+    store = MemoryConfigStore()
+    service = make_service(store)
+    store.hold = True
+    change = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+    again = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+    reading = asyncio.ensure_future(service.settle())
+    for _ in range(5):
         await asyncio.sleep(0)
-        gone.cancel()
-        again = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
-        reading = asyncio.ensure_future(service.settle())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert gone.cancelled()
-        assert not again.done()
-        assert not reading.done()
-        store.release()
-        assert await again == [None]
-        assert await reading
-        assert store.values(TOPIC, "t") == {"flush.ms": "5"}
-        store.hold = True
-        async with asyncio.timeout(5):
-            assert await service.settle(), "nothing is in progress any more"
-
-    asyncio.run(scenario())
+    assert service.topic_config("t")["flush.ms"] == 5, "applied at once"
+    assert not change.done()
+    assert not again.done(), "a change that alters nothing waits for the one that made it so"
+    assert not reading.done(), "a description waits for what it shows"
+    store.release()
+    assert await change == [None]
+    assert await again == [None]
+    assert await reading
 
 
-def test_failed_write_rolls_the_change_back() -> None:
-    async def scenario() -> None:
-        store = MemoryConfigStore()
-        service = make_service(store)
-        heard: list[ConfigsChanged] = []
-        service.subscribe(heard.append)
-        store.hold = store.fail_next = True
-        change = asyncio.ensure_future(at_once(service, topic("t", FLUSH), topic("missing", FLUSH)))
-        reading = asyncio.ensure_future(service.settle())
+async def test_later_changes_wait_for_write_of_closed_connection() -> None:
+    store = MemoryConfigStore()
+    service = make_service(store)
+    store.hold = True
+    gone = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+    await asyncio.sleep(0)
+    gone.cancel()
+    again = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+    reading = asyncio.ensure_future(service.settle())
+    for _ in range(5):
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        store.release()
-        service.load()  # as the store's owner does on a failed commit
-        outcomes = await change
-        assert [o.error_code for o in outcomes if isinstance(o, KafkaApiError)] == [
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ]
-        assert not await reading, "what was read before is void"
-        taken_back = ConfigsChanged(resource_type=TOPIC, resource_name="t", names=frozenset({"flush.ms"}))
-        assert heard == [taken_back, taken_back], "once when it was applied, once when it was taken back"
-        assert service.topic_config("t")["flush.ms"] != 5
-        store.hold = False
-        assert await at_once(service, topic("t", FLUSH)) == [None]
+    assert gone.cancelled()
+    assert not again.done()
+    assert not reading.done()
+    store.release()
+    assert await again == [None]
+    assert await reading
+    assert store.values(TOPIC, "t") == {"flush.ms": "5"}
+    store.hold = True
+    async with asyncio.timeout(5):
+        assert await service.settle(), "nothing is in progress any more"
 
-    asyncio.run(scenario())
+
+async def test_failed_write_rolls_the_change_back() -> None:
+    store = MemoryConfigStore()
+    service = make_service(store)
+    heard: list[ConfigsChanged] = []
+    service.subscribe(heard.append)
+    store.hold = store.fail_next = True
+    change = asyncio.ensure_future(at_once(service, topic("t", FLUSH), topic("missing", FLUSH)))
+    reading = asyncio.ensure_future(service.settle())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    store.release()
+    service.load()  # as the store's owner does on a failed commit
+    outcomes = await change
+    assert [o.error_code for o in outcomes if isinstance(o, KafkaApiError)] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert not await reading, "what was read before is void"
+    taken_back = ConfigsChanged(resource_type=TOPIC, resource_name="t", names=frozenset({"flush.ms"}))
+    assert heard == [taken_back, taken_back], "once when it was applied, once when it was taken back"
+    assert service.topic_config("t")["flush.ms"] != 5
+    store.hold = False
+    assert await at_once(service, topic("t", FLUSH)) == [None]
 
 
 def test_changes_of_one_request_are_one_commit() -> None:
@@ -167,26 +158,23 @@ def test_changes_of_one_request_are_one_commit() -> None:
     assert len(store.committed) == 1
 
 
-def test_large_request_does_not_delay_other_requests() -> None:
+async def test_large_request_does_not_delay_other_requests() -> None:
     """K339-20: Every requested resource appears once in the response."""
 
-    async def scenario() -> None:
-        names = [f"t{n}" for n in range(1000)]
-        store = MemoryConfigStore(topics=[*names, "small"])
-        service = make_service(store)
-        listed = operation("leader.replication.throttled.replicas", APPEND, "1:1")
-        repeated = [topic("t0", listed), *(topic(name, listed) for name in names)]
-        large = asyncio.ensure_future(service.alter(repeated, node_id=1, author=ANNA, validate_only=False))
-        await asyncio.sleep(0)
-        assert await at_once(service, topic("small", FLUSH)) == [None]
-        assert not large.done(), "the small one did not wait for the large one"
-        outcomes = await large
-        assert len(outcomes) == 1001
-        assert [index for index, error in enumerate(outcomes) if error] == [0, 1], "also when far apart"
-        assert not service.topic_config("t0")["leader.replication.throttled.replicas"]
-        assert service.topic_config("t999")["leader.replication.throttled.replicas"] == ("1:1",)
-
-    asyncio.run(scenario())
+    names = [f"t{n}" for n in range(1000)]
+    store = MemoryConfigStore(topics=[*names, "small"])
+    service = make_service(store)
+    listed = operation("leader.replication.throttled.replicas", APPEND, "1:1")
+    repeated = [topic("t0", listed), *(topic(name, listed) for name in names)]
+    large = asyncio.ensure_future(service.alter(repeated, node_id=1, author=ANNA, validate_only=False))
+    await asyncio.sleep(0)
+    assert await at_once(service, topic("small", FLUSH)) == [None]
+    assert not large.done(), "the small one did not wait for the large one"
+    outcomes = await large
+    assert len(outcomes) == 1001
+    assert [index for index, error in enumerate(outcomes) if error] == [0, 1], "also when far apart"
+    assert not service.topic_config("t0")["leader.replication.throttled.replicas"]
+    assert service.topic_config("t999")["leader.replication.throttled.replicas"] == ("1:1",)
 
 
 def test_resources_are_independent_and_answered_in_order() -> None:
@@ -290,25 +278,22 @@ def test_validate_only_returns_errors_and_changes_nothing() -> None:
     assert shown(service, LOGGER, "1", "root") == "INFO"
 
 
-def test_concurrent_alterations_lose_no_update() -> None:
+async def test_concurrent_alterations_lose_no_update() -> None:
     """K339-23: No lost update: concurrent alterations of different keys of one resource all survive."""
 
-    async def scenario() -> None:
-        store = MemoryConfigStore()
-        service = make_service(store)
-        store.hold = True
-        key = "leader.replication.throttled.replicas"
-        writers = [
-            at_once(service, topic("t", operation(key, APPEND, f"{n}:1"), operation("flush.ms", SET, str(n))))
-            for n in range(50)
-        ]
-        tasks = [asyncio.ensure_future(writer) for writer in writers]
-        await asyncio.sleep(0)
-        store.release()
-        await asyncio.gather(*tasks)
-        assert store.values(TOPIC, "t") == {key: ",".join(f"{n}:1" for n in range(50)), "flush.ms": "49"}
-
-    asyncio.run(scenario())
+    store = MemoryConfigStore()
+    service = make_service(store)
+    store.hold = True
+    key = "leader.replication.throttled.replicas"
+    writers = [
+        at_once(service, topic("t", operation(key, APPEND, f"{n}:1"), operation("flush.ms", SET, str(n))))
+        for n in range(50)
+    ]
+    tasks = [asyncio.ensure_future(writer) for writer in writers]
+    await asyncio.sleep(0)
+    store.release()
+    await asyncio.gather(*tasks)
+    assert store.values(TOPIC, "t") == {key: ",".join(f"{n}:1" for n in range(50)), "flush.ms": "49"}
 
 
 def test_alter_configs_replaces_all_dynamic_configs() -> None:

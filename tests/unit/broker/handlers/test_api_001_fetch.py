@@ -260,17 +260,14 @@ def test_fetch_ends_after_max_wait(broker: DataPath) -> None:
     assert response.responses[0].partitions[0].high_watermark == 0
 
 
-def test_cancelled_fetch_leaves_no_waiter(broker: DataPath) -> None:
-    async def cancel() -> None:
-        task = asyncio.create_task(broker.call(ROUTE, request(partition(), max_wait_ms=10_000), FetchResponse, 18))
-        async with asyncio.timeout(20):
-            while not broker.log().waiters:  # noqa: ASYNC110 -- nobody tells
-                await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+async def test_cancelled_fetch_leaves_no_waiter(broker: DataPath) -> None:
+    task = asyncio.create_task(broker.call(ROUTE, request(partition(), max_wait_ms=10_000), FetchResponse, 18))
+    async with asyncio.timeout(20):
+        while not broker.log().waiters:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
     assert not broker.log().waiters
 

@@ -106,29 +106,26 @@ def test_every_version_is_encoded_and_decoded() -> None:
         assert [c.name for c in again.results[0].configs] == [c.name for c in results[0].configs]
 
 
-def test_described_configs_are_durable_or_rolled_back() -> None:
+async def test_described_configs_are_durable_or_rolled_back() -> None:
     """K339-38: Changes survive a broker restart."""
 
-    async def scenario() -> None:
-        store = MemoryConfigStore()
-        service = make_service(store)
-        store.hold = store.fail_next = True
-        flush = topic("t", operation("flush.ms", SET, "5"))
-        change = asyncio.ensure_future(service.alter([flush], node_id=1, author=ANNA, validate_only=False))
-        await asyncio.sleep(0)
-        request = DescribeConfigsRequest(
-            resources=[Resource(resource_type=2, resource_name="t", configuration_keys=["flush.ms"])]
-        )
-        reading = asyncio.ensure_future(handle(request, make_context(service)))
-        await asyncio.sleep(0)
-        assert not reading.done()
-        store.release()
-        service.load()
-        await change
-        (config,) = message_of(await reading).results[0].configs
-        assert config.config_source == 5, "the value that was never stored is not shown"
-
-    asyncio.run(scenario())
+    store = MemoryConfigStore()
+    service = make_service(store)
+    store.hold = store.fail_next = True
+    flush = topic("t", operation("flush.ms", SET, "5"))
+    change = asyncio.ensure_future(service.alter([flush], node_id=1, author=ANNA, validate_only=False))
+    await asyncio.sleep(0)
+    request = DescribeConfigsRequest(
+        resources=[Resource(resource_type=2, resource_name="t", configuration_keys=["flush.ms"])]
+    )
+    reading = asyncio.ensure_future(handle(request, make_context(service)))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    store.release()
+    service.load()
+    await change
+    (config,) = message_of(await reading).results[0].configs
+    assert config.config_source == 5, "the value that was never stored is not shown"
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])

@@ -133,66 +133,57 @@ def delete() -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in NAMES])
 
 
-def test_request_with_thousands_of_parts_yields_to_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_broker(tmp_path) as broker:
-            # topics are created
-            answer, turns = await broker.ask(api_019_create_topics.ROUTE, create(NAMES), 7)
-            assert set(answer.error_codes()) == {0}
-            assert turns >= LEAST_TURNS
-            # told of
-            answer, turns = await broker.ask(api_003_metadata.ROUTE, MetadataRequest(topics=None), 12)
-            assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [(name, 2) for name in NAMES]
-            # changed in both ways
-            answer, turns = await broker.ask(api_044_incremental_alter_configs.ROUTE, incremental(), 1)
-            assert [(r.resource_name, r.error_code) for r in answer.responses] == [(name, 0) for name in NAMES]
-            assert turns >= LEAST_TURNS
-            assert broker.configs.topic_config(NAMES[-1])["flush.ms"] == 1234567
-            answer, turns = await broker.ask(api_033_alter_configs.ROUTE, replace_all(), 2)
-            assert {r.error_code for r in answer.responses} == {0}
-            assert turns >= LEAST_TURNS
-            # described
-            answer, turns = await broker.ask(api_032_describe_configs.ROUTE, describe(), 4)
-            values = {config.value for result in message_of(answer).results for config in result.configs}
-            assert values == {"7654321"}
-            # larger
-            answer, turns = await broker.ask(api_037_create_partitions.ROUTE, grow(), 3)
-            assert {result.error_code for result in answer.results} == {0}
-            assert turns >= LEAST_TURNS
-            # and gone
-            answer, turns = await broker.ask(api_020_delete_topics.ROUTE, delete(), 6)
-            assert [(r.name, r.error_code) for r in answer.responses] == [(name, 0) for name in NAMES]
-            assert turns >= LEAST_TURNS
-            assert len(broker.topics) == 0
-
-    asyncio.run(scenario())
+async def test_request_with_thousands_of_parts_yields_to_others(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        # topics are created
+        answer, turns = await broker.ask(api_019_create_topics.ROUTE, create(NAMES), 7)
+        assert set(answer.error_codes()) == {0}
+        assert turns >= LEAST_TURNS
+        # told of
+        answer, turns = await broker.ask(api_003_metadata.ROUTE, MetadataRequest(topics=None), 12)
+        assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [(name, 2) for name in NAMES]
+        # changed in both ways
+        answer, turns = await broker.ask(api_044_incremental_alter_configs.ROUTE, incremental(), 1)
+        assert [(r.resource_name, r.error_code) for r in answer.responses] == [(name, 0) for name in NAMES]
+        assert turns >= LEAST_TURNS
+        assert broker.configs.topic_config(NAMES[-1])["flush.ms"] == 1234567
+        answer, turns = await broker.ask(api_033_alter_configs.ROUTE, replace_all(), 2)
+        assert {r.error_code for r in answer.responses} == {0}
+        assert turns >= LEAST_TURNS
+        # described
+        answer, turns = await broker.ask(api_032_describe_configs.ROUTE, describe(), 4)
+        values = {config.value for result in message_of(answer).results for config in result.configs}
+        assert values == {"7654321"}
+        # larger
+        answer, turns = await broker.ask(api_037_create_partitions.ROUTE, grow(), 3)
+        assert {result.error_code for result in answer.results} == {0}
+        assert turns >= LEAST_TURNS
+        # and gone
+        answer, turns = await broker.ask(api_020_delete_topics.ROUTE, delete(), 6)
+        assert [(r.name, r.error_code) for r in answer.responses] == [(name, 0) for name in NAMES]
+        assert turns >= LEAST_TURNS
+        assert len(broker.topics) == 0
 
 
-def test_concurrent_creations_create_each_topic_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_broker(tmp_path) as broker:
-            names = NAMES[:500]
-            (one, _), (other, _) = await asyncio.gather(
-                broker.ask(api_019_create_topics.ROUTE, create(names), 7),
-                broker.ask(api_019_create_topics.ROUTE, create(names[::-1]), 7),
-            )
-            codes = zip(one.error_codes(), other.error_codes()[::-1], strict=True)
-            assert {tuple(sorted(pair)) for pair in codes} == {(0, 36)}
-
-    asyncio.run(scenario())
+async def test_concurrent_creations_create_each_topic_once(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        names = NAMES[:500]
+        (one, _), (other, _) = await asyncio.gather(
+            broker.ask(api_019_create_topics.ROUTE, create(names), 7),
+            broker.ask(api_019_create_topics.ROUTE, create(names[::-1]), 7),
+        )
+        codes = zip(one.error_codes(), other.error_codes()[::-1], strict=True)
+        assert {tuple(sorted(pair)) for pair in codes} == {(0, 36)}
 
 
-def test_topic_of_canceled_request_gets_its_logs(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with a_broker(tmp_path) as broker:
-            topic, durable = broker.topics.begin_create("orphan", ((1,),), configs={}, author=BROKER_ITSELF)
-            durable.cancel()
-            after, durable = broker.topics.begin_create("after", ((1,),), configs={}, author=BROKER_ITSELF)
-            await durable
-            assert broker.logs.get(topic.topic_id, 0) is not None
-            gone = broker.topics.begin_delete(topic)
-            gone.cancel()
-            await broker.topics.begin_delete(after)
-            assert broker.logs.get(topic.topic_id, 0) is None
-
-    asyncio.run(scenario())
+async def test_topic_of_canceled_request_gets_its_logs(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        topic, durable = broker.topics.begin_create("orphan", ((1,),), configs={}, author=BROKER_ITSELF)
+        durable.cancel()
+        after, durable = broker.topics.begin_create("after", ((1,),), configs={}, author=BROKER_ITSELF)
+        await durable
+        assert broker.logs.get(topic.topic_id, 0) is not None
+        gone = broker.topics.begin_delete(topic)
+        gone.cancel()
+        await broker.topics.begin_delete(after)
+        assert broker.logs.get(topic.topic_id, 0) is None

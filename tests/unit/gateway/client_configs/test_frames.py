@@ -86,148 +86,121 @@ FILTERS = [{}, passing(ProduceRequest, ProduceResponse), passing(ProduceRequest,
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_acks_are_raised_and_unexpected_response_is_dropped(version: int, filters: dict[int, Filter]) -> None:
+async def test_acks_are_raised_and_unexpected_response_is_dropped(version: int, filters: dict[int, Filter]) -> None:
     """K649-98."""
 
-    async def run() -> None:
-        watch = FixedWatch()
-        with RelayRig(shared_objects(watched(watch, filters))) as rig:
-            assert (await forwarded(rig, PRODUCED, version)).acks == -1
-            assert (await forwarded(rig, PRODUCED, version, "other")).acks == 0
-            heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-            await forwarded(rig, heartbeat, 0)
-            await rig.upstream.send(response_of(ProduceResponse(responses=[]), version, 7))
-            expected = response_of(HeartbeatResponse(error_code=27), 0, 7)
-            await rig.upstream.send(expected)
-            assert await rig.client.read_frame() == expected[4:]
-        assert watch.is_closed
-
-    asyncio.run(run())
+    watch = FixedWatch()
+    with RelayRig(shared_objects(watched(watch, filters))) as rig:
+        assert (await forwarded(rig, PRODUCED, version)).acks == -1
+        assert (await forwarded(rig, PRODUCED, version, "other")).acks == 0
+        heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        await forwarded(rig, heartbeat, 0)
+        await rig.upstream.send(response_of(ProduceResponse(responses=[]), version, 7))
+        expected = response_of(HeartbeatResponse(error_code=27), 0, 7)
+        await rig.upstream.send(expected)
+        assert await rig.client.read_frame() == expected[4:]
+    assert watch.is_closed
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
-def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
+async def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
     filters: dict[int, Filter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The id is longer in a request that replaces the client's own."""
     monkeypatch.setattr(FixedWatch, "acks", lambda *_: -1)
 
-    async def run() -> None:
-        with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
-            await rig.client.send(request_frame(PRODUCED, 9, 7, "???").replace(b"???", b"\xff\xfe\xfd"))
-            frame = await rig.upstream.read_frame()
-            (id_length,) = struct.unpack_from(">h", frame, 8)
-            head = RequestHead(len(frame), ProduceRequest.API_KEY, 9, 7, "")
-            whole = memoryview(len(frame).to_bytes(4) + frame)
-            assert decode_request(ProduceRequest, head, whole, end_of_client_id(id_length)).acks == -1
-
-    asyncio.run(run())
+    with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
+        await rig.client.send(request_frame(PRODUCED, 9, 7, "???").replace(b"???", b"\xff\xfe\xfd"))
+        frame = await rig.upstream.read_frame()
+        (id_length,) = struct.unpack_from(">h", frame, 8)
+        head = RequestHead(len(frame), ProduceRequest.API_KEY, 9, 7, "")
+        whole = memoryview(len(frame).to_bytes(4) + frame)
+        assert decode_request(ProduceRequest, head, whole, end_of_client_id(id_length)).acks == -1
 
 
-def test_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        with RelayRig(shared_objects(watched(FixedWatch(), FILTERS[2]))) as rig:
-            await rig.client.send(request_frame(PRODUCED, 9, 7, "?" * 20_000).replace(b"?", b"\xff"))
-            assert await rig.client.is_closed()
-
-    asyncio.run(run())
+async def test_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    with RelayRig(shared_objects(watched(FixedWatch(), FILTERS[2]))) as rig:
+        await rig.client.send(request_frame(PRODUCED, 9, 7, "?" * 20_000).replace(b"?", b"\xff"))
+        assert await rig.client.is_closed()
     assert "A client id of 60000 bytes cannot be forwarded" in caplog.text
 
 
 @pytest.mark.parametrize("filters", [{}, passing(JoinGroupRequest, JoinGroupResponse)], ids=["relayed", "decoded"])
 @pytest.mark.parametrize("version", [0, 5, 9])
-def test_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, Filter]) -> None:
-    async def run() -> None:
-        with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
-            join = JoinGroupRequest(
-                group_id="g", session_timeout_ms=1_000, rebalance_timeout_ms=2, member_id="", protocol_type="consumer"
-            )
-            assert (await forwarded(rig, join, version)).session_timeout_ms == 9_000
-            assert (await forwarded(rig, join, version, "other")).session_timeout_ms == 1_000
-
-    asyncio.run(run())
+async def test_session_timeout_of_a_join_is_replaced(version: int, filters: dict[int, Filter]) -> None:
+    with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
+        join = JoinGroupRequest(
+            group_id="g", session_timeout_ms=1_000, rebalance_timeout_ms=2, member_id="", protocol_type="consumer"
+        )
+        assert (await forwarded(rig, join, version)).session_timeout_ms == 9_000
+        assert (await forwarded(rig, join, version, "other")).session_timeout_ms == 1_000
 
 
-def test_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
-    async def run() -> None:
-        with RelayRig(shared_objects(watched(FixedWatch()))) as rig:
-            join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
-            frame = request_frame(join, 9, 7, "app")
-            for number in range(len(frame)):
-                await rig.client.send(frame[number : number + 1])
-                await asyncio.sleep(0)
-            assert (9_000).to_bytes(4) in await rig.upstream.read_frame()
-
-    asyncio.run(run())
+async def test_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
+    with RelayRig(shared_objects(watched(FixedWatch()))) as rig:
+        join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
+        frame = request_frame(join, 9, 7, "app")
+        for number in range(len(frame)):
+            await rig.client.send(frame[number : number + 1])
+            await asyncio.sleep(0)
+        assert (9_000).to_bytes(4) in await rig.upstream.read_frame()
 
 
 @pytest.mark.parametrize(
     "filters", [{}, passing(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)], ids=["relayed", "decoded"]
 )
-def test_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, Filter]) -> None:
+async def test_heartbeat_interval_in_a_response_is_replaced(filters: dict[int, Filter]) -> None:
     """K649-98."""
 
-    async def run() -> None:
-        with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
-            beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
-            answer = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=1, heartbeat_interval_ms=5_000)
-            for client_id, expected in (("app", 777), ("other", 5_000)):
-                await forwarded(rig, beat, 1, client_id)
-                await rig.upstream.send(response_of(answer, 1, 7))
-                frame = await rig.client.read_frame()
-                received = decode(ConsumerGroupHeartbeatResponse, 1, frame, RESPONSE_HEAD.size - 4 + 1)
-                assert (received.heartbeat_interval_ms, received.member_epoch) == (expected, 1)
-            await forwarded(rig, beat, 1)
-            error = response_of(ConsumerGroupHeartbeatResponse(error_code=25, error_message="unknown member"), 1, 7)
-            await rig.upstream.send(error)
-            assert await rig.client.read_frame() == error[4:]
-
-    asyncio.run(run())
+    with RelayRig(shared_objects(watched(FixedWatch(), filters))) as rig:
+        beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+        answer = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=1, heartbeat_interval_ms=5_000)
+        for client_id, expected in (("app", 777), ("other", 5_000)):
+            await forwarded(rig, beat, 1, client_id)
+            await rig.upstream.send(response_of(answer, 1, 7))
+            frame = await rig.client.read_frame()
+            received = decode(ConsumerGroupHeartbeatResponse, 1, frame, RESPONSE_HEAD.size - 4 + 1)
+            assert (received.heartbeat_interval_ms, received.member_epoch) == (expected, 1)
+        await forwarded(rig, beat, 1)
+        error = response_of(ConsumerGroupHeartbeatResponse(error_code=25, error_message="unknown member"), 1, 7)
+        await rig.upstream.send(error)
+        assert await rig.client.read_frame() == error[4:]
 
 
-def test_api_versions_announce_the_feature_and_name_the_software() -> None:
-    async def run() -> None:
-        watch = FixedWatch()
-        with RelayRig(shared_objects(watched(watch))) as rig:
-            await forwarded(rig, ApiVersionsRequest(client_software_name="lib", client_software_version="3"), 3)
-            own = ApiVersionsResponse.SupportedFeatureKey(name="group.version", min_version=0, max_version=1)
-            old = ApiVersionsResponse.SupportedFeatureKey(name=CLIENT_CONFIGS_FEATURE, min_version=0, max_version=9)
-            await rig.upstream.send(response_of(ApiVersionsResponse(supported_features=[own, old]), 3, 7))
-            received = decode(ApiVersionsResponse, 3, await rig.client.read_frame(), RESPONSE_HEAD.size - 4)
-            found = {each.name: (each.min_version, each.max_version) for each in received.supported_features}
-            assert found == {"group.version": (0, 1), CLIENT_CONFIGS_FEATURE: (1, 1)}
-        assert ("lib", "3") in watch.seen
-
-    asyncio.run(run())
+async def test_api_versions_announce_the_feature_and_name_the_software() -> None:
+    watch = FixedWatch()
+    with RelayRig(shared_objects(watched(watch))) as rig:
+        await forwarded(rig, ApiVersionsRequest(client_software_name="lib", client_software_version="3"), 3)
+        own = ApiVersionsResponse.SupportedFeatureKey(name="group.version", min_version=0, max_version=1)
+        old = ApiVersionsResponse.SupportedFeatureKey(name=CLIENT_CONFIGS_FEATURE, min_version=0, max_version=9)
+        await rig.upstream.send(response_of(ApiVersionsResponse(supported_features=[own, old]), 3, 7))
+        received = decode(ApiVersionsResponse, 3, await rig.client.read_frame(), RESPONSE_HEAD.size - 4)
+        found = {each.name: (each.min_version, each.max_version) for each in received.supported_features}
+        assert found == {"group.version": (0, 1), CLIENT_CONFIGS_FEATURE: (1, 1)}
+    assert ("lib", "3") in watch.seen
 
 
-def test_frames_without_watch_are_forwarded_unread() -> None:
-    async def run() -> None:
-        with RelayRig(shared_objects(feature(supported_features={CLIENT_CONFIGS_FEATURE: (1, 1)}))) as rig:
-            assert (await forwarded(rig, PRODUCED, 9)).acks == 0
-            assert rig.relay.peer.watch is None
-
-    asyncio.run(run())
+async def test_frames_without_watch_are_forwarded_unread() -> None:
+    with RelayRig(shared_objects(feature(supported_features={CLIENT_CONFIGS_FEATURE: (1, 1)}))) as rig:
+        assert (await forwarded(rig, PRODUCED, 9)).acks == 0
+        assert rig.relay.peer.watch is None
 
 
-def test_join_group_that_waits_for_policy_reports_client_timeout() -> None:
-    async def test() -> None:
-        # given
-        async def work() -> object:
-            await asyncio.sleep(0)
-            return "allowed"
+async def test_join_group_that_waits_for_policy_reports_client_timeout() -> None:
+    # given
+    async def work() -> object:
+        await asyncio.sleep(0)
+        return "allowed"
 
-        asked = filter_of(
-            JoinGroupRequest,
-            JoinGroupResponse,
-            lambda _, context: Wait(work=work) if context.wait_result is None else None,
-        )
-        watch = FixedWatch()
-        with RelayRig(shared_objects(watched(watch, {JoinGroupRequest.API_KEY: asked}))) as rig:
-            # when
-            request = JoinGroupRequest(group_id="g", session_timeout_ms=7_000, protocols=[])
-            sent = await forwarded(rig, request, 4)
-        # then
-        assert (sent.session_timeout_ms, watch.timeouts_ms) == (9_000, [7_000])
-
-    asyncio.run(test())
+    asked = filter_of(
+        JoinGroupRequest,
+        JoinGroupResponse,
+        lambda _, context: Wait(work=work) if context.wait_result is None else None,
+    )
+    watch = FixedWatch()
+    with RelayRig(shared_objects(watched(watch, {JoinGroupRequest.API_KEY: asked}))) as rig:
+        # when
+        request = JoinGroupRequest(group_id="g", session_timeout_ms=7_000, protocols=[])
+        sent = await forwarded(rig, request, 4)
+    # then
+    assert (sent.session_timeout_ms, watch.timeouts_ms) == (9_000, [7_000])

@@ -40,19 +40,16 @@ class AdminWithoutRights:
         return result
 
 
-def test_configs_are_read_although_their_history_cannot_be_created(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        admin: Any = AdminWithoutRights()
-        settings = ConnectionSettings.of(UNREACHABLE, {}, "test")
-        service = UpstreamClientConfigs(settings, limits=BrokerLimits, now_ms=lambda: 0)
-        starting = asyncio.create_task(service.start(admin))
-        # when: the topic of the configs is read
-        await until(lambda: f"Internal topic {TOPIC} cannot be read" in caplog.text)
-        starting.cancel()
-        await service.close()
-        # then: not even the attempt failed for the history
-        (line,) = (each for each in caplog.messages if each.startswith(f"Internal topic {TOPIC} "))
-        assert HISTORY_TOPIC not in line
-        assert f"without their history: {HISTORY_TOPIC} cannot be created" in caplog.text
-
-    asyncio.run(test())
+async def test_configs_are_read_although_their_history_cannot_be_created(caplog: pytest.LogCaptureFixture) -> None:
+    admin: Any = AdminWithoutRights()
+    settings = ConnectionSettings.of(UNREACHABLE, {}, "test")
+    service = UpstreamClientConfigs(settings, limits=BrokerLimits, now_ms=lambda: 0)
+    starting = asyncio.create_task(service.start(admin))
+    # when: the topic of the configs is read
+    await until(lambda: f"Internal topic {TOPIC} cannot be read" in caplog.text)
+    starting.cancel()
+    await service.close()
+    # then: not even the attempt failed for the history
+    (line,) = (each for each in caplog.messages if each.startswith(f"Internal topic {TOPIC} "))
+    assert HISTORY_TOPIC not in line
+    assert f"without their history: {HISTORY_TOPIC} cannot be created" in caplog.text

@@ -86,97 +86,79 @@ def configs_in(log: FencedLog) -> dict[str, dict[str, str]]:
     return {entity.user or "": own for entity, own in found.items()}
 
 
-def test_change_is_visible_when_it_is_answered() -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            await one.alter(entry("a", acks="all"), entry("b", acks="1", heartbeat_interval_ms="9"))
-            assert one.store.configs[ClientConfigEntity.of_user("a")] == {"acks": "all"}
-            await one.alter(entry("a", acks=None), entry("b", acks=None))
-            assert configs_in(log) == {"b": {"heartbeat.interval.ms": "9"}}
-
-    asyncio.run(run())
+async def test_change_is_visible_when_it_is_answered() -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        await one.alter(entry("a", acks="all"), entry("b", acks="1", heartbeat_interval_ms="9"))
+        assert one.store.configs[ClientConfigEntity.of_user("a")] == {"acks": "all"}
+        await one.alter(entry("a", acks=None), entry("b", acks=None))
+        assert configs_in(log) == {"b": {"heartbeat.interval.ms": "9"}}
 
 
-def test_invalid_entry_does_not_affect_valid_entries() -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            bad, good = await one.alter(entry("a", acks="2"), entry("b", acks="all"))
-            assert bad.error is not None
-            assert good.error is None
-            assert configs_in(log) == {"b": {"acks": "all"}}
-            await one.alter(entry("c", acks="all"), validate_only=True)
-            assert configs_in(log) == {"b": {"acks": "all"}}
-
-    asyncio.run(run())
+async def test_invalid_entry_does_not_affect_valid_entries() -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        bad, good = await one.alter(entry("a", acks="2"), entry("b", acks="all"))
+        assert bad.error is not None
+        assert good.error is None
+        assert configs_in(log) == {"b": {"acks": "all"}}
+        await one.alter(entry("c", acks="all"), validate_only=True)
+        assert configs_in(log) == {"b": {"acks": "all"}}
 
 
-def test_concurrent_gateways_lose_no_change() -> None:
+async def test_concurrent_gateways_lose_no_change() -> None:
     """K649-97: Each request sets its own value beside those of others, and one ends a roll-out that was set before."""
 
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 3) as found:
-            one, two, three = found
-            await one.alter(entry("shared", acks="1", rollout_acks="100:all"))
-            await asyncio.gather(
-                *(found[number % 3].alter(entry(f"user-{number}", acks="all")) for number in range(300)),
-                two.alter(entry("shared", heartbeat_interval_ms="100")),
-                three.alter(entry("shared", session_timeout_ms="9000")),
-                one.alter(entry("shared", acks=None)),
-            )
-            expected = {f"user-{number}": {"acks": "all"} for number in range(300)}
-            expected["shared"] = {"heartbeat.interval.ms": "100", "session.timeout.ms": "9000"}
-            assert configs_in(log) == expected
-            assert sum(each.writer.commits for each in found) < 150, "requests that wait are written together"
-
-    asyncio.run(run())
+    log = FencedLog()
+    async with gateways(log, 3) as found:
+        one, two, three = found
+        await one.alter(entry("shared", acks="1", rollout_acks="100:all"))
+        await asyncio.gather(
+            *(found[number % 3].alter(entry(f"user-{number}", acks="all")) for number in range(300)),
+            two.alter(entry("shared", heartbeat_interval_ms="100")),
+            three.alter(entry("shared", session_timeout_ms="9000")),
+            one.alter(entry("shared", acks=None)),
+        )
+        expected = {f"user-{number}": {"acks": "all"} for number in range(300)}
+        expected["shared"] = {"heartbeat.interval.ms": "100", "session.timeout.ms": "9000"}
+        assert configs_in(log) == expected
+        assert sum(each.writer.commits for each in found) < 150, "requests that wait are written together"
 
 
 @pytest.mark.parametrize("failure", ["lost before", "lost after"])
-def test_change_with_lost_response_is_written_once(failure: str) -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 2) as (one, two):
-            await one.alter(entry("a", acks="1"))
-            one.writer.failures = [failure]
-            await one.alter(entry("a", acks="all"))
-            assert configs_in(log) == {"a": {"acks": "all"}}
-            assert len(log.records) == 2
-            await two.alter(entry("a", heartbeat_interval_ms="7"))
-            assert configs_in(log) == {"a": {"acks": "all", "heartbeat.interval.ms": "7"}}
-
-    asyncio.run(run())
+async def test_change_with_lost_response_is_written_once(failure: str) -> None:
+    log = FencedLog()
+    async with gateways(log, 2) as (one, two):
+        await one.alter(entry("a", acks="1"))
+        one.writer.failures = [failure]
+        await one.alter(entry("a", acks="all"))
+        assert configs_in(log) == {"a": {"acks": "all"}}
+        assert len(log.records) == 2
+        await two.alter(entry("a", heartbeat_interval_ms="7"))
+        assert configs_in(log) == {"a": {"acks": "all", "heartbeat.interval.ms": "7"}}
 
 
-def test_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.1)
 
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            one.writer.failures = ["lost before"] * 100
-            with pytest.raises(KafkaApiError, match=r"cannot be written at present: no response"):
-                await one.alter(entry("a", acks="all"))
-
-    asyncio.run(run())
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        one.writer.failures = ["lost before"] * 100
+        with pytest.raises(KafkaApiError, match=r"cannot be written at present: no response"):
+            await one.alter(entry("a", acks="all"))
 
 
-def test_gateway_that_stops_after_lost_response_leaves_consistent_topic() -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            await one.alter(entry("a", acks="1"))
-            one.writer.failures = ["lost before"] * 1000
-            dying = asyncio.create_task(one.alter(entry("a", acks="all")))
-            await asyncio.sleep(0)
-            async with gateways(log, 1) as (two,):
-                await two.alter(entry("b", acks="0"))
-                assert configs_in(log) == {"a": {"acks": "1"}, "b": {"acks": "0"}}
-            dying.cancel()
-
-    asyncio.run(run())
+async def test_gateway_that_stops_after_lost_response_leaves_consistent_topic() -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        await one.alter(entry("a", acks="1"))
+        one.writer.failures = ["lost before"] * 1000
+        dying = asyncio.create_task(one.alter(entry("a", acks="all")))
+        await asyncio.sleep(0)
+        async with gateways(log, 1) as (two,):
+            await two.alter(entry("b", acks="0"))
+            assert configs_in(log) == {"a": {"acks": "1"}, "b": {"acks": "0"}}
+        dying.cancel()
 
 
 def history_in(log: FencedLog) -> list[tuple[str, str, str | None, str | None]]:
@@ -187,86 +169,71 @@ def history_in(log: FencedLog) -> list[tuple[str, str, str | None, str | None]]:
 
 
 @pytest.mark.parametrize("failure", ["", "lost before", "lost after", "gone"])
-def test_history_has_each_change_once(failure: str) -> None:
+async def test_history_has_each_change_once(failure: str) -> None:
     """K649-99: The old value is the one that the change replaced, also when two requests are written together."""
 
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            await one.alter(entry("a", acks="1"), entry("b", acks="2"))
-            one.writer.failures = [failure]
-            await asyncio.gather(
-                one.alter(entry("a", acks="all")), one.alter(entry("a", acks=None)), one.alter(entry("b", acks=None))
-            )
-            await one.alter(entry("a", acks=None), validate_only=True)
-            assert history_in(log) == [
-                ("user 'a'", "acks", None, "1"),
-                ("user 'a'", "acks", "1", "all"),
-                ("user 'a'", "acks", "all", None),
-            ]
-            assert one.created == 1 + (failure == "gone"), "a topic that was deleted is created again"
-
-    asyncio.run(run())
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        await one.alter(entry("a", acks="1"), entry("b", acks="2"))
+        one.writer.failures = [failure]
+        await asyncio.gather(
+            one.alter(entry("a", acks="all")), one.alter(entry("a", acks=None)), one.alter(entry("b", acks=None))
+        )
+        await one.alter(entry("a", acks=None), validate_only=True)
+        assert history_in(log) == [
+            ("user 'a'", "acks", None, "1"),
+            ("user 'a'", "acks", "1", "all"),
+            ("user 'a'", "acks", "all", None),
+        ]
+        assert one.created == 1 + (failure == "gone"), "a topic that was deleted is created again"
 
 
-def test_records_of_other_programs_are_skipped_in_the_history(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            await one.alter(entry("a", acks="1"))
-        log.history += [log.history[0]._replace(value=value) for value in (None, b"", b"[]", b'{"old":1}')]
-        log.history.append(log.history[0]._replace(key=b"{}"))
-        assert history_in(log) == [("user 'a'", "acks", None, "1")]
-        assert len(caplog.records) >= 5
-
-    asyncio.run(run())
+async def test_records_of_other_programs_are_skipped_in_the_history(caplog: pytest.LogCaptureFixture) -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        await one.alter(entry("a", acks="1"))
+    log.history += [log.history[0]._replace(value=value) for value in (None, b"", b"[]", b'{"old":1}')]
+    log.history.append(log.history[0]._replace(key=b"{}"))
+    assert history_in(log) == [("user 'a'", "acks", None, "1")]
+    assert len(caplog.records) >= 5
 
 
-def test_before_the_topic_is_read_a_change_is_to_be_repeated() -> None:
-    async def run() -> None:
-        one = Gateway(FencedLog())
-        with pytest.raises(KafkaApiError) as raised:
-            await one.alter(entry("a", acks="1"))
-        assert raised.value.error_code.name == "COORDINATOR_LOAD_IN_PROGRESS"
-        await one.close()
-
-    asyncio.run(run())
+async def test_before_the_topic_is_read_a_change_is_to_be_repeated() -> None:
+    one = Gateway(FencedLog())
+    with pytest.raises(KafkaApiError) as raised:
+        await one.alter(entry("a", acks="1"))
+    assert raised.value.error_code.name == "COORDINATOR_LOAD_IN_PROGRESS"
+    await one.close()
 
 
-def test_records_of_other_programs_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            await one.alter(entry("a", acks="1"))
-        for key in (None, b"[]", b"{}", b'{"user":1}', b"\xff"):
-            log.records.append(log.records[0]._replace(key=key))
-        for value in (b"", b"[]", b'{"configs":[]}', b'{"configs":{"acks":1}}'):
-            log.records.append(log.records[0]._replace(value=value))
-        assert configs_in(log) == {"a": {"acks": "1"}}
-        assert len(caplog.records) >= 9
-
-    asyncio.run(run())
+async def test_records_of_other_programs_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        await one.alter(entry("a", acks="1"))
+    for key in (None, b"[]", b"{}", b'{"user":1}', b"\xff"):
+        log.records.append(log.records[0]._replace(key=key))
+    for value in (b"", b"[]", b'{"configs":[]}', b'{"configs":{"acks":1}}'):
+        log.records.append(log.records[0]._replace(value=value))
+    assert configs_in(log) == {"a": {"acks": "1"}}
+    assert len(caplog.records) >= 9
 
 
-def test_entities_survive_the_log() -> None:
-    async def run() -> None:
-        log = FencedLog()
-        async with gateways(log, 1) as (one,):
-            components = [
-                (("user", None),),
-                (("user", "a"),),
-                (("user", "a"), ("client-id", "c")),
-                (("user", "a"), ("client-id", None)),
-                (("user", None), ("client-id", "ü")),
-            ]
-            ops = (AlterOp(key="acks", value="all", remove=False),)
-            await one.alter(*(AlterEntry(components=each, ops=ops) for each in components))
-            found: dict[ClientConfigEntity, dict[str, str]] = {}
-            apply_records(found, log.records, SkippedRecords("topic"))
-            assert found == one.store.configs
-            assert len(found) == len(components)
-
-    asyncio.run(run())
+async def test_entities_survive_the_log() -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (one,):
+        components = [
+            (("user", None),),
+            (("user", "a"),),
+            (("user", "a"), ("client-id", "c")),
+            (("user", "a"), ("client-id", None)),
+            (("user", None), ("client-id", "ü")),
+        ]
+        ops = (AlterOp(key="acks", value="all", remove=False),)
+        await one.alter(*(AlterEntry(components=each, ops=ops) for each in components))
+        found: dict[ClientConfigEntity, dict[str, str]] = {}
+        apply_records(found, log.records, SkippedRecords("topic"))
+        assert found == one.store.configs
+        assert len(found) == len(components)
 
 
 USER_A = ClientConfigEntity.of_user("a")

@@ -130,29 +130,26 @@ def test_history_records_allowed_changes_with_overrides() -> None:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: bool) -> None:
+async def test_change_without_a_response_is_recorded_as_not_confirmed(is_cancelled: bool) -> None:
     """The upstream closes the connection, or the client closes its own to hide what it did."""
     writer = FakeWriter()
 
-    async def test() -> None:
-        context = FakeContext(accept, admin("a"))
-        sent = asyncio.Event()
+    context = FakeContext(accept, admin("a"))
+    sent = asyncio.Event()
 
-        async def forward(_: Message) -> Any:
-            sent.set()
-            if is_cancelled:
-                await asyncio.get_running_loop().create_future()
-            raise ConnectionLostError("gone")
+    async def forward(_: Message) -> Any:
+        sent.set()
+        if is_cancelled:
+            await asyncio.get_running_loop().create_future()
+        raise ConnectionLostError("gone")
 
-        context.forward = forward  # type: ignore[method-assign, assignment]  # a response that never comes
-        handling = asyncio.create_task(_handle(writer, request("a"), context))
-        await sent.wait()
-        handling.cancel()
-        with pytest.raises((ConnectionLostError, asyncio.CancelledError)):
-            await handling
-        await until(lambda: bool(writer.records))
-
-    asyncio.run(test())
+    context.forward = forward  # type: ignore[method-assign, assignment]  # a response that never comes
+    handling = asyncio.create_task(_handle(writer, request("a"), context))
+    await sent.wait()
+    handling.cancel()
+    with pytest.raises((ConnectionLostError, asyncio.CancelledError)):
+        await handling
+    await until(lambda: bool(writer.records))
     (record,) = writer.records
     assert json.loads(record.value or b"")["is_confirmed"] is False
 

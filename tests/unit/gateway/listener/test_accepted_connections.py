@@ -29,59 +29,50 @@ class SlowEntrance:
 
 
 @pytest.mark.parametrize("limit", [{"_CROWDED_FROM": 3, "_LATE_S": -1.0}, {"_CROWDED_FROM": 1, "_MAX_OPENING": 3}])
-def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
+async def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
     monkeypatch: pytest.MonkeyPatch, limit: Mapping[str, float]
 ) -> None:
     for name, value in limit.items():
         monkeypatch.setattr(module, name, value)
 
-    async def test() -> None:
-        shared = shared_objects()
-        arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", SlowEntrance()))
-        silent = [socket.socketpair() for _ in range(4)]
-        for number, (near, _) in enumerate(silent):
-            near.setblocking(False)
-            arrivals.add(near, Peer(host="silent", port=number, node_id=0))
-        await until(lambda: silent[0][0].fileno() == -1)
-        assert [near.fileno() == -1 for near, _ in silent] == [True, False, False, False]
-        served, far = socket.socketpair()
-        arrivals.add(served, Peer(host="prompt", port=1, node_id=0))
-        await until(lambda: served.fileno() == -1)
-        assert dict(shared.figures.closed) == {"crowded": 2, "handshake": 1}
-        await until(lambda: arrivals.count == 2)
-        arrivals.close()
-        await until(lambda: all(near.fileno() == -1 for near, _ in silent))
-        for each in (far, *(end for _, end in silent)):
-            each.close()
-
-    asyncio.run(test())
+    shared = shared_objects()
+    arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", SlowEntrance()))
+    silent = [socket.socketpair() for _ in range(4)]
+    for number, (near, _) in enumerate(silent):
+        near.setblocking(False)
+        arrivals.add(near, Peer(host="silent", port=number, node_id=0))
+    await until(lambda: silent[0][0].fileno() == -1)
+    assert [near.fileno() == -1 for near, _ in silent] == [True, False, False, False]
+    served, far = socket.socketpair()
+    arrivals.add(served, Peer(host="prompt", port=1, node_id=0))
+    await until(lambda: served.fileno() == -1)
+    assert dict(shared.figures.closed) == {"crowded": 2, "handshake": 1}
+    await until(lambda: arrivals.count == 2)
+    arrivals.close()
+    await until(lambda: all(near.fileno() == -1 for near, _ in silent))
+    for each in (far, *(end for _, end in silent)):
+        each.close()
 
 
-def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restart of the gateway."""
     monkeypatch.setattr(module, "_CROWDED_FROM", 2)
 
-    async def test() -> None:
-        shared = shared_objects()
-        arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", SlowEntrance()))
-        pairs = [socket.socketpair() for _ in range(20)]
-        for number, (near, _) in enumerate(pairs):
-            arrivals.add(near, Peer(host="prompt", port=number, node_id=0))
-        await until(lambda: all(near.fileno() == -1 for near, _ in pairs))
-        assert dict(shared.figures.closed) == {"handshake": len(pairs)}, "each has reached its handshake"
-        for _, far in pairs:
-            far.close()
-
-    asyncio.run(test())
+    shared = shared_objects()
+    arrivals = AcceptedConnections(shared, cast("Any", None), cast("Any", SlowEntrance()))
+    pairs = [socket.socketpair() for _ in range(20)]
+    for number, (near, _) in enumerate(pairs):
+        arrivals.add(near, Peer(host="prompt", port=number, node_id=0))
+    await until(lambda: all(near.fileno() == -1 for near, _ in pairs))
+    assert dict(shared.figures.closed) == {"handshake": len(pairs)}, "each has reached its handshake"
+    for _, far in pairs:
+        far.close()
 
 
-def test_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        arrivals = AcceptedConnections(shared_objects(), cast("Any", None), cast("Any", SlowEntrance()))
-        near, far = socket.socketpair()
-        with far:
-            arrivals.add(near, Peer(host="late", port=1, node_id=0))
-            await until(lambda: near.fileno() == -1)
-
-    asyncio.run(test())
+async def test_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    arrivals = AcceptedConnections(shared_objects(), cast("Any", None), cast("Any", SlowEntrance()))
+    near, far = socket.socketpair()
+    with far:
+        arrivals.add(near, Peer(host="late", port=1, node_id=0))
+        await until(lambda: near.fileno() == -1)
     assert "Connection of late:1 closed: no handshake: TimeoutError" in caplog.messages

@@ -57,16 +57,13 @@ def test_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", *HOSTS[1:]])  # noqa: S104 - only names what is listened on
-def test_clients_get_the_name_of_the_machine_if_the_gateway_listens_on_all_addresses(host: str, tmp_path: Path) -> None:
+async def test_gateway_on_all_addresses_advertises_the_machine_name(host: str, tmp_path: Path) -> None:
     settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
     topology = Topology(tmp_path)
 
-    async def test() -> None:
-        ports = BrokerPorts(settings, topology, lambda sock, _: sock.close())
-        ports.open()
-        ports.close()
-
-    asyncio.run(test())
+    ports = BrokerPorts(settings, topology, lambda sock, _: sock.close())
+    ports.open()
+    ports.close()
     assert topology.base.host == own_host_name()
 
 

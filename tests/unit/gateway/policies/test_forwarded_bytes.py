@@ -60,7 +60,7 @@ class Denied:
 class Policies(FakePolicies):
     """Policies that know all answers about flows."""
 
-    def known(self, _kind: object, details: Any) -> PolicyOutcome:
+    def cached_outcome(self, _kind: object, details: Any) -> PolicyOutcome:
         name = details.topic if isinstance(details, ProduceDetails) else details.group_id
         return PolicyOutcome(None, PolicyViolationError("no") if name in self.denied else None)
 
@@ -207,15 +207,12 @@ def random_request(request: type[Message], version: int, generator: random.Rando
 
 
 @pytest.mark.parametrize(("request_class", "version"), CASES, ids=lambda each: getattr(each, "__name__", str(each)))
-def test_allowed_request_is_forwarded_as_it_was_received(request_class: type[Message], version: int) -> None:
-    async def test() -> None:
-        generator = random.Random(version)
-        for _ in range(MESSAGES_OF_EACH_VERSION):
-            frame = frame_of(random_request(request_class, version, generator), request_class, version)
-            forwarded, _ = await relayed(frame, Policies())
-            assert forwarded.count(frame) == 1
-
-    asyncio.run(test())
+async def test_allowed_request_is_forwarded_as_it_was_received(request_class: type[Message], version: int) -> None:
+    generator = random.Random(version)
+    for _ in range(MESSAGES_OF_EACH_VERSION):
+        frame = frame_of(random_request(request_class, version, generator), request_class, version)
+        forwarded, _ = await relayed(frame, Policies())
+        assert forwarded.count(frame) == 1
 
 
 @pytest.mark.parametrize(
@@ -223,7 +220,7 @@ def test_allowed_request_is_forwarded_as_it_was_received(request_class: type[Mes
     [(request, version) for request, version in CASES if request.API_KEY in PARTS],
     ids=lambda each: getattr(each, "__name__", str(each)),
 )
-def test_rest_of_a_request_is_forwarded_field_by_field(request_class: type[Message], version: int) -> None:
+async def test_rest_of_a_request_is_forwarded_field_by_field(request_class: type[Message], version: int) -> None:
     key = ApiKey(request_class.API_KEY)
     parts, part_name, entries, entry_name = PARTS[key]
     if key == ApiKey.DELETE_TOPICS and version < 6:
@@ -233,42 +230,36 @@ def test_rest_of_a_request_is_forwarded_field_by_field(request_class: type[Messa
     def name_of(part: Any) -> str:
         return str(part if isinstance(part, str) else getattr(part, part_name))
 
-    async def test() -> None:
-        generator = random.Random(version)
-        for _ in range(MESSAGES_OF_EACH_VERSION):
-            made = random_request(request_class, version, generator)
-            if hasattr(made, "validate_only"):
-                made.validate_only = False  # otherwise all parts are forwarded
-            frame = frame_of(made, request_class, version)
-            forwarded, answer = await relayed(frame, Policies(denied=Denied()))  # type: ignore[arg-type]
-            wanted = decoded(frame)
-            names = list(map(name_of, getattr(wanted, parts)))
-            kept = [part for part in getattr(wanted, parts) if name_of(part) not in Denied()]
-            setattr(wanted, parts, kept)
-            real = [each for each in forwarded if head_of(each)[0].api_key == key]
-            assert not kept or decoded(real[-1]) == wanted
-            body = memoryview(b"\0\0\0\0" + answer)
-            response = decode(response_class, version, body, response_body(response_class, version, body))
-            answered = [getattr(entry, entry_name) for entry in getattr(response, entries)]
-            # the response to a request that is forwarded as it is passes in the order of the upstream
-            assert answered == (names[::-1] if real == [frame] and key == ApiKey.PRODUCE else names)
-
-    asyncio.run(test())
+    generator = random.Random(version)
+    for _ in range(MESSAGES_OF_EACH_VERSION):
+        made = random_request(request_class, version, generator)
+        if hasattr(made, "validate_only"):
+            made.validate_only = False  # otherwise all parts are forwarded
+        frame = frame_of(made, request_class, version)
+        forwarded, answer = await relayed(frame, Policies(denied=Denied()))  # type: ignore[arg-type]
+        wanted = decoded(frame)
+        names = list(map(name_of, getattr(wanted, parts)))
+        kept = [part for part in getattr(wanted, parts) if name_of(part) not in Denied()]
+        setattr(wanted, parts, kept)
+        real = [each for each in forwarded if head_of(each)[0].api_key == key]
+        assert not kept or decoded(real[-1]) == wanted
+        body = memoryview(b"\0\0\0\0" + answer)
+        response = decode(response_class, version, body, response_body(response_class, version, body))
+        answered = [getattr(entry, entry_name) for entry in getattr(response, entries)]
+        # the response to a request that is forwarded as it is passes in the order of the upstream
+        assert answered == (names[::-1] if real == [frame] and key == ApiKey.PRODUCE else names)
 
 
-def test_only_the_creation_of_topics_is_taken_from_a_request_for_metadata() -> None:
-    async def test() -> None:
-        generator = random.Random(5)
-        for version in range(4, SERVED[ApiKey.METADATA][1] + 1):
-            made = random_struct(MetadataRequest, version, generator)
-            made.allow_auto_topic_creation = True
-            frame = frame_of(made, MetadataRequest, version)
-            forwarded, _ = await relayed(frame, Policies())
-            wanted = decoded(frame)
-            wanted.allow_auto_topic_creation = wanted.topics is None or not wanted.topics
-            assert [decoded(each) for each in forwarded] == [wanted]
-
-    asyncio.run(test())
+async def test_only_the_creation_of_topics_is_taken_from_a_request_for_metadata() -> None:
+    generator = random.Random(5)
+    for version in range(4, SERVED[ApiKey.METADATA][1] + 1):
+        made = random_struct(MetadataRequest, version, generator)
+        made.allow_auto_topic_creation = True
+        frame = frame_of(made, MetadataRequest, version)
+        forwarded, _ = await relayed(frame, Policies())
+        wanted = decoded(frame)
+        wanted.allow_auto_topic_creation = wanted.topics is None or not wanted.topics
+        assert [decoded(each) for each in forwarded] == [wanted]
 
 
 def test_generator_makes_unknown_tags_and_denied_names() -> None:

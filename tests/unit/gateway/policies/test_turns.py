@@ -20,38 +20,32 @@ from klamm.protocol.types import ResourceType
         ([(ResourceType.BROKER, "1")], [(ResourceType.BROKER, "")], True),
     ],
 )
-def test_only_changes_of_the_same_resources_wait(
+async def test_only_changes_of_the_same_resources_wait(
     held: list[tuple[int, str]], wanted: list[tuple[int, str]], waits: bool
 ) -> None:
-    async def test() -> None:
-        turns = ResourceTurns()
-        entered = asyncio.Event()
+    turns = ResourceTurns()
+    entered = asyncio.Event()
 
-        async def other() -> None:
-            async with turns.of(wanted):
-                entered.set()
+    async def other() -> None:
+        async with turns.of(wanted):
+            entered.set()
 
-        async with turns.of(held):
-            task = asyncio.create_task(other())
-            for _ in range(10):
-                await asyncio.sleep(0)
-            assert entered.is_set() is not waits
-        await task
-        assert not turns.held
-
-    asyncio.run(test())
+    async with turns.of(held):
+        task = asyncio.create_task(other())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert entered.is_set() is not waits
+    await task
+    assert not turns.held
 
 
-def test_requests_with_the_same_topics_in_another_order_do_not_block_each_other() -> None:
-    async def test() -> None:
-        turns = ResourceTurns()
+async def test_requests_with_the_same_topics_in_another_order_do_not_block_each_other() -> None:
+    turns = ResourceTurns()
 
-        async def change(*names: str) -> None:
-            async with turns.of_topics(names):
-                await asyncio.sleep(0)
+    async def change(*names: str) -> None:
+        async with turns.of_topics(names):
+            await asyncio.sleep(0)
 
-        pairs = (("a", "b"), ("b", "a"), ("b", "a", "b"))
-        async with asyncio.timeout(10):
-            await asyncio.gather(*(change(*pair) for pair in pairs for _ in range(20)))
-
-    asyncio.run(test())
+    pairs = (("a", "b"), ("b", "a"), ("b", "a", "b"))
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(change(*pair) for pair in pairs for _ in range(20)))

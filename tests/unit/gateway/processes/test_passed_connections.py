@@ -161,7 +161,7 @@ def test_two_gateways_share_their_ports_only_if_both_do() -> None:
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_connections_wait_until_a_worker_can_take_them(monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool) -> None:
+async def test_connections_wait_for_a_worker_with_room(monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool) -> None:
     """When all clients come at once, after a restart of the gateway, the socket to a worker is full for a while."""
     can_take, taken = False, []
 
@@ -173,27 +173,20 @@ def test_connections_wait_until_a_worker_can_take_them(monkeypatch: pytest.Monke
     monkeypatch.setattr(Worker, "send", send)
     monkeypatch.setattr("klamm.gateway.processes.worker_pool._MAX_WAITING", 3)
 
-    async def test() -> None:
-        nonlocal can_take
-        pool = WorkerPool(1, [], 1.0)
-        pool._workers[0].is_up = True
-        accepted = [socket.socket() for _ in range(4)]
-        for number, sock in enumerate(accepted):
-            pool.deal(sock, Peer(host="10.0.0.1", port=number, node_id=3, is_bootstrap=False))
-        assert [sock.fileno() == -1 for sock in accepted] == [True, False, False, False], "the oldest is one too many"
-        if is_stopped:
-            await pool.stop()
-        can_take = True
-        await until(lambda: all(sock.fileno() == -1 for sock in accepted))
-
-    asyncio.run(test())
+    pool = WorkerPool(1, [], 1.0)
+    pool._workers[0].is_up = True
+    accepted = [socket.socket() for _ in range(4)]
+    for number, sock in enumerate(accepted):
+        pool.deal(sock, Peer(host="10.0.0.1", port=number, node_id=3, is_bootstrap=False))
+    assert [sock.fileno() == -1 for sock in accepted] == [True, False, False, False], "the oldest is one too many"
+    if is_stopped:
+        await pool.stop()
+    can_take = True
+    await until(lambda: all(sock.fileno() == -1 for sock in accepted))
     assert taken == ([] if is_stopped else [1, 2, 3])
 
 
-def test_connections_do_not_wait_for_workers_that_have_ended() -> None:
-    async def test() -> None:
-        accepted = socket.socket()
-        WorkerPool(1, [], 1.0).deal(accepted, Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
-        assert accepted.fileno() == -1
-
-    asyncio.run(test())
+async def test_connections_do_not_wait_for_workers_that_have_ended() -> None:
+    accepted = socket.socket()
+    WorkerPool(1, [], 1.0).deal(accepted, Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
+    assert accepted.fileno() == -1

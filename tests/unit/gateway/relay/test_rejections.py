@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -114,53 +113,47 @@ def judging(asked: list[str | None]) -> Shared:
     return shared_objects(feature(admit=admit))
 
 
-def test_client_id_is_decided_on_once_per_connection() -> None:
-    async def test() -> None:
-        asked: list[str | None] = []
-        shared = judging(asked)
-        with RelayRig(shared) as rig:
-            for _ in range(3):
-                assert await rig.is_served()
-            metadata = request_frame(MetadataRequest(topics=None), 9, client_id="bad")
-            await rig.client.send(metadata)
-            assert await rig.upstream.read(len(metadata)) == metadata
-            await rig.upstream.send(response_frame(MetadataResponse(), 9, 1))
-            assert await rig.client.read_frame()
-            create = CreateTopicsRequest.CreatableTopic(
-                name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
-            )
-            frame = request_frame(CreateTopicsRequest(topics=[create]), 7, client_id="bad")
-            await rig.client.send(frame[:30])
-            await rig.client.send(frame[30:] + request(12, 0, b"next", correlation_id=4))
-            assert await rig.upstream.read_frame() == request(12, 0, b"next", correlation_id=4)[4:]
-            assert asked == [None, "bad", None]
-            answer = await rig.client.read_frame()
-            (topic,) = decode(CreateTopicsResponse, 7, answer, 5).topics
-            assert (topic.name, topic.error_code, topic.error_message) == ("t", DENIED.error_code, "no such name")
-
-    asyncio.run(test())
+async def test_client_id_is_decided_on_once_per_connection() -> None:
+    asked: list[str | None] = []
+    shared = judging(asked)
+    with RelayRig(shared) as rig:
+        for _ in range(3):
+            assert await rig.is_served()
+        metadata = request_frame(MetadataRequest(topics=None), 9, client_id="bad")
+        await rig.client.send(metadata)
+        assert await rig.upstream.read(len(metadata)) == metadata
+        await rig.upstream.send(response_frame(MetadataResponse(), 9, 1))
+        assert await rig.client.read_frame()
+        create = CreateTopicsRequest.CreatableTopic(
+            name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        frame = request_frame(CreateTopicsRequest(topics=[create]), 7, client_id="bad")
+        await rig.client.send(frame[:30])
+        await rig.client.send(frame[30:] + request(12, 0, b"next", correlation_id=4))
+        assert await rig.upstream.read_frame() == request(12, 0, b"next", correlation_id=4)[4:]
+        assert asked == [None, "bad", None]
+        answer = await rig.client.read_frame()
+        (topic,) = decode(CreateTopicsResponse, 7, answer, 5).topics
+        assert (topic.name, topic.error_code, topic.error_message) == ("t", DENIED.error_code, "no such name")
 
 
-def test_api_is_decided_on_at_every_request() -> None:
+async def test_api_is_decided_on_at_every_request() -> None:
     asked: list[int] = []
 
     def admit(context: FilterContext) -> ApiError | None:
         asked.append(context.api_key)
         return DENIED if context.api_key == ApiKey.CREATE_TOPICS else None
 
-    async def test() -> None:
-        with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
-            create = request_frame(CreateTopicsRequest(topics=[]), 7)
-            for number in range(3):
-                heartbeat = request(12, 0, b"body", correlation_id=number)
-                await rig.client.send(heartbeat + heartbeat + create)
-                assert await rig.upstream.read(2 * len(heartbeat)) == heartbeat + heartbeat
-                await rig.upstream.send(response(number) + response(number))
-                assert [await rig.client.read_frame() for _ in range(2)] == [response(number)[4:]] * 2
-                decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
-            assert asked == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
-
-    asyncio.run(test())
+    with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
+        create = request_frame(CreateTopicsRequest(topics=[]), 7)
+        for number in range(3):
+            heartbeat = request(12, 0, b"body", correlation_id=number)
+            await rig.client.send(heartbeat + heartbeat + create)
+            assert await rig.upstream.read(2 * len(heartbeat)) == heartbeat + heartbeat
+            await rig.upstream.send(response(number) + response(number))
+            assert [await rig.client.read_frame() for _ in range(2)] == [response(number)[4:]] * 2
+            decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
+        assert asked == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
 
 
 @pytest.mark.parametrize(
@@ -173,17 +166,14 @@ def test_api_is_decided_on_at_every_request() -> None:
     ],
     ids=["no response", "malformed", "two kinds of requests", "no error in this version"],
 )
-def test_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
-    async def test() -> None:
-        shared = judging([])
-        sized = (len(frame) - 4).to_bytes(4) + frame[4:]
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            await rig.client.send(sized)
-            assert await rig.client.is_closed()
-            assert await rig.upstream.read(1) == b""
-            assert await other.is_served()
-
-    asyncio.run(test())
+async def test_request_without_a_response_for_it_closes_the_connection(frame: bytes) -> None:
+    shared = judging([])
+    sized = (len(frame) - 4).to_bytes(4) + frame[4:]
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        await rig.client.send(sized)
+        assert await rig.client.is_closed()
+        assert await rig.upstream.read(1) == b""
+        assert await other.is_served()
 
 
 def test_metadata_and_logins_are_admitted() -> None:

@@ -29,7 +29,7 @@ class Opened:
         self.closed.set()
 
 
-def test_broker_that_does_not_respond_delays_its_own_connections_only(
+async def test_broker_that_does_not_respond_delays_its_own_connections_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, late, prompt = threading.Event(), Opened(), Opened()
@@ -40,21 +40,18 @@ def test_broker_that_does_not_respond_delays_its_own_connections_only(
             return late
         return prompt
 
-    async def test() -> None:
-        topology = Topology(tmp_path)
-        for port in (SILENT, PROMPT):
-            topology.learn(port, "127.0.0.1", port)
-        upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
-        waiting = [asyncio.create_task(upstream.connect(SILENT)) for _ in range(20)]
-        await asyncio.sleep(0)
-        assert cast("Any", await upstream.connect(PROMPT)) == (prompt, None)
-        errors = await asyncio.gather(*waiting, return_exceptions=True)
-        assert {str(error) for error in errors} == {"broker 1 at 127.0.0.1:1: no connection within 0.2 s"}
-        assert not late.closed.is_set()
-        release.set()
-        assert await asyncio.to_thread(late.closed.wait, 60)
-        await upstream.close()
-
     monkeypatch.setattr(module, "connect", connect)
     monkeypatch.setattr(module, "_WAIT_S", 0.2)
-    asyncio.run(test())
+    topology = Topology(tmp_path)
+    for port in (SILENT, PROMPT):
+        topology.learn(port, "127.0.0.1", port)
+    upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
+    waiting = [asyncio.create_task(upstream.connect(SILENT)) for _ in range(20)]
+    await asyncio.sleep(0)
+    assert cast("Any", await upstream.connect(PROMPT)) == (prompt, None)
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {str(error) for error in errors} == {"broker 1 at 127.0.0.1:1: no connection within 0.2 s"}
+    assert not late.closed.is_set()
+    release.set()
+    assert await asyncio.to_thread(late.closed.wait, 60)
+    await upstream.close()

@@ -38,67 +38,58 @@ class Openings(list["asyncio.Future[PooledConnection]"]):
         return self[-1]
 
 
-def test_late_connection_to_discarded_node_is_closed() -> None:
-    async def play() -> None:
-        # given
-        openings = Openings()
-        node = openings.node()
-        waiting = asyncio.create_task(node.link(Deadline(10_000)))
-        await asyncio.sleep(0)
-        # when
-        node.discard()
-        late = link()
-        openings[0].set_result(late)
-        await waiting
-        # then
-        late.lose.assert_called_once()
-
-    asyncio.run(play())
+async def test_late_connection_to_discarded_node_is_closed() -> None:
+    # given
+    openings = Openings()
+    node = openings.node()
+    waiting = asyncio.create_task(node.link(Deadline(10_000)))
+    await asyncio.sleep(0)
+    # when
+    node.discard()
+    late = link()
+    openings[0].set_result(late)
+    await waiting
+    # then
+    late.lose.assert_called_once()
 
 
-def test_discarded_node_is_not_reconnected_after_backoff() -> None:
-    async def play() -> None:
-        # given
-        openings = Openings()
-        node = openings.node()
-        failing = asyncio.create_task(node.link(Deadline(10_000)))
-        await asyncio.sleep(0)
-        openings[0].set_exception(ConnectionLostError("refused"))
-        with pytest.raises(ConnectionLostError):
-            await failing
-        backing_off = asyncio.create_task(node.link(Deadline(10_000)))
-        await asyncio.sleep(0)
-        # when
-        node.discard()
-        # then
-        with pytest.raises(NotReadyError, match="no longer at this address"):
-            await backing_off
-        assert len(openings) == 1
-
-    asyncio.run(play())
+async def test_discarded_node_is_not_reconnected_after_backoff() -> None:
+    # given
+    openings = Openings()
+    node = openings.node()
+    failing = asyncio.create_task(node.link(Deadline(10_000)))
+    await asyncio.sleep(0)
+    openings[0].set_exception(ConnectionLostError("refused"))
+    with pytest.raises(ConnectionLostError):
+        await failing
+    backing_off = asyncio.create_task(node.link(Deadline(10_000)))
+    await asyncio.sleep(0)
+    # when
+    node.discard()
+    # then
+    with pytest.raises(NotReadyError, match="no longer at this address"):
+        await backing_off
+    assert len(openings) == 1
 
 
-def test_late_connection_replaces_an_adopted_one() -> None:
-    async def play() -> None:
-        # given
-        openings = Openings()
-        node, server = openings.node(), openings.node()
-        waiting = [asyncio.create_task(each.link(Deadline(10_000))) for each in (node, server)]
-        await asyncio.sleep(0)
-        first, late = link(), link()
-        openings[1].set_result(first)
-        await waiting[1]
-        # when
-        node.take_over(server)
-        server.disconnect()
-        # then
-        assert await node.link(Deadline(10_000)) is first
-        # when
-        openings[0].set_result(late)
-        await waiting[0]
-        # then
-        assert await node.link(Deadline(10_000)) is late
-        first.retire.assert_called_once()
-        first.lose.assert_not_called()
-
-    asyncio.run(play())
+async def test_late_connection_replaces_an_adopted_one() -> None:
+    # given
+    openings = Openings()
+    node, server = openings.node(), openings.node()
+    waiting = [asyncio.create_task(each.link(Deadline(10_000))) for each in (node, server)]
+    await asyncio.sleep(0)
+    first, late = link(), link()
+    openings[1].set_result(first)
+    await waiting[1]
+    # when
+    node.take_over(server)
+    server.disconnect()
+    # then
+    assert await node.link(Deadline(10_000)) is first
+    # when
+    openings[0].set_result(late)
+    await waiting[0]
+    # then
+    assert await node.link(Deadline(10_000)) is late
+    first.retire.assert_called_once()
+    first.lose.assert_not_called()

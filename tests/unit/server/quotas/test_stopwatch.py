@@ -49,7 +49,7 @@ def test_computation_is_measured_and_waiting_is_not() -> None:
     assert passed_s - measured_s >= 10 * BUSY_S
 
 
-def test_errors_pass_through_in_both_directions() -> None:
+async def test_errors_pass_through_in_both_directions() -> None:
     async def fails() -> None:
         await asyncio.sleep(0)
         raise ValueError("no")
@@ -61,17 +61,14 @@ def test_errors_pass_through_in_both_directions() -> None:
             return f"caught {error}"
         return "nothing to catch"
 
-    async def run() -> None:
-        waits_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waits_for.set_exception(ValueError("it"))
-        assert await timed(catches(waits_for), stopwatch()) == "caught it"
-        with pytest.raises(ValueError, match="no"):
-            await timed(fails(), stopwatch())
-
-    asyncio.run(run())
+    waits_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waits_for.set_exception(ValueError("it"))
+    assert await timed(catches(waits_for), stopwatch()) == "caught it"
+    with pytest.raises(ValueError, match="no"):
+        await timed(fails(), stopwatch())
 
 
-def test_request_of_disconnected_client_is_canceled() -> None:
+async def test_request_of_disconnected_client_is_canceled() -> None:
     ended = []
 
     async def waits() -> None:
@@ -80,17 +77,14 @@ def test_request_of_disconnected_client_is_canceled() -> None:
         finally:
             ended.append(True)
 
-    async def run() -> None:
-        async def serve() -> None:
-            await timed(waits(), stopwatch())
+    async def serve() -> None:
+        await timed(waits(), stopwatch())
 
-        task = asyncio.create_task(serve())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    task = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert ended == [True]
 
 

@@ -142,7 +142,7 @@ def test_directory_without_readable_topic_id_belongs_to_the_topic_of_its_name(
     assert read_topic_id(tmp_path / "t-0") == TOPIC_ID
 
 
-def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> None:
+async def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> None:
     """Not even one without a readable id: a new partition has no directory."""
     house = LogHouse(tmp_path)
     house.log.append(batch("old"))
@@ -150,16 +150,13 @@ def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> None:
     (tmp_path / "t-0" / f"{0:020d}.log").rename(tmp_path / "t-0" / "aside")  # no partition to the start
     house.partitions.clear()
 
-    async def create() -> None:
-        manager = house.open()
-        await manager.start()
-        (tmp_path / "t-0" / "aside").rename(tmp_path / "t-0" / f"{0:020d}.log")
-        manager.create(OTHER_ID, "t", 0)
-        append(manager, OTHER_ID, 0, "new")
-        assert values(manager, OTHER_ID) == [b"new"]
-        await manager.close()
-
-    asyncio.run(create())
+    manager = house.open()
+    await manager.start()
+    (tmp_path / "t-0" / "aside").rename(tmp_path / "t-0" / f"{0:020d}.log")
+    manager.create(OTHER_ID, "t", 0)
+    append(manager, OTHER_ID, 0, "new")
+    assert values(manager, OTHER_ID) == [b"new"]
+    await manager.close()
 
 
 def test_checkpoints_of_a_deleted_topic_do_not_apply_to_its_successor(tmp_path: Path) -> None:
@@ -211,20 +208,17 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_threads_create_the_directories_of_new_partitions_before_the_first_append(
+async def test_threads_create_the_directories_of_new_partitions_before_the_first_append(
     tmp_path: Path, writers: list[str]
 ) -> None:
     house = LogHouse(tmp_path)
     house.manager.create(TOPIC_ID, "t", 1)
     both = [(TOPIC_ID, 0), (TOPIC_ID, 1)]
 
-    async def create() -> None:
-        assert [house.manager.is_new(*partition) for partition in both] == [True, True]
-        await asyncio.gather(*(house.manager.create_directories([*both, *both]) for _ in range(3)))
-        assert [house.manager.is_new(*partition) for partition in both] == [False, False]
-        append(house.manager, TOPIC_ID, 0, "x")
-
-    asyncio.run(create())
+    assert [house.manager.is_new(*partition) for partition in both] == [True, True]
+    await asyncio.gather(*(house.manager.create_directories([*both, *both]) for _ in range(3)))
+    assert [house.manager.is_new(*partition) for partition in both] == [False, False]
+    append(house.manager, TOPIC_ID, 0, "x")
 
     assert len(writers) == 2
     assert all(name.startswith("klamm-flush") for name in writers)
@@ -249,7 +243,7 @@ def test_failed_directory_creation_is_reported_by_append(tmp_path: Path, monkeyp
         house.log.append(batch("x"))
 
 
-def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house, has_begun, may_go_on = LogHouse(tmp_path), threading.Event(), threading.Event()
 
     def write(directory: Path, topic_id: UUID) -> None:
@@ -259,20 +253,17 @@ def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)
 
-    async def create() -> None:
-        first = asyncio.create_task(house.manager.create_directories([(TOPIC_ID, 0)]))
-        await asyncio.to_thread(has_begun.wait, 10)
-        (tmp_path / "t-0").rmdir()  # the thread has not got there yet
-        house.manager.delete_topic(TOPIC_ID)
-        house.manager.create(OTHER_ID, "t", 0)
-        second = asyncio.create_task(house.manager.create_directories([(OTHER_ID, 0)]))
-        await asyncio.sleep(0)
-        (tmp_path / "t-0").mkdir()
-        may_go_on.set()
-        await asyncio.gather(first, second)
-        append(house.manager, OTHER_ID, 0, "new")
-
-    asyncio.run(create())
+    first = asyncio.create_task(house.manager.create_directories([(TOPIC_ID, 0)]))
+    await asyncio.to_thread(has_begun.wait, 10)
+    (tmp_path / "t-0").rmdir()  # the thread has not got there yet
+    house.manager.delete_topic(TOPIC_ID)
+    house.manager.create(OTHER_ID, "t", 0)
+    second = asyncio.create_task(house.manager.create_directories([(OTHER_ID, 0)]))
+    await asyncio.sleep(0)
+    (tmp_path / "t-0").mkdir()
+    may_go_on.set()
+    await asyncio.gather(first, second)
+    append(house.manager, OTHER_ID, 0, "new")
 
     assert names(tmp_path) == ["t-0", "t-0.<uuid>-delete"]
     assert read_topic_id(tmp_path / "t-0") == OTHER_ID
@@ -295,7 +286,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("stuck")
-def test_failed_rename_of_a_directory_does_not_stop_deletion_or_start(
+async def test_failed_rename_of_a_directory_does_not_stop_deletion_or_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = LogHouse(tmp_path)
@@ -306,12 +297,9 @@ def test_failed_rename_of_a_directory_does_not_stop_deletion_or_start(
     assert house.manager.get(TOPIC_ID, 0) is None
     house.partitions.clear()
 
-    async def start() -> None:
-        manager = house.open()
-        await manager.start()
-        await manager.close()
-
-    asyncio.run(start())
+    manager = house.open()
+    await manager.start()
+    await manager.close()
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 

@@ -69,16 +69,13 @@ def other(house: LogHouse) -> PartitionLog:
     return log
 
 
-def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: LogHouse, disk: Disk) -> None:
-    async def scenario() -> None:
-        disk.broken = "t-0/"
-        with pytest.raises(FsyncError):
-            await house.manager.flush(house.log)
-        with pytest.raises(FsyncError):
-            await house.manager.flush(house.log)
-        await house.manager.checkpoint()
-
-    asyncio.run(scenario())
+async def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: LogHouse, disk: Disk) -> None:
+    disk.broken = "t-0/"
+    with pytest.raises(FsyncError):
+        await house.manager.flush(house.log)
+    with pytest.raises(FsyncError):
+        await house.manager.flush(house.log)
+    await house.manager.checkpoint()
 
     assert house.log.recovery_point == 0
     assert "t 0" not in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
@@ -93,34 +90,28 @@ def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: L
     assert (house.manager.offline_count, house.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
 
 
-def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse, disk: Disk) -> None:
-    async def scenario() -> None:
-        disk.broken = "t-0/"
-        disk.released.clear()
-        flushing = asyncio.create_task(house.manager.flush(house.log))
-        await asyncio.sleep(0)
-        flushing.cancel()
-        await asyncio.sleep(0)  # the cancellation arrives while the fsync is running
-        disk.released.set()
-        with pytest.raises(asyncio.CancelledError):
-            await flushing
-
-    asyncio.run(scenario())
+async def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse, disk: Disk) -> None:
+    disk.broken = "t-0/"
+    disk.released.clear()
+    flushing = asyncio.create_task(house.manager.flush(house.log))
+    await asyncio.sleep(0)
+    flushing.cancel()
+    await asyncio.sleep(0)  # the cancellation arrives while the fsync is running
+    disk.released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await flushing
     assert house.manager.offline_count == 1
 
 
-def test_file_that_cannot_be_opened_for_a_flush_is_retried(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_cannot_be_opened_is_flushed_later(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def scenario() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.log.flusher.fsync_path", no_descriptor)
-            with pytest.raises(OSError, match="Too many open files"):
-                await house.manager.flush(house.log)
-        await house.manager.flush(house.log)
-
-    asyncio.run(scenario())
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.storage.log.flusher.fsync_path", no_descriptor)
+        with pytest.raises(OSError, match="Too many open files"):
+            await house.manager.flush(house.log)
+    await house.manager.flush(house.log)
     assert (house.manager.offline_count, house.log.recovery_point) == (0, 1)
 
 
@@ -211,7 +202,7 @@ def test_failed_compaction_of_one_log_does_not_affect_others(house: LogHouse, mo
     assert compacted == ["t-0", "other-0"]
 
 
-def test_failed_producer_snapshot_keeps_only_its_recovery_point(
+async def test_failed_producer_snapshot_keeps_only_its_recovery_point(
     house: LogHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -219,12 +210,9 @@ def test_failed_producer_snapshot_keeps_only_its_recovery_point(
 
     monkeypatch.setattr(house.log, "save_producers", fail)
 
-    async def scenario() -> None:
-        for log in (house.log, other(house)):
-            await house.manager.flush(log)
-        await house.manager.checkpoint()
-
-    asyncio.run(scenario())
+    for log in (house.log, other(house)):
+        await house.manager.flush(log)
+    await house.manager.checkpoint()
     points = (house.data_dir / "recovery-point-offset-checkpoint").read_text()
     assert ("t 0 1" in points, "other 0 1" in points) == (False, True)
 

@@ -171,32 +171,29 @@ def test_housekeeping_task_cleans_closed_logs_and_ends_with_the_manager(tmp_path
     assert "t 0 10" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
 
 
-def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) -> None:
-    async def live() -> None:
-        clock = Clock()
-        manager = LogManager(
-            tmp_path,
-            configs_of=lambda _: {},
-            now_ms=clock,
-            settings=lambda: HousekeepingSettings(producer_check_interval_s=0.02, producer_expiration_ms=1_000),
-        )
-        manager.create(TOPIC_ID, "t", 0)
-        await manager.start()
-        log = manager.get(TOPIC_ID, 0)
-        assert log is not None
-        log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
-        await asyncio.sleep(0.1)
-        assert len(log.producers) == 1
-        clock.now_ms += 10_000
-        async with asyncio.timeout(20):  # the check of retention comes after 300 s
-            while len(log.producers):  # noqa: ASYNC110  # no event tells
-                await asyncio.sleep(0.005)
-        await manager.close()
-
-    asyncio.run(live())
+async def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) -> None:
+    clock = Clock()
+    manager = LogManager(
+        tmp_path,
+        configs_of=lambda _: {},
+        now_ms=clock,
+        settings=lambda: HousekeepingSettings(producer_check_interval_s=0.02, producer_expiration_ms=1_000),
+    )
+    manager.create(TOPIC_ID, "t", 0)
+    await manager.start()
+    log = manager.get(TOPIC_ID, 0)
+    assert log is not None
+    log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
+    await asyncio.sleep(0.1)
+    assert len(log.producers) == 1
+    clock.now_ms += 10_000
+    async with asyncio.timeout(20):  # the check of retention comes after 300 s
+        while len(log.producers):  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.005)
+    await manager.close()
 
 
-def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next one would write the same file at the same time."""
     house = filled(tmp_path, 2)
     writes: list[str] = []
@@ -207,17 +204,14 @@ def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.M
         assert is_cancelled.wait(20)
         writes.append(f"end {path.name}")
 
-    async def live() -> None:
-        monkeypatch.setattr("klamm.storage.log.directories.write_offsets", write_slowly)
-        first = asyncio.create_task(house.manager.checkpoint())
-        while not writes:  # noqa: ASYNC110  # a thread tells
-            await asyncio.sleep(0.001)
-        first.cancel()
-        asyncio.get_running_loop().call_later(0.02, is_cancelled.set)
-        await house.manager.checkpoint()
-        assert first.cancelled()
-
-    asyncio.run(live())
+    monkeypatch.setattr("klamm.storage.log.directories.write_offsets", write_slowly)
+    first = asyncio.create_task(house.manager.checkpoint())
+    while not writes:  # noqa: ASYNC110  # a thread tells
+        await asyncio.sleep(0.001)
+    first.cancel()
+    asyncio.get_running_loop().call_later(0.02, is_cancelled.set)
+    await house.manager.checkpoint()
+    assert first.cancelled()
     assert writes[0].startswith("begin")
     assert all(end == f"end{begin.removeprefix('begin')}" for begin, end in zip(writes[::2], writes[1::2], strict=True))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 from contextlib import closing
@@ -47,15 +46,9 @@ def test_history_is_readable_while_the_broker_runs(tmp_path: Path) -> None:
     assert len(read_config_history(tmp_path, limit=1)) == 1
 
 
-def test_history_of_stopped_broker_is_read_from_read_only_directory(
+async def test_history_of_stopped_broker_is_read_from_read_only_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
-        await store.submit([line(1, "flush.ms", new="5")])
-        assert opened() == "mode=ro", "the write-ahead log holds changes that the database does not"
-        await store.close()
-
     def opened() -> str:
         assert [one.new for one in read_config_history(tmp_path)] == ["5"]
         (name,) = uris
@@ -74,19 +67,19 @@ def test_history_of_stopped_broker_is_read_from_read_only_directory(
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(sqlite3, "connect", seen)
     # when
-    asyncio.run(run())
+    store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+    await store.submit([line(1, "flush.ms", new="5")])
+    assert opened() == "mode=ro", "the write-ahead log holds changes that the database does not"
+    await store.close()
     # then
     assert opened() == "mode=ro&immutable=1"
 
 
 @pytest.mark.parametrize("damage", ["at_ms = 'x'", "at_ms = -1", "at_ms = 1 << 62", "name = x'ff'", "old = x'ff'"])
-def test_damaged_history_entry_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
-    async def write() -> None:
-        store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
-        await store.submit([line(1, "damaged", "1", "2"), line(2, "sound")])
-        await store.close()
-
-    asyncio.run(write())
+async def test_damaged_history_entry_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+    await store.submit([line(1, "damaged", "1", "2"), line(2, "sound")])
+    await store.close()
     with closing(sqlite3.connect(tmp_path / METADATA_FILE_NAME)) as database:
         database.execute(f"UPDATE history SET {damage} WHERE name = 'damaged'")  # noqa: S608 -- of this test
         database.commit()
@@ -103,21 +96,18 @@ def test_directory_without_metadata_is_rejected(tmp_path: Path) -> None:
         read_config_history(tmp_path)
 
 
-def test_history_size_is_limited_and_pruned_gradually(tmp_path: Path) -> None:
-    async def run() -> None:
-        path = tmp_path / "metadata.sqlite"
-        store = MetadataStore.open(path)
-        await store.submit([line(at, "flush.ms") for at in range(5000)])
-        await store.close()
-        store = MetadataStore.open(path, max_history=10)
-        await store.submit([line(5000, "flush.ms")])
-        assert len(load_history(store, limit=10_000)) == 5001 - HISTORY_STEP
-        for at in range(5001, 5010):
-            await store.submit([line(at, "flush.ms")])
-        assert [entry.at_ms for entry in load_history(store, limit=10_000)] == list(range(5009, 4999, -1))
-        await store.close()
-
-    asyncio.run(run())
+async def test_history_size_is_limited_and_pruned_gradually(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    store = MetadataStore.open(path)
+    await store.submit([line(at, "flush.ms") for at in range(5000)])
+    await store.close()
+    store = MetadataStore.open(path, max_history=10)
+    await store.submit([line(5000, "flush.ms")])
+    assert len(load_history(store, limit=10_000)) == 5001 - HISTORY_STEP
+    for at in range(5001, 5010):
+        await store.submit([line(at, "flush.ms")])
+    assert [entry.at_ms for entry in load_history(store, limit=10_000)] == list(range(5009, 4999, -1))
+    await store.close()
 
 
 def test_revert_undoes_only_later_changes() -> None:

@@ -132,7 +132,7 @@ def test_mirror_survives_leader_moves_and_broker_restart(
 ) -> None:
     """A source and a target of three nodes; transactions whose coordinator moves, too.
 
-    Shorter forms are the rig of ``tests/spark``, whose target has three nodes, and ``test_lost_nodes.py``.
+    Shorter forms are ``test_lost_nodes.py``, without Spark, and the rig of ``tests/spark``, with one node on each side.
     """
     # given
     run = unique("")

@@ -1,10 +1,10 @@
 """A mirror between two clusters of Apache Kafka under random failures, in both delivery modes.
 
 Two flows of one mirror copy the same records: one writes them exactly once, the other at least once. The short form
-goes through fixed stages, each with several disturbances at the same time, and its source has one node. In the long one
-(``make soak``) each cluster has three nodes. It draws the disturbances one by one until 50 kills have hit each mode,
-with outages of five minutes of each side and of both: KLAMM_SOAK_KILLS, KLAMM_SOAK_OUTAGE_S and KLAMM_SOAK_SEED change
-that, and after KLAMM_SOAK_RIG_S seconds nothing more is disturbed.
+goes through fixed stages, each with several disturbances at the same time, and its clusters have one node each. In the
+long one (``make soak``) each cluster has three nodes. It draws the disturbances one by one until 50 kills have hit each
+mode, with outages of five minutes of each side and of both: KLAMM_SOAK_KILLS, KLAMM_SOAK_OUTAGE_S and KLAMM_SOAK_SEED
+change that, and after KLAMM_SOAK_RIG_S seconds nothing more is disturbed.
 """
 
 from __future__ import annotations
@@ -75,14 +75,13 @@ OTHERS: Final = (
 """Disturbances that come twice in the long form."""
 SHORT: Final = (
     ("workers", COMPACTED, *TOPICS_AGAIN),
-    ("partitions", "leaders of the target", "quota"),
-    ("jvm", "rights"),
+    ("jvm", "partitions", "quota", "rights"),
     ("target node", "purged below the position"),
     ("outage of the source",),
 )
 """Stages of the short form: of each, the first disturbance begins in this thread, and the others meanwhile."""
-SOURCE_NODES: Final = 3 if IS_SOAK else 1
-TARGET_NODES: Final = 3
+NODES: Final = 3 if IS_SOAK else 1
+"""Number of nodes of each cluster."""
 WHOLE: Final = Verdict(lost=0, repeated=0, foreign=0, out_of_order=0, repeats=0)
 
 
@@ -144,8 +143,8 @@ B.offset.storage.topic = positions-exact
 C.offset.storage.topic = positions-least
 A.consumer.isolation.level = read_committed
 topics = {TOPIC}.*
-replication.factor = 3
-offset.storage.replication.factor = 3
+replication.factor = {NODES}
+offset.storage.replication.factor = {NODES}
 emit.offset-syncs.enabled = false
 emit.heartbeats.enabled = false
 emit.checkpoints.enabled = false
@@ -371,7 +370,7 @@ spark.master = local[2,4]
 
 @pytest.fixture
 def clusters(java: None) -> Iterator[tuple[GuardedCluster, GuardedCluster]]:
-    source, target = GuardedCluster(SOURCE_NODES), GuardedCluster(TARGET_NODES)
+    source, target = GuardedCluster(NODES), GuardedCluster(NODES)
     with started(source, target):
         yield source, target
 

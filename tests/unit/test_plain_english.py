@@ -6,13 +6,21 @@ The limits leave room for the few places where a word is right, such as a Kafka 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "klamm"
-MODULES = sorted(path for path in SOURCE.rglob("*.py") if SOURCE / "protocol" / "messages" not in path.parents)
+QUESTION = r"(What|Who|Whose|How)\b"
+
+
+@functools.cache
+def texts() -> dict[str, str]:
+    """Return the modules' texts by their paths below ``src/klamm``."""
+    modules = (path for path in sorted(SOURCE.rglob("*.py")) if SOURCE / "protocol" / "messages" not in path.parents)
+    return {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in modules}
 
 
 @pytest.mark.parametrize(
@@ -26,9 +34,10 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if SOURCE / "protocol" / 
 )
 def test_vague_words_are_rare(words: str, most: int) -> None:
     found = [
-        f"{path.relative_to(SOURCE)}: {line.strip()}"
-        for path in MODULES
-        for line in path.read_text(encoding="utf-8").splitlines()
+        f"{path}: {line.strip()}"
+        for path, text in texts().items()
+        if re.search(words, text)
+        for line in text.splitlines()
         if re.search(words, line)
     ]
     assert len(found) <= most, "\n".join(found)
@@ -36,11 +45,12 @@ def test_vague_words_are_rare(words: str, most: int) -> None:
 
 def test_docstrings_do_not_start_with_question_words() -> None:
     clauses = [
-        f"{path.relative_to(SOURCE)}: {text.splitlines()[0]}"
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path}: {docstring.splitlines()[0]}"
+        for path, text in texts().items()
+        if re.search(rf'"""\s*{QUESTION}', text)
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and (text := ast.get_docstring(node))
-        and re.match(r"(What|Who|Whose|How)\b", text)
+        and (docstring := ast.get_docstring(node))
+        and re.match(QUESTION, docstring)
     ]
     assert clauses == []

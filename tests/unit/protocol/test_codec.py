@@ -36,7 +36,7 @@ from klamm.protocol.schema import Field, Message, Struct
 OWN_SCHEMAS = {"describe_client_configs", "alter_client_configs"}
 MEGABYTE = 1 << 20
 IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
-FEW = 50 if IS_SOAK else 5
+FEW = 50 if IS_SOAK else 3
 """Random examples of each of the hundred messages."""
 
 

@@ -6,6 +6,7 @@ root logger. If this were not undone, later tests of the same worker would depen
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 _CHANGES: Final = frozenset({"os.putenv", "os.unsetenv"})
@@ -52,21 +53,51 @@ class _Environment:
         os.environ.update({name: value for name, value in self._variables.items() if os.environ.get(name) != value})
 
 
+class _Levels:
+    """Levels of the loggers as they were when a test began, copied after a change only, as the environment is."""
+
+    def __init__(self) -> None:
+        self._is_changed = True
+        self._levels: dict[str, int] = {}
+        logging.Logger.setLevel = self._noted(logging.Logger.setLevel)  # type: ignore[method-assign]
+
+    def _noted(self, set_level: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(set_level)
+        def noted(logger: logging.Logger, level: int | str) -> None:
+            self._is_changed = True
+            set_level(logger, level)
+
+        return noted
+
+    def keep(self) -> None:
+        """Remember the current levels."""
+        if self._is_changed:
+            self._levels = _levels()
+            self._is_changed = False
+
+    def restore(self) -> None:
+        """Set the levels that differ from the remembered ones."""
+        if self._is_changed:
+            for name, _ in _levels().items() - self._levels.items():
+                logging.getLogger(name).setLevel(self._levels.get(name, logging.NOTSET))
+
+
 _ENVIRONMENT: Final = _Environment()
+_LEVELS: Final = _Levels()
 
 
 def restored() -> Iterator[None]:
     """Put all of it back as it was."""
     directory, path, handling = os.getcwd(), list(sys.path), _signal_handlers()
-    levels, root = _levels(), logging.getLogger()
+    root = logging.getLogger()
     _ENVIRONMENT.keep()
+    _LEVELS.keep()
     handlers, filters = list(root.handlers), list(root.filters)
     try:
         yield
     finally:
         _ENVIRONMENT.restore()
-        for name, _ in _levels().items() - levels.items():
-            logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
+        _LEVELS.restore()
         root.handlers[:], root.filters[:] = handlers, filters
         sys.path[:] = path
         os.chdir(directory)

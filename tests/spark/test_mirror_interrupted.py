@@ -144,7 +144,9 @@ def test_mirror_stops_in_time_without_target(mirror: MirrorProcess, brokers: tup
     assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
+@pytest.mark.soak
 def test_dead_jvm_is_logged_and_replaced(mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]) -> None:
+    """The shorter form is in ``test_mirror_rig.py``, where the JVM is killed among other things."""
     # given
     source, target = brokers
     mirror.wait_for("lag 0")

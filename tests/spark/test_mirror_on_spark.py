@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,8 +66,8 @@ def ends(address: str, topic: str, partitions: int) -> list[int]:
         return [found.result(20).offset for found in admin.list_offsets(asked).values().values()]
 
 
-def test_only_tasks_fetch_and_produce(tmp_path: Path) -> None:
-    # given
+def test_only_tasks_fetch_and_produce_and_partitions_move_between_them_without_loss(tmp_path: Path) -> None:
+    # given: leases of one second, so that partitions move from task to task
     ports = free_port(), free_port()
     records = numbered(3_000, 3)
     with (
@@ -81,15 +82,29 @@ def test_only_tasks_fetch_and_produce(tmp_path: Path) -> None:
             proxy.asked.clear()
         # when
         no_control_records = "emit.heartbeats.enabled = false\nemit.checkpoints.enabled = false\n"
-        file = properties(before_source.address, before_target.address, no_control_records, topics="t")
+        more = f"{no_control_records}{TWO_TASKS}klamm.lease.seconds = 1\n"
+        file = properties(before_source.address, before_target.address, more, topics="t")
         with MirrorProcess(file, tmp_path) as mirror:
             mirror.wait_for("3,000/3,000 records")
             workers = {worker.pid for worker in mirror.workers(before_source.port)}
+            deadline = time.monotonic() + 4
+            while time.monotonic() < deadline:
+                some = numbered(30, 3, first=len(records))
+                produce(before_source.address, "t", some)
+                records += some
+                workers |= {worker.pid for worker in mirror.workers(before_source.port)}
+            mirror.wait_for(f"{len(records):,}/{len(records):,} records")
+            workers |= {worker.pid for worker in mirror.workers(before_source.port)}
             driver = {mirror.process.pid}
             jvm = mirror.jvm().pid
             # then
-            asked = before_source.asked | before_target.asked
+            asked = {
+                entry for entry in before_source.asked | before_target.asked if entry.pid != os.getpid()
+            }  # this test produces, too
             assert mirror.stop() == 0
+        wanted = {partition: of(records, partition) for partition in range(3)}
+        counts = {partition: len(those) for partition, those in wanted.items()}
+        assert read(before_target.address, "A.t", counts) == wanted
     by_data = {entry.pid for entry in asked if entry.api_key in (PRODUCE, FETCH)}
     assert by_data <= workers
     assert by_data
@@ -197,30 +212,6 @@ def _longest_stall(series: list[Sample], partition: int) -> tuple[float, tuple[i
 def _growth_while_stalled(series: list[Sample], dead: int, alive: int) -> int:
     _, (first, last) = _longest_stall(series, dead)
     return series[last].copied[alive] - series[first].copied[alive]
-
-
-def test_partitions_move_between_tasks_without_loss_or_repetition(
-    source: KlammBroker, target: KlammBroker, tmp_path: Path
-) -> None:
-    # given
-    create_topic(source.bootstrap_servers, "leases", 4, FOREVER)
-    more = TWO_TASKS + "klamm.lease.seconds = 1\n"
-    file = properties(source.bootstrap_servers, target.bootstrap_servers, more, topics="leases")
-    sent: list[tuple[int, Seen]] = []
-    with MirrorProcess(file, tmp_path) as mirror:
-        mirror.wait_for("lag 0")
-        # when
-        deadline = time.monotonic() + 4
-        while time.monotonic() < deadline:
-            some = numbered(40, 4, first=len(sent))
-            produce(source.bootstrap_servers, "leases", some)
-            sent += some
-        # then
-        mirror.wait_for(f"{len(sent):,}/{len(sent):,} records")
-        assert mirror.stop() == 0
-    wanted = {partition: of(sent, partition) for partition in range(4)}
-    counts = {partition: len(records) for partition, records in wanted.items()}
-    assert read(target.bootstrap_servers, "A.leases", counts) == wanted
 
 
 @pytest.mark.soak

@@ -413,3 +413,5 @@ def test_random_failures_lose_no_records_and_exactly_once_repeats_none(
         pytest.fail(f"at least once: {least}; source: {written}")
     assert len(exact) == len(least) == writer.partitions[TOPIC] + len(rig.topics) > PARTITIONS + len(rig.topics)
     assert "Traceback" not in rig.texts()
+    if "jvm" in rig.disturbances:
+        assert "was killed by SIGKILL; a new session is started" in rig.texts()

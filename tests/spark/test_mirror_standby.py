@@ -1,4 +1,8 @@
-"""Two processes run the same flows. The active one is killed or suspended under load, and the other one takes over."""
+"""Two processes run the same flows. The active one is killed under load, and the other one takes over.
+
+In ``make soak`` processes are suspended, too. ``tests/unit/mirror`` and ``tests/interop/test_mirror_late_requests.py``
+have the shorter forms: requests of a process that was suspended and is fenced.
+"""
 
 from __future__ import annotations
 
@@ -235,6 +239,8 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     since = time.monotonic()
     first.kill()
     rig.measure_takeover(second, since, how="kill -9")
+    if not SOAK:
+        return
 
     # when: its driver is suspended, while its tasks run on; then it is resumed
     third = rig.start_standby()
@@ -244,8 +250,6 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     second.process.send_signal(signal.SIGCONT)
     wait_until(lambda: health(second).count("STANDBY") == 2, timeout_s=60, what="the resumed process to stand by")
     rig.wait_for_steady_copying()
-    if not SOAK:
-        return
 
     # when: all processes of the active mirror are suspended, then resumed
     processes = family(third)

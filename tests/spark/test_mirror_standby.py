@@ -1,7 +1,7 @@
 """Two processes run the same flows. The active one is killed under load, and the other one takes over.
 
-In ``make soak`` processes are suspended, too. ``tests/unit/mirror`` and ``tests/interop/test_mirror_late_requests.py``
-have the shorter forms: requests of a process that was suspended and is fenced.
+In ``make soak`` processes are suspended, too. ``tests/interop/test_mirror_exactly_once.py`` has a shorter form of that:
+a copier that continues after its successor has begun is fenced.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import time
 from contextlib import contextmanager
 from queue import Queue
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 import pytest
 
@@ -55,6 +54,7 @@ from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from uuid import UUID
 
 _ALL = ("3.8.1", "3.9.2", "4.0.1", "4.1.1", TOOLS_RELEASE)
 OLDER_RELEASES: Final = _ALL if os.environ.get("KLAMM_SOAK") else (TOOLS_RELEASE,)
@@ -446,13 +446,6 @@ def test_controllers_with_tls_and_logins_require_cluster_action(java: None, tmp_
             assert member.is_leased()
             with pytest.raises(ClusterActionDeniedError, match="User:alice needs ALTER on the cluster"):
                 member.unregister()
-
-
-def test_state_of_another_cluster_is_rejected(cluster: KafkaCluster) -> None:
-    state = MemoryStateStore()
-    state.save(MembershipState(cluster_id="another", incarnation_id=UUID(int=1)))
-    with pytest.raises(WrongClusterError, match="Broker 9 was registered in cluster another, but"):
-        member_of(cluster, state=state).start()
 
 
 def test_controllers_of_another_cluster_are_rejected(cluster: KafkaCluster) -> None:

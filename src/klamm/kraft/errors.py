@@ -36,7 +36,7 @@ class DuplicateBrokerError(MembershipError):
 class StaleBrokerError(MembershipError):
     """The registration was removed, or another process has replaced it.
 
-    The member must not register again: whoever removed it may have given its partitions to other brokers.
+    The member must not register again: its partitions may have been given to other brokers.
     """
 
     error_code = ErrorCode.STALE_BROKER_EPOCH

@@ -1,0 +1,80 @@
+"""A member without a cluster: what it registers with, and what its state decides."""
+
+from __future__ import annotations
+
+import threading
+from uuid import UUID
+
+import pytest
+
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kraft.errors import WrongClusterError
+from klamm.kraft.image import BrokerImage
+from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, MemoryStateStore, common_features
+
+SETTINGS = MemberSettings(
+    node_id=9,
+    cluster_id="cluster",
+    listeners=(),
+    controllers=ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="klamm"),
+)
+INCARNATION = UUID(int=8)
+
+
+def broker(**features: tuple[int, int]) -> BrokerImage:
+    return BrokerImage(
+        node_id=1,
+        broker_epoch=5,
+        incarnation_id=INCARNATION,
+        registered_at=5,
+        endpoints=(),
+        features={name.replace("_", "."): levels for name, levels in features.items()},
+        rack=None,
+        is_fenced=False,
+        in_controlled_shutdown=False,
+        log_dirs=(),
+        cordoned_log_dirs=(),
+    )
+
+
+def member(cluster_id: str = "cluster", previous_broker_epoch: int = -1) -> BrokerMember:
+    state = MemoryStateStore()
+    state.save(
+        MembershipState(cluster_id=cluster_id, incarnation_id=INCARNATION, previous_broker_epoch=previous_broker_epoch)
+    )
+    return BrokerMember(SETTINGS, state)
+
+
+def test_features_are_those_that_all_brokers_support() -> None:
+    old = broker(metadata_version=(7, 29), group_version=(0, 1))
+    new = broker(metadata_version=(8, 33), group_version=(0, 1), share_version=(0, 2))
+    assert common_features([old, new]) == {"group.version": (0, 1), "metadata.version": (8, 29)}
+    assert common_features([]) == {}
+
+
+def test_crashed_incarnation_continues_and_one_that_was_shut_down_does_not() -> None:
+    assert member().incarnation_id == INCARNATION
+    assert member(previous_broker_epoch=5).incarnation_id != INCARNATION
+
+
+def test_log_dir_survives_a_loss_of_the_state() -> None:
+    assert BrokerMember(SETTINGS).log_dir == BrokerMember(SETTINGS).log_dir
+    assert BrokerMember(SETTINGS).incarnation_id != BrokerMember(SETTINGS).incarnation_id
+
+
+def test_member_without_a_heartbeat_has_no_lease() -> None:
+    assert not member().is_leased()
+
+
+def test_state_of_another_cluster_is_rejected_before_anything_is_sent() -> None:
+    before = threading.active_count()
+    with pytest.raises(WrongClusterError, match="was registered in cluster another, but the brokers belong to cluster"):
+        member("another").start()
+    assert threading.active_count() == before
+
+
+def test_start_without_reachable_controllers_names_the_reason_and_stops_its_threads() -> None:
+    before = threading.active_count()
+    with pytest.raises(TimeoutError, match=r"within 0\.5 s: No active controller is reachable: 127\.0\.0\.1:1: "):
+        BrokerMember(SETTINGS).start(timeout_s=0.5)
+    assert threading.active_count() == before

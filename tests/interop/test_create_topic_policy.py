@@ -81,7 +81,7 @@ class ConfigRules(AlterConfigPolicy):
 """
 
 
-class House:
+class PolicyBroker:
     """A broker with the policy, a connection to it, and what the policy wrote down."""
 
     def __init__(self, broker: klamm.Broker, journal: Path) -> None:
@@ -134,7 +134,7 @@ def policy_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def house(policy_module: Path) -> Iterator[House]:
+def policy_broker(policy_module: Path) -> Iterator[PolicyBroker]:
     journal = policy_module / "journal"
     config = {
         "create.topic.policy.class.name": "klamm_house_rules:HouseRules",
@@ -142,12 +142,12 @@ def house(policy_module: Path) -> Iterator[House]:
         "num.partitions": "2",
     }
     with klamm.Broker(brokers=2, config=config) as broker:
-        house = House(broker, journal)
-        yield house
-        house.close()
+        policy_broker = PolicyBroker(broker, journal)
+        yield policy_broker
+        policy_broker.close()
 
 
-def test_denied_topic_reports_reason_and_others_are_created(house: House) -> None:
+def test_denied_topic_reports_reason_and_others_are_created(policy_broker: PolicyBroker) -> None:
     """K108-05: Denial -> the topic's result is 42.
 
     K108-06: Denial touches only that topic; the others are processed.
@@ -158,30 +158,30 @@ def test_denied_topic_reports_reason_and_others_are_created(house: House) -> Non
     K108-11: v0 answer has no message; v1+ carries the exception text.
     """
     names = ["first", "denied-1", "invalid-1", "last"]
-    assert house.create(*({"name": name} for name in names)) == {
+    assert policy_broker.create(*({"name": name} for name in names)) == {
         "first": ("NONE", None),
         "denied-1": ("POLICY_VIOLATION", "denied-1: not in this house"),
         "invalid-1": ("INVALID_REQUEST", "invalid-1: the KIP says so"),
         "last": ("NONE", None),
     }
-    assert [line["topic"] for line in house.seen(*names)] == names, "in the order of the request"
-    assert [house.exists(name) for name in names] == [True, False, False, True]
+    assert [line["topic"] for line in policy_broker.seen(*names)] == names, "in the order of the request"
+    assert [policy_broker.exists(name) for name in names] == [True, False, False, True]
 
 
-def test_failing_policy_fails_one_topic_only(house: House) -> None:
+def test_failing_policy_fails_one_topic_only(policy_broker: PolicyBroker) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
 
     K108-20: The policy cannot change the request (read-only maps).
     """
-    assert house.create({"name": "broken-1"}, {"name": "meddler-1"}, {"name": "after-broken"}) == {
+    assert policy_broker.create({"name": "broken-1"}, {"name": "meddler-1"}, {"name": "after-broken"}) == {
         "broken-1": ("UNKNOWN_SERVER_ERROR", None),
         "meddler-1": ("UNKNOWN_SERVER_ERROR", None),
         "after-broken": ("NONE", None),
     }
-    assert "the policy itself is wrong" in house.broker.log_text()
+    assert "the policy itself is wrong" in policy_broker.broker.log_text()
 
 
-def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
+def test_checks_of_the_broker_come_before_the_policy(policy_broker: PolicyBroker) -> None:
     """K108-08: numPartitions/replicationFactor together with replicaAssignments -> 42 before the policy runs.
 
     K108-09: Policy passes -> creation goes on as usual and may still fail otherwise.
@@ -190,7 +190,7 @@ def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
 
     K108-21: Duplicate topic in a request -> 42 for it, policy not called.
     """
-    house.create({"name": "there-already"})
+    policy_broker.create({"name": "there-already"})
     bad: dict[str, dict[str, Any]] = {
         "there-already": {},
         "two-ways": {"assignments": [{"index": 0, "brokers": [1]}]},
@@ -199,8 +199,10 @@ def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
         "bad-config": {"configs": [{"name": "no.such", "value": "1"}]},
         "bad name!": {},
     }
-    before = len(house.lines())
-    answers = house.create(*({"name": name} | more for name, more in bad.items()), {"name": "twice"}, {"name": "twice"})
+    before = len(policy_broker.lines())
+    answers = policy_broker.create(
+        *({"name": name} | more for name, more in bad.items()), {"name": "twice"}, {"name": "twice"}
+    )
     assert {name: code for name, (code, _) in answers.items()} == {
         "there-already": "TOPIC_ALREADY_EXISTS",
         "two-ways": "INVALID_REQUEST",
@@ -210,10 +212,10 @@ def test_checks_of_the_broker_come_before_the_policy(house: House) -> None:
         "bad name!": "INVALID_TOPIC_EXCEPTION",
         "twice": "INVALID_REQUEST",
     }
-    assert len(house.lines()) == before, "the policy was asked about none of them"
+    assert len(policy_broker.lines()) == before, "the policy was asked about none of them"
 
 
-def test_policy_receives_request_with_defaults_resolved(house: House) -> None:
+def test_policy_receives_request_with_defaults_resolved(policy_broker: PolicyBroker) -> None:
     """K108-04: TopicDetails carries topic, numPartitions, replicationFactor, replicasAssignments (partition -> broker
     ids), configs.
 
@@ -221,10 +223,10 @@ def test_policy_receives_request_with_defaults_resolved(house: House) -> None:
 
     K108-17: No assignment: numbers filled (defaults resolved when -1), replicasAssignments None.
     """
-    house.create(
+    policy_broker.create(
         {"name": "defaults", "partitions": -1, "replication": -1, "configs": [{"name": "flush.ms", "value": "5"}]}
     )
-    (seen,) = house.seen("defaults")
+    (seen,) = policy_broker.seen("defaults")
     assert seen["num_partitions"] == 2
     assert seen["replication_factor"] == 1
     assert seen["assignments"] is None
@@ -232,83 +234,85 @@ def test_policy_receives_request_with_defaults_resolved(house: House) -> None:
     assert (seen["principal"], seen["client_id"]) == ("User:ANONYMOUS", "conformance")
 
 
-def test_policy_receives_assignments_without_counts(house: House) -> None:
+def test_policy_receives_assignments_without_counts(policy_broker: PolicyBroker) -> None:
     """K108-16: Manual assignment: replicasAssignments filled, the two numbers unset."""
     assignments = [{"index": 0, "brokers": [2, 1]}, {"index": 1, "brokers": [1, 2]}]
-    answers = house.create({"name": "by-hand", "partitions": -1, "replication": -1, "assignments": assignments})
+    answers = policy_broker.create({"name": "by-hand", "partitions": -1, "replication": -1, "assignments": assignments})
     assert answers == {"by-hand": ("NONE", None)}
-    (seen,) = house.seen("by-hand")
+    (seen,) = policy_broker.seen("by-hand")
     assert (seen["num_partitions"], seen["replication_factor"]) == (None, None)
     assert seen["assignments"] == {"0": [2, 1], "1": [1, 2]}
 
 
-def test_validate_only_calls_policy_and_creates_nothing(house: House) -> None:
+def test_validate_only_calls_policy_and_creates_nothing(policy_broker: PolicyBroker) -> None:
     """K108-18: validate-only requests (v1+) run the policy and create nothing."""
-    answers = house.create({"name": "only-asking"}, {"name": "denied-2"}, validate_only=True)
+    answers = policy_broker.create({"name": "only-asking"}, {"name": "denied-2"}, validate_only=True)
     assert {name: code for name, (code, _) in answers.items()} == {
         "only-asking": "NONE",
         "denied-2": "POLICY_VIOLATION",
     }
-    assert len(house.seen("only-asking", "denied-2")) == 2
-    assert not house.exists("only-asking")
+    assert len(policy_broker.seen("only-asking", "denied-2")) == 2
+    assert not policy_broker.exists("only-asking")
 
 
-def test_policy_decides_on_auto_created_topics(house: House) -> None:
+def test_policy_decides_on_auto_created_topics(policy_broker: PolicyBroker) -> None:
     """K108-23: The policy also sees topics created by auto-creation and by the mirror (they are create requests)."""
     body = {"topics": [{"name": "auto-made"}, {"name": "denied-auto"}], "auto_create": True}
     for _ in range(2):
-        house.call("Metadata", 12, body)
-    assert house.exists("auto-made")
-    assert not house.exists("denied-auto")
-    assert house.seen("denied-auto")
+        policy_broker.call("Metadata", 12, body)
+    assert policy_broker.exists("auto-made")
+    assert not policy_broker.exists("denied-auto")
+    assert policy_broker.seen("denied-auto")
 
 
-def test_create_topic_policy_does_not_check_partitions_and_configs(house: House) -> None:
+def test_create_topic_policy_does_not_check_partitions_and_configs(policy_broker: PolicyBroker) -> None:
     """K108-24: CreatePartitions and AlterConfigs are not checked by this policy.
 
     K108-26: One policy config per request type; a class may implement several but every config must be set.
     """
-    house.create({"name": "changing"})
-    before = len(house.lines())
+    policy_broker.create({"name": "changing"})
+    before = len(policy_broker.lines())
     grown = {"topics": [{"name": "changing", "count": 3, "assignments": None}], "timeout": 9000, "validate_only": False}
-    assert house.call("CreatePartitions", 3, grown)["results"][0]["error"] == 0
+    assert policy_broker.call("CreatePartitions", 3, grown)["results"][0]["error"] == 0
     flush = {"name": "flush.ms", "op": 0, "value": "5"}
     resource = {"type": 2, "name": "changing", "configs": [flush]}
-    altered = house.call("IncrementalAlterConfigs", 1, {"resources": [resource], "validate_only": False})
+    altered = policy_broker.call("IncrementalAlterConfigs", 1, {"resources": [resource], "validate_only": False})
     assert altered["responses"][0]["error"] == 0
-    assert len(house.lines()) == before
+    assert len(policy_broker.lines()) == before
 
 
 def test_alter_config_policy_decides_on_configs(policy_module: Path) -> None:
     """K339-41, K108-26: every policy has a config of its own."""
     (policy_module / "klamm_config_rules.py").write_text(CONFIG_POLICY)
     with klamm.Broker(config={"alter.config.policy.class.name": "klamm_config_rules:ConfigRules"}) as broker:
-        house = House(broker, policy_module / "unused")
-        assert house.create({"name": "denied-elsewhere"}) == {"denied-elsewhere": ("NONE", None)}
+        policy_broker = PolicyBroker(broker, policy_module / "unused")
+        assert policy_broker.create({"name": "denied-elsewhere"}) == {"denied-elsewhere": ("NONE", None)}
 
         def alter(value: str) -> tuple[int, str | None]:
             flush = {"name": "flush.ms", "op": 0, "value": value}
             resource = {"type": 2, "name": "denied-elsewhere", "configs": [flush]}
             body = {"resources": [resource], "validate_only": False}
-            (answer,) = house.call("IncrementalAlterConfigs", 1, body)["responses"]
+            (answer,) = policy_broker.call("IncrementalAlterConfigs", 1, body)["responses"]
             return answer["error"], answer["message"]
 
         assert alter("5") == (44, "TOPIC denied-elsewhere: flush.ms=5 is below 1000")
         assert alter("2000") == (0, None)
-        house.close()
+        policy_broker.close()
 
 
-def test_calls_of_the_policy_never_overlap(house: House) -> None:
+def test_calls_of_the_policy_never_overlap(policy_broker: PolicyBroker) -> None:
     """K108-25: Calls are not concurrent."""
     threads = [
-        threading.Thread(target=lambda n=n: house.create({"name": f"crowd-{n}"}, connection=house.connect()))
+        threading.Thread(
+            target=lambda n=n: policy_broker.create({"name": f"crowd-{n}"}, connection=policy_broker.connect())
+        )
         for n in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    seen = house.seen(*(f"crowd-{n}" for n in range(8)))
+    seen = policy_broker.seen(*(f"crowd-{n}" for n in range(8)))
     assert len(seen) == 8
     assert {line["inside"] for line in seen} == {1}
 
@@ -322,9 +326,9 @@ def test_policy_is_configured_first_and_closed_last(policy_module: Path) -> None
         "num.partitions": "3",
     }
     with klamm.Broker(config=config) as broker:
-        house = House(broker, journal)
-        house.create({"name": "only"})
-        house.close()
+        policy_broker = PolicyBroker(broker, journal)
+        policy_broker.create({"name": "only"})
+        policy_broker.close()
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [next(iter(line)) for line in lines] == ["configured", "topic", "closed"]
     assert lines[0] == {"configured": "3"}

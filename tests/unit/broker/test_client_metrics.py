@@ -47,7 +47,7 @@ class Target:
         """Do nothing."""
 
 
-class Scene:
+class MetricsApis:
     """The two APIs, from bytes to bytes, with subscriptions and a clock that the test changes."""
 
     def __init__(self, subscriptions: dict[str, dict[str, str]] | None = None) -> None:
@@ -104,29 +104,29 @@ class Scene:
 
 def test_client_gets_instance_id_and_subscription() -> None:
     """K714-01."""
-    scene = Scene()
-    answer = scene.get()
+    apis = MetricsApis()
+    answer = apis.get()
     assert answer.client_instance_id.int
     assert (answer.error_code, answer.push_interval_ms, answer.requested_metrics) == (0, 1000, ["*"])
     assert answer.accepted_compression_types == [4, 3, 1, 2]
     assert (answer.telemetry_max_bytes, answer.delta_temporality) == (MAX_BYTES, True)
-    assert scene.get(answer.client_instance_id).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert apis.get(answer.client_instance_id).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     own = UUID(int=2**99)
-    assert scene.get(own).client_instance_id == own
+    assert apis.get(own).client_instance_id == own
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_metrics_are_accepted_in_every_compression(codec: Codec) -> None:
     """K714-04."""
-    scene = Scene()
+    apis = MetricsApis()
     data = twenty_metrics()
-    assert scene.push(scene.get(), compress(codec, data), compression_type=codec) is ErrorCode.NONE
-    assert scene.service.series is not None
-    assert scene.service.series.count == 20
-    (exported,) = scene.target.got
+    assert apis.push(apis.get(), compress(codec, data), compression_type=codec) is ErrorCode.NONE
+    assert apis.service.series is not None
+    assert apis.service.series.count == 20
+    (exported,) = apis.target.got
     assert decode_metrics(exported) == decode_metrics(data)
     assert b"client_source_address" in exported
-    assert scene.service.counts == {"accepted": 1}
+    assert apis.service.counts == {"accepted": 1}
 
 
 @pytest.mark.parametrize(
@@ -147,62 +147,62 @@ def test_metrics_are_accepted_in_every_compression(codec: Codec) -> None:
 )
 def test_invalid_pushes_are_rejected(metrics: bytes, more: dict[str, Any], error: ErrorCode) -> None:
     """K714-04, -05."""
-    scene = Scene()
-    assert scene.push(scene.get(), metrics, **more) is error
-    assert scene.service.counts == {error.name: 1}
-    assert scene.target.got == []
+    apis = MetricsApis()
+    assert apis.push(apis.get(), metrics, **more) is error
+    assert apis.service.counts == {error.name: 1}
+    assert apis.target.got == []
 
 
 def test_large_metrics_are_decoded_in_a_thread() -> None:
-    scene = Scene()
+    apis = MetricsApis()
     data = metrics_data(*[gauge(f"metric.{i}", number(1.0, text="x" * 100)) for i in range(500)])
     assert module._SHORT_BYTES < len(data) < MAX_BYTES
-    assert scene.push(scene.get(), data) is ErrorCode.NONE
-    assert len(scene.names()) == 500
+    assert apis.push(apis.get(), data) is ErrorCode.NONE
+    assert len(apis.names()) == 500
 
 
 def test_changed_subscription_is_fetched_again_by_the_client() -> None:
-    scene = Scene()
-    before = scene.get()
-    scene.change("more", {"metrics": "*", "interval.ms": "500", "match": "client_id=ap+,client_source_port=5"})
-    assert scene.push(before) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    after = scene.get(before.client_instance_id)
+    apis = MetricsApis()
+    before = apis.get()
+    apis.change("more", {"metrics": "*", "interval.ms": "500", "match": "client_id=ap+,client_source_port=5"})
+    assert apis.push(before) is ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+    after = apis.get(before.client_instance_id)
     assert (after.error_code, after.push_interval_ms) == (0, 500)
-    assert scene.push(after, twenty_metrics()) is ErrorCode.NONE
+    assert apis.push(after, twenty_metrics()) is ErrorCode.NONE
 
 
 def test_unusable_match_pattern_matches_no_client(caplog: pytest.LogCaptureFixture) -> None:
-    scene = Scene({"odd": {"metrics": "*", "match": "client_id=(?=a).*"}})
-    assert scene.get().requested_metrics == []
+    apis = MetricsApis({"odd": {"metrics": "*", "match": "client_id=(?=a).*"}})
+    assert apis.get().requested_metrics == []
     assert "odd matches no client" in caplog.text
 
 
 def test_metrics_are_removed_on_disconnect_or_silence() -> None:
-    scene = Scene()
-    assert scene.push(scene.get(), twenty_metrics()) is ErrorCode.NONE
-    scene.service.forget_session(scene.session)
-    assert (scene.service.instance_count, scene.names()) == (0, set())
-    assert scene.push(scene.get(), twenty_metrics()) is ErrorCode.NONE
-    scene.now_ms += 60_001
-    scene.session = Session(connection_id=2, node_id=1)
-    scene.get()
-    assert (scene.service.instance_count, scene.names()) == (1, set())
+    apis = MetricsApis()
+    assert apis.push(apis.get(), twenty_metrics()) is ErrorCode.NONE
+    apis.service.forget_session(apis.session)
+    assert (apis.service.instance_count, apis.names()) == (0, set())
+    assert apis.push(apis.get(), twenty_metrics()) is ErrorCode.NONE
+    apis.now_ms += 60_001
+    apis.session = Session(connection_id=2, node_id=1)
+    apis.get()
+    assert (apis.service.instance_count, apis.names()) == (1, set())
 
 
 def test_client_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_INSTANCES", 3)
-    scene = Scene()
-    first, *_ = [scene.get() for _ in range(4)]
-    assert scene.service.instance_count == 3
-    assert scene.push(first, twenty_metrics()) is ErrorCode.NONE, "it is known again"
+    apis = MetricsApis()
+    first, *_ = [apis.get() for _ in range(4)]
+    assert apis.service.instance_count == 3
+    assert apis.push(first, twenty_metrics()) is ErrorCode.NONE, "it is known again"
 
 
 def test_series_name_their_client() -> None:
-    scene = Scene()
-    answer = scene.get()
-    scene.push(answer, twenty_metrics())
-    assert scene.service.series is not None
-    assert scene.service.series._labels[answer.client_instance_id] == {
+    apis = MetricsApis()
+    answer = apis.get()
+    apis.push(answer, twenty_metrics())
+    assert apis.service.series is not None
+    assert apis.service.series._labels[answer.client_instance_id] == {
         "client_id": "app",
         "client_instance_id": uuid_text(answer.client_instance_id),
         "principal": "User:a",
@@ -211,8 +211,8 @@ def test_series_name_their_client() -> None:
 
 def test_ten_thousand_clients_cost_a_twentieth_of_a_core() -> None:
     """K714-09. With Kafka's default interval of 300 s they push 33 times a second, so one push may cost 1.5 ms."""
-    scene, count = Scene(), 200
-    answer = scene.get()
+    apis, count = MetricsApis(), 200
+    answer = apis.get()
     body = compress(Codec.ZSTD, twenty_metrics())
     frame = encode(
         PushTelemetryRequest(
@@ -223,15 +223,15 @@ def test_ten_thousand_clients_cost_a_twentieth_of_a_core() -> None:
         ),
         0,
     )
-    context = scene.context()
+    context = apis.context()
 
     async def pushes() -> float:
         began = time.thread_time()
         for _ in range(count):
-            scene.now_ms += 300_000
+            apis.now_ms += 300_000
             await cast("Any", push_api.handle(decode(PushTelemetryRequest, 0, frame), context))
         return (time.thread_time() - began) / count
 
     cost_s = asyncio.run(pushes())
-    assert scene.service.counts == {"accepted": count}
+    assert apis.service.counts == {"accepted": count}
     assert cost_s <= 0.05 * 300 / 10_000, f"{cost_s * 1e6:.0f} us"

@@ -15,7 +15,7 @@ from klamm.server.session import Session
 RATE = "controller_mutation_rate"
 
 
-class House:
+class LimitedUser:
     """Quotas of one user, at a time that stands still until it is moved."""
 
     def __init__(self, rate: float | None) -> None:
@@ -42,72 +42,72 @@ def rejected(quota: MutationQuota, partitions: int) -> bool:
 
 
 def test_mutations_without_quota_are_not_counted() -> None:
-    assert House(None).request() is UNLIMITED
-    assert House(1.0).request(user="bert") is UNLIMITED
+    assert LimitedUser(None).request() is UNLIMITED
+    assert LimitedUser(1.0).request(user="bert") is UNLIMITED
     assert not rejected(UNLIMITED, 10**9)
     assert UNLIMITED.throttle_time_ms == 0
 
 
 def test_strict_quota_accepts_one_request_then_rejects_until_paid() -> None:
-    house = House(2.0)
-    first = house.request()
+    limited = LimitedUser(2.0)
+    first = limited.request()
     assert not rejected(first, 22 + 5)
     assert first.throttle_time_ms == 0
     assert rejected(first, 1)
     assert first.throttle_time_ms == 2500
-    other_client = house.request(client_id=None)
+    other_client = limited.request(client_id=None)
     assert rejected(other_client, 1)
-    house.now_s += 0.5
+    limited.now_s += 0.5
     assert other_client.throttle_time_ms == 2000
 
 
 def test_rejected_mutations_are_not_counted_and_debt_falls_at_the_rate() -> None:
-    house = House(2.0)
-    house.request().charge(27)
-    assert rejected(house.request(), 100)
-    house.now_s += 2.5
-    assert not rejected(house.request(), 1)
-    assert rejected(house.request(), 1)
+    limited = LimitedUser(2.0)
+    limited.request().charge(27)
+    assert rejected(limited.request(), 100)
+    limited.now_s += 2.5
+    assert not rejected(limited.request(), 1)
+    assert rejected(limited.request(), 1)
 
 
 def test_versions_without_throttling_error_are_delayed() -> None:
-    house = House(2.0)
-    quota = house.request(is_strict=False)
+    limited = LimitedUser(2.0)
+    quota = limited.request(is_strict=False)
     assert not rejected(quota, 22)
     assert quota.throttle_time_ms == 0
     assert not rejected(quota, 5)
     assert not rejected(quota, 5)
     assert quota.throttle_time_ms == 5000
-    house.now_s += 7
+    limited.now_s += 7
     assert quota.throttle_time_ms == 0
 
 
 def test_burst_of_eleven_seconds_is_accepted_after_any_idle_time() -> None:
-    house = House(2.0)
-    house.request().charge(1)
-    house.now_s += 10_000
-    quota = house.request(is_strict=False)
+    limited = LimitedUser(2.0)
+    limited.request().charge(1)
+    limited.now_s += 10_000
+    quota = limited.request(is_strict=False)
     quota.charge(23)
     assert quota.throttle_time_ms == 500
 
 
 def test_raised_quota_shortens_throttle_time() -> None:
-    house = House(1.0)
-    house.request().charge(21)
-    house.rate = 10.0
-    quota = house.request()
+    limited = LimitedUser(1.0)
+    limited.request().charge(21)
+    limited.rate = 10.0
+    quota = limited.request()
     assert rejected(quota, 1)
     assert quota.throttle_time_ms == 1000
 
 
 def test_only_clients_without_debt_are_dropped() -> None:
-    house = House(1.0)
-    buckets = house.quotas._buckets
-    owing = buckets.of("owes", house.now_s)
-    owing.take(10**6, 1.0, house.now_s)
+    limited = LimitedUser(1.0)
+    buckets = limited.quotas._buckets
+    owing = buckets.of("owes", limited.now_s)
+    owing.take(10**6, 1.0, limited.now_s)
     for number in range(3_000):
-        buckets.of(number, house.now_s).take(1, 1.0, house.now_s)
-        house.now_s += 1
+        buckets.of(number, limited.now_s).take(1, 1.0, limited.now_s)
+        limited.now_s += 1
     assert len(buckets) <= 1_000
-    assert buckets.of("owes", house.now_s) is owing
-    assert owing.wait_s(1.0, house.now_s) == pytest.approx(10**6 - 11 - 3_000)
+    assert buckets.of("owes", limited.now_s) is owing
+    assert owing.wait_s(1.0, limited.now_s) == pytest.approx(10**6 - 11 - 3_000)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ALICE = ClientConfigEntity.of_user("alice")
 
 
-class Scene:
+class EnforcedConnection:
     """A broker's client configs and switch, and one connection of alice."""
 
     def __init__(self) -> None:
@@ -40,24 +40,24 @@ class Scene:
 
 
 def test_enforcement_applies_from_the_next_request_until_removal() -> None:
-    scene = Scene()
-    assert scene.acks(1) == 1
-    scene.set(acks="all", enforcement="on")
-    assert (scene.acks(1), scene.acks(0), scene.acks(-1)) == (-1, -1, -1)
-    scene.set(acks="all")
-    assert scene.acks(1) == 1
-    scene.is_on = True
-    scene.service.refresh()
-    assert scene.acks(1) == -1
-    scene.set()
-    assert scene.acks(1) == 1
-    assert scene.service.counts == {"acks": 3}, "only raised requests are counted"
+    alice = EnforcedConnection()
+    assert alice.acks(1) == 1
+    alice.set(acks="all", enforcement="on")
+    assert (alice.acks(1), alice.acks(0), alice.acks(-1)) == (-1, -1, -1)
+    alice.set(acks="all")
+    assert alice.acks(1) == 1
+    alice.is_on = True
+    alice.service.refresh()
+    assert alice.acks(1) == -1
+    alice.set()
+    assert alice.acks(1) == 1
+    assert alice.service.counts == {"acks": 3}, "only raised requests are counted"
 
 
 def test_values_are_resolved_once_per_client_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    scene = Scene()
-    scene.set(acks="all", session_timeout_ms="9000", enforcement="on")
+    alice = EnforcedConnection()
+    alice.set(acks="all", session_timeout_ms="9000", enforcement="on")
     asked: list[str | None] = []
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -68,17 +68,17 @@ def test_values_are_resolved_once_per_client_of_a_connection(monkeypatch: pytest
     monkeypatch.setattr(module, "enforced_values", counted)
     # when
     for _ in range(3):
-        scene.acks(1)
-        assert scene.service.session_timeout_ms(scene.session, "app") == 9000
-    scene.acks(1, "other")
+        alice.acks(1)
+        assert alice.service.session_timeout_ms(alice.session, "app") == 9000
+    alice.acks(1, "other")
     # then
     assert asked == ["app", "other"]
-    assert scene.service.counts == {"acks": 4, "session.timeout.ms": 3}
+    assert alice.service.counts == {"acks": 4, "session.timeout.ms": 3}
 
 
 def test_unenforced_configs_are_not_resolved() -> None:
-    scene = Scene()
-    scene.set(acks="all")
-    assert scene.acks(1) == 1
-    assert scene.service.of_session(scene.session, "app") is NOTHING_ENFORCED
-    assert scene.session.enforced is None
+    alice = EnforcedConnection()
+    alice.set(acks="all")
+    assert alice.acks(1) == 1
+    assert alice.service.of_session(alice.session, "app") is NOTHING_ENFORCED
+    assert alice.session.enforced is None

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Room:
+class DecidedValues:
     """Values that a decision depends on, and a policy. ``meanwhile`` runs during the policy's first call."""
 
-    def __init__(self, values: dict[str, int], meanwhile: Callable[[Room], None] = lambda _: None) -> None:
+    def __init__(self, values: dict[str, int], meanwhile: Callable[[DecidedValues], None] = lambda _: None) -> None:
         self.values = values
         self.revision = Revision()
         self.decided = 0
         self.asked: list[tuple[str, int]] = []
-        self._meanwhile: Callable[[Room], None] | None = meanwhile
+        self._meanwhile: Callable[[DecidedValues], None] | None = meanwhile
 
     def change(self, name: str, value: int | None) -> None:
         self.revision.advance()
@@ -50,34 +50,34 @@ class Room:
 
 
 def test_unchanged_state_is_decided_and_checked_once() -> None:
-    room = Room({"a": 1, "b": 2})
-    assert room.run("a", "b") == [("a", 1), ("b", 2)]
-    assert (room.decided, room.asked) == (1, [("a", 1), ("b", 2)])
+    decided_values = DecidedValues({"a": 1, "b": 2})
+    assert decided_values.run("a", "b") == [("a", 1), ("b", 2)]
+    assert (decided_values.decided, decided_values.asked) == (1, [("a", 1), ("b", 2)])
 
 
 def test_concurrent_change_repeats_decision_and_checks_only_differences() -> None:
-    room = Room({"a": 1, "b": 2}, lambda room: room.change("a", 3))
-    assert room.run("a", "b") == [("a", 3), ("b", 2)]
-    assert (room.decided, room.asked) == (2, [("a", 1), ("b", 2), ("a", 3)])
+    decided_values = DecidedValues({"a": 1, "b": 2}, lambda decided_values: decided_values.change("a", 3))
+    assert decided_values.run("a", "b") == [("a", 3), ("b", 2)]
+    assert (decided_values.decided, decided_values.asked) == (2, [("a", 1), ("b", 2), ("a", 3)])
 
 
 def test_unrelated_change_does_not_repeat_the_check() -> None:
-    room = Room({"a": 1}, lambda room: room.change("c", 3))
-    assert room.run("a") == [("a", 1)]
-    assert (room.decided, room.asked) == (2, [("a", 1)])
+    decided_values = DecidedValues({"a": 1}, lambda decided_values: decided_values.change("c", 3))
+    assert decided_values.run("a") == [("a", 1)]
+    assert (decided_values.decided, decided_values.asked) == (2, [("a", 1)])
 
 
 def test_denial_is_dropped_when_its_decision_changes() -> None:
-    room = Room({"a": -1, "b": -2}, lambda room: room.change("a", 1))
-    first, second = room.run("a", "b")
+    decided_values = DecidedValues({"a": -1, "b": -2}, lambda decided_values: decided_values.change("a", 1))
+    first, second = decided_values.run("a", "b")
     assert first == ("a", 1)
     assert isinstance(second, PolicyViolationError)
     assert second.__traceback__ is None, "it would keep the frames of the request alive until a garbage collection"
-    assert room.asked == [("a", -1), ("b", -2), ("a", 1)]
+    assert decided_values.asked == [("a", -1), ("b", -2), ("a", 1)]
 
 
-class OverridingRoom(Room):
-    """Room whose policy lowers values above 10 to 10."""
+class OverridingRoom(DecidedValues):
+    """DecidedValues whose policy lowers values above 10 to 10."""
 
     def __init__(self, values: dict[str, int]) -> None:
         super().__init__(values)
@@ -99,30 +99,32 @@ class OverridingRoom(Room):
 
 
 def test_overridden_decision_is_decided_and_checked_again() -> None:
-    room = OverridingRoom({"a": 1, "b": 20})
-    assert room.run_with_overrides() == [("a", 1), ("b", 10)]
-    assert (room.decided, room.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
-    assert room.overridden == [None, None, Override(reason="b is too large", num_partitions=10)]
+    decided_values = OverridingRoom({"a": 1, "b": 20})
+    assert decided_values.run_with_overrides() == [("a", 1), ("b", 10)]
+    assert (decided_values.decided, decided_values.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
+    assert decided_values.overridden == [None, None, Override(reason="b is too large", num_partitions=10)]
 
 
 def test_policy_checks_the_result_of_an_override_that_changes_nothing() -> None:
-    room = OverridingRoom({"a": 1})
+    decided_values = OverridingRoom({"a": 1})
     override = Override(reason="as it is", num_partitions=1)
 
     async def judge(details: tuple[str, int], overridden: Override | None) -> Override | None:
-        await room.judge(details, overridden)
+        await decided_values.judge(details, overridden)
         if overridden is not None:
             raise PolicyFailedError(TWICE)
         return override
 
-    decide = lambda: room.decide("a")  # noqa: E731
-    (outcome,) = asyncio.run(decide_and_check(decide, lambda each: each, judge, room.revision, room.apply))
+    decide = lambda: decided_values.decide("a")  # noqa: E731
+    (outcome,) = asyncio.run(
+        decide_and_check(decide, lambda each: each, judge, decided_values.revision, decided_values.apply)
+    )
     assert isinstance(outcome, PolicyFailedError)
-    assert room.overridden == [None, override]
+    assert decided_values.overridden == [None, override]
 
 
 def test_failed_decision_is_not_passed_to_policy() -> None:
-    room = Room({"a": 1}, lambda room: room.change("a", None))
-    (outcome,) = room.run("a")
+    decided_values = DecidedValues({"a": 1}, lambda decided_values: decided_values.change("a", None))
+    (outcome,) = decided_values.run("a")
     assert isinstance(outcome, UnknownTopicOrPartitionError)
-    assert room.asked == [("a", 1)]
+    assert decided_values.asked == [("a", 1)]

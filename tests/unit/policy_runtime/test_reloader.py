@@ -35,7 +35,7 @@ VERSION = """
 """
 
 
-class House:
+class ReloadedPolicy:
     def __init__(self, directory: Path, interval_ms: int) -> None:
         self.name = f"rules_{uuid4().hex}"
         self.path = directory / f"{self.name}.py"
@@ -64,11 +64,11 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+def rules_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadedPolicy:
     monkeypatch.syspath_prepend(str(tmp_path))
-    house = House(tmp_path, 20)
-    house.write("1")
-    return house
+    rules_policy = ReloadedPolicy(tmp_path, 20)
+    rules_policy.write("1")
+    return rules_policy
 
 
 async def version(policies: Policies) -> str:
@@ -92,20 +92,22 @@ async def eventually(policies: Policies, expected: str) -> None:
     pytest.fail(f"never {expected}")
 
 
-def test_changed_module_replaces_policy_and_closes_old_instance(house: House) -> None:
+def test_changed_module_replaces_policy_and_closes_old_instance(rules_policy: ReloadedPolicy) -> None:
     async def use(policies: Policies, _: PolicyReloader) -> None:
-        closed: list[Any] = __import__(house.name).CLOSED
-        house.write("2")
+        closed: list[Any] = __import__(rules_policy.name).CLOSED
+        rules_policy.write("2")
         await eventually(policies, "version 2")
         await until(lambda: closed == ["1"])
 
-    house.serve(use)
+    rules_policy.serve(use)
 
 
 @pytest.mark.parametrize("more", ["\nraise RuntimeError('half-way')", "\nthis is no Python", "\ndel Rules"])
-def test_broken_module_keeps_last_good_policy(house: House, more: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_module_keeps_last_good_policy(
+    rules_policy: ReloadedPolicy, more: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def use(policies: Policies, _: PolicyReloader) -> None:
-        house.write("2", more)
+        rules_policy.write("2", more)
         async with asyncio.timeout(10):
             while "last good ones" not in caplog.text:
                 assert await version(policies) == "version 1"
@@ -113,36 +115,36 @@ def test_broken_module_keeps_last_good_policy(house: House, more: str, caplog: p
         await asyncio.sleep(0.1)
         assert caplog.text.count("last good ones") == 1, "it is tried again only when the file changes again"
         assert await version(policies) == "version 1"
-        house.write("3")
+        rules_policy.write("3")
         await eventually(policies, "version 3")
 
-    house.serve(use)
+    rules_policy.serve(use)
 
 
-def test_files_named_by_policy_are_watched(house: House) -> None:
+def test_files_named_by_policy_are_watched(rules_policy: ReloadedPolicy) -> None:
     async def use(policies: Policies, _: PolicyReloader) -> None:
-        before = __import__(house.name)
-        house.watched.write_text("new")
-        await until(lambda: __import__(house.name) is not before)
+        before = __import__(rules_policy.name)
+        rules_policy.watched.write_text("new")
+        await until(lambda: __import__(rules_policy.name) is not before)
 
-    house.serve(use)
+    rules_policy.serve(use)
 
 
-def test_reload_on_demand_works_without_watching(house: House) -> None:
-    house.properties["policy.reload.interval.ms"] = "0"
+def test_reload_on_demand_works_without_watching(rules_policy: ReloadedPolicy) -> None:
+    rules_policy.properties["policy.reload.interval.ms"] = "0"
 
     async def use(policies: Policies, reloader: PolicyReloader) -> None:
-        house.write("2")
+        rules_policy.write("2")
         await asyncio.sleep(0.05)
         assert await version(policies) == "version 1"
         reloader.ask()
         await eventually(policies, "version 2")
 
-    house.serve(use)
+    rules_policy.serve(use)
 
 
-def test_policy_call_finishes_before_instance_is_replaced(house: House) -> None:
-    house.path.write_text(
+def test_policy_call_finishes_before_instance_is_replaced(rules_policy: ReloadedPolicy) -> None:
+    rules_policy.path.write_text(
         textwrap.dedent("""
             import time
 
@@ -160,7 +162,7 @@ def test_policy_call_finishes_before_instance_is_replaced(house: House) -> None:
     )
 
     async def use(policies: Policies, reloader: PolicyReloader) -> None:
-        closed: list[Any] = __import__(house.name).CLOSED
+        closed: list[Any] = __import__(rules_policy.name).CLOSED
 
         async def ask() -> None:
             async with policies.turn(CREATE_TOPIC):
@@ -171,7 +173,7 @@ def test_policy_call_finishes_before_instance_is_replaced(house: House) -> None:
         await until(lambda: bool(closed))
         assert closed == [False]
 
-    house.serve(use)
+    rules_policy.serve(use)
 
 
 async def test_invalid_reload_interval_is_rejected() -> None:
@@ -179,12 +181,14 @@ async def test_invalid_reload_interval_is_rejected() -> None:
         PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
 
 
-def test_imported_module_is_watched_and_broken_one_keeps_policy(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    limits = house.path.with_name(f"{house.name}_limits.py")
+def test_imported_module_is_watched_and_broken_one_keeps_policy(
+    rules_policy: ReloadedPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = rules_policy.path.with_name(f"{rules_policy.name}_limits.py")
     limits.write_text('VERSION = "1"\n')
-    house.write("{limit}", "")
-    text = house.path.read_text().replace('"version {limit}"', '"version " + VERSION')
-    house.path.write_text(f"from {house.name}_limits import VERSION\n" + text)
+    rules_policy.write("{limit}", "")
+    text = rules_policy.path.read_text().replace('"version {limit}"', '"version " + VERSION')
+    rules_policy.path.write_text(f"from {rules_policy.name}_limits import VERSION\n" + text)
 
     async def use(policies: Policies, _: PolicyReloader) -> None:
         assert await version(policies) == "version 1"
@@ -194,11 +198,11 @@ def test_imported_module_is_watched_and_broken_one_keeps_policy(house: House, ca
         limits.write_text('VERSION = "of its neighbour"\n')
         await eventually(policies, "version of its neighbour")
 
-    house.serve(use)
+    rules_policy.serve(use)
 
 
-def test_only_computes_is_read_from_every_policy_version(house: House) -> None:
-    house.properties["policy.reload.interval.ms"] = "0"
+def test_only_computes_is_read_from_every_policy_version(rules_policy: ReloadedPolicy) -> None:
+    rules_policy.properties["policy.reload.interval.ms"] = "0"
 
     async def use(policies: Policies, reloader: PolicyReloader) -> None:
         async def thread() -> str:
@@ -207,7 +211,7 @@ def test_only_computes_is_read_from_every_policy_version(house: House) -> None:
             return str(denied.value.error_message)
 
         for only_computes, expected in ((False, "klamm-policy-Rules"), (True, threading.current_thread().name)):
-            house.path.write_text(
+            rules_policy.path.write_text(
                 textwrap.dedent(f"""
                     import threading
                     from klamm.policy import PolicyViolationError
@@ -221,4 +225,4 @@ def test_only_computes_is_read_from_every_policy_version(house: House) -> None:
             assert await reloader.reload()
             assert await thread() == expected
 
-    house.serve(use)
+    rules_policy.serve(use)

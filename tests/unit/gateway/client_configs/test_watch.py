@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 APP = ClientConfigEntity.of_client("anna", "app")
 
 
-class Scene:
+class WatchedConnection:
     """One connection of anna, and configs of her application."""
 
     def __init__(self, **configs: str) -> None:
@@ -48,38 +48,38 @@ class Scene:
 
 
 def test_client_is_on_the_list_with_its_login_and_software() -> None:
-    scene = Scene(acks="all")
-    scene.request(ApiKey.PRODUCE)
-    assert scene.client.acks(1, "app") == -1
-    (seen,) = scene.registry.clients()
+    watched = WatchedConnection(acks="all")
+    watched.request(ApiKey.PRODUCE)
+    assert watched.client.acks(1, "app") == -1
+    (seen,) = watched.registry.clients()
     assert seen.key == ("User:anna", "app", "librdkafka", "2.0", "10.0.0.1")
     assert (seen.connections, seen.reported) == (1, {"acks": 1})
-    scene.client.close()
-    (gone,) = scene.registry.clients()
+    watched.client.close()
+    (gone,) = watched.registry.clients()
     assert gone.connections == 0
 
 
 def test_values_are_replaced_within_their_limits() -> None:
-    scene = Scene(session_timeout_ms="9000", heartbeat_interval_ms="100")
-    scene.request(ApiKey.JOIN_GROUP)
-    assert scene.client.session_timeout_ms(1_000, "app") == 9_000
-    assert scene.client.heartbeat_interval_ms(7_000, "app") == 5_000
-    assert scene.client.acks(0, "app") == 0
-    assert scene.client.session_timeout_ms(1_000, "other") == 1_000
-    assert scene.client.heartbeat_interval_ms(7_000, None) == 7_000
-    assert scene.enforcement.counts == {"session.timeout.ms": 1, "heartbeat.interval.ms": 1}
+    watched = WatchedConnection(session_timeout_ms="9000", heartbeat_interval_ms="100")
+    watched.request(ApiKey.JOIN_GROUP)
+    assert watched.client.session_timeout_ms(1_000, "app") == 9_000
+    assert watched.client.heartbeat_interval_ms(7_000, "app") == 5_000
+    assert watched.client.acks(0, "app") == 0
+    assert watched.client.session_timeout_ms(1_000, "other") == 1_000
+    assert watched.client.heartbeat_interval_ms(7_000, None) == 7_000
+    assert watched.enforcement.counts == {"session.timeout.ms": 1, "heartbeat.interval.ms": 1}
 
 
 def test_time_between_heartbeats_of_the_classic_protocol_is_reported() -> None:
-    scene = Scene()
-    scene.request(ApiKey.HEARTBEAT)
-    scene.now_ms += 3_000
-    scene.request(ApiKey.HEARTBEAT)
-    (seen,) = scene.registry.clients()
+    watched = WatchedConnection()
+    watched.request(ApiKey.HEARTBEAT)
+    watched.now_ms += 3_000
+    watched.request(ApiKey.HEARTBEAT)
+    (seen,) = watched.registry.clients()
     assert seen.reported == {"heartbeat.interval.ms": 3_000}
 
 
 def test_session_timeout_of_the_consumer_protocol_cannot_be_enforced() -> None:
-    enforced = Scene(session_timeout_ms="9000").enforcement.of_application(APP)
+    enforced = WatchedConnection(session_timeout_ms="9000").enforcement.of_application(APP)
     assert enforceable(enforced, frozenset({GroupProtocol.CONSUMER})) == {"acks", "heartbeat.interval.ms"}
     assert enforceable(enforced, frozenset({GroupProtocol.CLASSIC})) == {"acks", "session.timeout.ms"}

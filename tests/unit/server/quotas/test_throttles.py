@@ -38,7 +38,7 @@ class Quotas:
         return find_address_limit(self.quotas, address)
 
 
-class House:
+class ThrottledClients:
     """Throttles at a time that stands still until it is moved."""
 
     def __init__(self, quotas: dict[QuotaEntity, dict[str, float]] | None = None, **configs: int) -> None:
@@ -92,100 +92,100 @@ def test_most_specific_quota_applies(most_specific: int) -> None:
 
 
 def test_clients_of_one_user_share_its_quota() -> None:
-    house = House({(("user", "anna"),): {RATE: 100.0}})
-    assert house.produce("anna", "one", 1_000) == (0.0, 0)
-    assert house.produce("bert", "one", 10_000) == (0.0, 0)
-    wait_s, told_ms = house.produce("anna", None, 300)
+    throttled = ThrottledClients({(("user", "anna"),): {RATE: 100.0}})
+    assert throttled.produce("anna", "one", 1_000) == (0.0, 0)
+    assert throttled.produce("bert", "one", 10_000) == (0.0, 0)
+    wait_s, told_ms = throttled.produce("anna", None, 300)
     assert wait_s == pytest.approx(3.0)
     assert told_ms == 3000
 
 
 def test_requests_without_quotas_are_not_counted() -> None:
-    assert House().produce("anna", "one", 10**9) == (0.0, 0)
+    assert ThrottledClients().produce("anna", "one", 10**9) == (0.0, 0)
 
 
 def test_other_requests_are_not_charged() -> None:
-    house = House({(("user", "anna"),): {RATE: 1.0}})
+    throttled = ThrottledClients({(("user", "anna"),): {RATE: 1.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
-    assert house.throttles.after(ApiKey.METADATA, session, None, request_bytes=10**6, response=None) == 0.0
+    assert throttled.throttles.after(ApiKey.METADATA, session, None, request_bytes=10**6, response=None) == 0.0
 
 
 def test_request_percentage_throttle_is_capped_at_one_second() -> None:
-    house = House({(("user", "anna"),): {"request_percentage": 10.0}})
-    assert house.describe_cluster(0.9) == (0.0, 0)
-    wait_s, told_ms = house.describe_cluster(0.11)
+    throttled = ThrottledClients({(("user", "anna"),): {"request_percentage": 10.0}})
+    assert throttled.describe_cluster(0.9) == (0.0, 0)
+    wait_s, told_ms = throttled.describe_cluster(0.11)
     assert wait_s == pytest.approx(0.1)
     assert told_ms in (99, 100)
-    assert house.describe_cluster(5.0) == (1.0, 1000)
-    assert house.describe_cluster(5.0, user="bert") == (0.0, 0)
-    house.now_s += 60
-    assert house.describe_cluster(0.1) == (0.0, 0)
+    assert throttled.describe_cluster(5.0) == (1.0, 1000)
+    assert throttled.describe_cluster(5.0, user="bert") == (0.0, 0)
+    throttled.now_s += 60
+    assert throttled.describe_cluster(0.1) == (0.0, 0)
 
 
 def test_response_encoding_is_charged_to_the_next_request() -> None:
-    house = House({(("user", "anna"),): {"request_percentage": 10.0}})
+    throttled = ThrottledClients({(("user", "anna"),): {"request_percentage": 10.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
-    stopwatch = house.throttles.stopwatch(ApiKey.METADATA, session, None)
+    stopwatch = throttled.throttles.stopwatch(ApiKey.METADATA, session, None)
     assert stopwatch is not None
     stopwatch.seconds = 1.05
-    house.throttles.after_writing(stopwatch)
-    assert house.describe_cluster(0.0)[0] == pytest.approx(0.5)
+    throttled.throttles.after_writing(stopwatch)
+    assert throttled.describe_cluster(0.0)[0] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS])
 def test_logins_and_inter_broker_requests_are_not_throttled(api_key: ApiKey) -> None:
-    house = House({(("user", None),): {"request_percentage": 1.0}})
+    throttled = ThrottledClients({(("user", None),): {"request_percentage": 1.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
-    assert house.throttles.stopwatch(api_key, session, None) is None
-    assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is not None
+    assert throttled.throttles.stopwatch(api_key, session, None) is None
+    assert throttled.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is not None
     session.login = cast("Any", SimpleNamespace(is_open=False))
-    assert house.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is None
+    assert throttled.throttles.stopwatch(ApiKey.API_VERSIONS, session, None) is None
 
 
 def test_throttle_time_of_a_handler_delays_the_connection() -> None:
-    house = House({(("user", "anna"),): {RATE: 1.0}})
+    throttled = ThrottledClients({(("user", "anna"),): {RATE: 1.0}})
     session = Session(connection_id=1, node_id=1, principal="User:anna")
     response = CreatePartitionsResponse(throttle_time_ms=2500)
-    wait_s = house.throttles.after(ApiKey.CREATE_PARTITIONS, session, None, request_bytes=1, response=response)
+    wait_s = throttled.throttles.after(ApiKey.CREATE_PARTITIONS, session, None, request_bytes=1, response=response)
     assert (wait_s, response.throttle_time_ms) == (2.5, 2500)
 
 
 def test_throttle_time_is_capped_in_the_response() -> None:
-    house = House({(("user", "anna"),): {RATE: 1.0}})
-    wait_s, told_ms = house.produce("anna", None, 10**8)
+    throttled = ThrottledClients({(("user", "anna"),): {RATE: 1.0}})
+    wait_s, told_ms = throttled.produce("anna", None, 10**8)
     assert wait_s == pytest.approx(10**8 - 10)
     assert told_ms == 2**31 - 1
 
 
 def test_address_above_its_connection_rate_is_rejected_alone() -> None:
-    house = House({(("ip", "10.0.0.1"),): {"connection_creation_rate": 2.0}})
-    assert [house.connect() for _ in range(20)] == [Admission(0.0, is_rejected=False)] * 20
-    rejected = house.connect()
+    throttled = ThrottledClients({(("ip", "10.0.0.1"),): {"connection_creation_rate": 2.0}})
+    assert [throttled.connect() for _ in range(20)] == [Admission(0.0, is_rejected=False)] * 20
+    rejected = throttled.connect()
     assert rejected.is_rejected
     assert 0 < rejected.delay_s <= 1.0
-    assert not house.connect("10.0.0.2").is_rejected
-    house.now_s += 11
-    assert not house.connect().is_rejected
+    assert not throttled.connect("10.0.0.2").is_rejected
+    throttled.now_s += 11
+    assert not throttled.connect().is_rejected
 
 
 def test_connections_above_the_creation_rate_are_delayed() -> None:
-    house = House(max_connection_creation_rate=10)
-    delays = [house.connect(f"10.0.1.{number}").delay_s for number in range(120)]
+    throttled = ThrottledClients(max_connection_creation_rate=10)
+    delays = [throttled.connect(f"10.0.1.{number}").delay_s for number in range(120)]
     assert delays[:100] == [0.0] * 100
     assert delays[100:] == pytest.approx([(number + 1) / 10 for number in range(20)])
 
 
 def test_connection_rate_of_zero_and_of_a_listener_delay_connections() -> None:
-    assert House(max_connection_creation_rate=0).connect().delay_s == 1.0
-    house = House(listener_name_plaintext_max_connection_creation_rate=1)
-    delays = [house.connect().delay_s for _ in range(12)]
+    assert ThrottledClients(max_connection_creation_rate=0).connect().delay_s == 1.0
+    throttled = ThrottledClients(listener_name_plaintext_max_connection_creation_rate=1)
+    delays = [throttled.connect().delay_s for _ in range(12)]
     assert delays[:10] == [0.0] * 10
     assert delays[10:] == pytest.approx([1.0, 2.0])
 
 
 def test_inactive_clients_are_forgotten() -> None:
-    house = House({(("client-id", None),): {RATE: 100.0}})
+    throttled = ThrottledClients({(("client-id", None),): {RATE: 100.0}})
     for number in range(3_000):
-        house.produce("anna", f"client-{number}", 1)
-        house.now_s += 1
-    assert len(house.throttles._windows) <= 1_000
+        throttled.produce("anna", f"client-{number}", 1)
+        throttled.now_s += 1
+    assert len(throttled.throttles._windows) <= 1_000

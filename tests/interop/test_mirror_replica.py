@@ -15,10 +15,12 @@ from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError
 from klamm.kraft.image import BrokerEndpoint
+from klamm.kraft.member import MembershipState
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.state import TopicStateStore
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -300,3 +302,20 @@ def test_only_brokers_that_log_in_get_records(address: str) -> None:
             ask("client", "secret")
         with pytest.raises(SaslAuthenticationFailedError):
             ask("broker", "wrong")
+
+
+def test_state_of_the_broker_is_stored_on_the_target(address: str) -> None:
+    flow = ReplicaFlow(address)
+    store = TopicStateStore(
+        ConnectionSettings(bootstrap_servers=tuple(address.split(",")), client_id="state"),
+        topic=f"mm2-offsets.{flow.topic}.internal",
+        source_alias=flow.topic,
+        node_id=KLAMM,
+    )
+    assert store.load() is None
+    state = MembershipState(cluster_id="c", incarnation_id=uuid4(), previous_broker_epoch=7)
+
+    store.save(state)
+    assert store.load() == state
+    store.save(None)
+    assert store.load() is None

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 def new_copier(settings: CopySettings, partitions: Iterable[PartitionId]) -> Copier:
     """Return the copier of some partitions of a flow."""
+    if (replica := settings.replica) is not None:
+        # Imported for this mode only: they need the server.
+        from klamm.mirror.replica.copier import ReplicaCopier  # noqa: PLC0415
+        from klamm.mirror.replica.state import new_member  # noqa: PLC0415
+
+        return ReplicaCopier(settings, replica, partitions, new_member=lambda: new_member(settings, replica))
     if settings.replay is not None:
         return ReplayCopier(settings, settings.replay, partitions)
     return Copier(settings, partitions)

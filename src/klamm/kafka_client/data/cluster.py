@@ -68,6 +68,8 @@ class Cluster:
         self._connections: dict[tuple[int, int], Connection] = {}
         """Connections by node id and lane."""
         self._bootstrap: Connection | None = None
+        self.cluster_id = ""
+        """Cluster id in the latest Metadata response; empty before the first one."""
         self.topics: dict[str, TopicState] = {}
         self.topic_errors: dict[str, int] = {}
         """Error codes of the topics that the latest Metadata response did not describe."""
@@ -84,6 +86,7 @@ class Cluster:
         """
         names = list(topics)
         response = self._call_any(names)
+        self.cluster_id = response.cluster_id or ""
         self._addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         for name in names:
             self.topics.pop(name, None)

@@ -362,12 +362,12 @@ def _relayed(key: ApiKey, handle: Any, max_version: int = 32767) -> Route:
 _OWN: Final = (
     _route(ApiKey.PRODUCE, ProduceRequest, produce, 3, 13),
     _route(ApiKey.FETCH, FetchRequest, fetch, 4, 18),
-    _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 10),
+    _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 11),
     api_017_sasl_handshake.ROUTE,
     _relayed(ApiKey.API_VERSIONS, api_versions, 4),
     _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
     _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
-    _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 4),
+    _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 5),
     api_036_sasl_authenticate.ROUTE,
 )
 ROUTES: Final[Mapping[int, Route]] = {int(key): _relayed(key, forward) for key in ApiKey} | {

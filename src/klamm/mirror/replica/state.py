@@ -1,0 +1,134 @@
+"""State of the broker without storage that survives its process, in the topic of the flow's source offsets.
+
+The record's key has klamm's connector name, so MirrorMaker and Connect ignore it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from klamm.clock import wall_clock_ms
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.internal_topic import read_newest, write_records
+from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
+from klamm.protocol.partitioner import partition_for_key
+from klamm.protocol.records import Record
+
+if TYPE_CHECKING:
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.mirror.copy.equal_offsets import ReplicaSettings
+    from klamm.mirror.copy.settings import CopySettings
+
+_ATTEMPTS: Final = 40
+_TIMEOUT_S: Final = 15.0
+
+
+class TopicStateStore:
+    """Store of the state of one broker id. Calls block; each opens connections of its own.
+
+    Args:
+        target: Connection to the target.
+        topic: Compacted topic that holds the state.
+        source_alias: Alias of the source cluster.
+        node_id: Broker id.
+    """
+
+    def __init__(self, target: ConnectionSettings, *, topic: str, source_alias: str, node_id: int) -> None:
+        self._target = target
+        self._topic = topic
+        where = {"cluster": source_alias, "node_id": node_id}
+        self._key = json.dumps(["klamm-mirror", where], separators=(",", ":"), ensure_ascii=False).encode()
+
+    def load(self) -> MembershipState | None:
+        """Return the stored state. None: there is none, or it is damaged.
+
+        Raises:
+            ConnectionLostError: The topic cannot be read now.
+        """
+        cluster = self._open()
+        try:
+            newest, _ = read_newest(cluster, self._topic, attempts=_ATTEMPTS)
+        finally:
+            cluster.close()
+        record = newest.get(self._key)
+        return None if record is None or record.value is None else _parsed(bytes(record.value))
+
+    def save(self, state: MembershipState | None) -> None:
+        """Store the state, or remove it (None), and wait until that is acknowledged.
+
+        Raises:
+            ConnectionLostError: The topic cannot be written now.
+        """
+        record = Record(key=self._key, value=_encoded(state), timestamp=wall_clock_ms())
+        cluster = self._open()
+        try:
+            partition = partition_for_key(self._key, len(cluster.topics[self._topic].partitions))
+            write_records(cluster, self._topic, {partition: [record]}, timeout_s=_TIMEOUT_S)
+        finally:
+            cluster.close()
+
+    def _open(self) -> Cluster:
+        cluster = Cluster(self._target, BufferPool(max_free_bytes=0))
+        cluster.refresh([self._topic])
+        if self._topic not in cluster.topics:
+            cluster.close()
+            raise ConnectionLostError(f"{self._topic} does not exist yet on the target")
+        return cluster
+
+
+def _encoded(state: MembershipState | None) -> bytes | None:
+    if state is None:
+        return None
+    fields = {
+        "cluster_id": state.cluster_id,
+        "incarnation_id": str(state.incarnation_id),
+        "previous_broker_epoch": state.previous_broker_epoch,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _parsed(value: bytes) -> MembershipState | None:
+    try:
+        match json.loads(value):
+            case {
+                "cluster_id": str(cluster_id),
+                "incarnation_id": str(incarnation_id),
+                "previous_broker_epoch": int(broker_epoch),
+            }:
+                return MembershipState(
+                    cluster_id=cluster_id, incarnation_id=UUID(incarnation_id), previous_broker_epoch=broker_epoch
+                )
+    except ValueError:
+        pass
+    return None
+
+
+def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember:
+    """Return the membership of a flow's broker, with its stored state.
+
+    Raises:
+        ConnectionLostError: The state cannot be read now.
+    """
+    store = TopicStateStore(
+        settings.target,
+        topic=settings.source_offsets_topic,
+        source_alias=settings.source_alias,
+        node_id=replica.node_id,
+    )
+    cluster = Cluster(settings.target, BufferPool(max_free_bytes=0))
+    try:
+        cluster.refresh([])
+    finally:
+        cluster.close()
+    member = MemberSettings(
+        node_id=replica.node_id,
+        cluster_id=cluster.cluster_id,
+        listeners=replica.listeners,
+        controllers=replica.controllers,
+        rack=replica.rack,
+    )
+    return BrokerMember(member, store)

@@ -42,7 +42,7 @@ def test_expression_too_complex_for_python_is_rejected(expression: str) -> None:
         (r"\h[\h]", "\u2003\t", "\n\n"),
     ],
 )
-def test_constructs_of_java_are_translated(expression: str, matching: str, other: str) -> None:
+def test_java_regex_constructs_are_translated_to_re2(expression: str, matching: str, other: str) -> None:
     pattern = java_pattern(expression)
     assert pattern.fullmatch(matching)
     assert not pattern.fullmatch(other)

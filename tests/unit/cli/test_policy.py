@@ -216,7 +216,7 @@ def test_rule_that_an_override_satisfies_is_not_violated(files: Path, capsys: py
     }  # fmt: skip
 
 
-def test_all_invalid_rules_of_a_file_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_invalid_rule_of_a_file_is_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "bad.yaml").write_text("rules:\n- name: a\n  partitions: {}\n- name: b\n  naming: c\n- nme: d\n")
     arguments = ["--rules", str(files / "bad.yaml"), "--topics-file", str(files / "topics.yaml")]
     assert main(["policy", "test", *arguments]) == 1

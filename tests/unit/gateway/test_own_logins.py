@@ -59,7 +59,7 @@ def test_request_waits_until_the_gateway_has_logged_in_again(lifetime_ms: int) -
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_connection_whose_login_is_rejected_is_closed() -> None:
+def test_rejected_login_closes_the_connection() -> None:
     async def test() -> None:
         with RelayRig(shared_objects()) as rig:
             rig.relay.session = UpstreamSession(LOGIN, "broker", 0.0)

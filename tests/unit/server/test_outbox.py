@@ -178,7 +178,7 @@ def test_stalled_connections_are_closed_above_the_budget(monkeypatch: pytest.Mon
     run(test)
 
 
-def test_reading_peers_are_waited_for() -> None:
+def test_outbox_waits_for_reading_peers() -> None:
     async def test(budget: UnreadBudget) -> None:
         peers = [Peer(budget) for _ in range(8)]
         sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 2)], LIMIT // 2)) for peer in peers]

@@ -185,7 +185,7 @@ def test_policy_that_overrides_itself_denies_the_change() -> None:
     assert all(sent.validate_only for sent in context.forwarded)
 
 
-def test_loggers_are_forwarded_without_a_question() -> None:
+def test_loggers_are_forwarded_without_a_policy_call() -> None:
     policies, admin = FakePolicies({"1"}), with_own()
     logger = incremental("1", ("root", ConfigOperation.SET, "INFO"), resource_type=ResourceType.BROKER_LOGGER)
     context = FakeContext(alters(()), admin)
@@ -204,7 +204,7 @@ def test_resource_of_a_type_that_no_policy_sees_is_denied() -> None:
 
 
 @pytest.mark.parametrize("is_legacy", [False, True])
-def test_resource_whose_configs_cannot_be_read_is_not_altered(is_legacy: bool) -> None:
+def test_resource_with_unreadable_configs_is_not_altered(is_legacy: bool) -> None:
     context = FakeContext(alters(()), FakeAdmin({}, {}))
     request: Any = (
         AlterConfigsRequest(resources=[replacement("a", flush_ms="5")])
@@ -290,7 +290,7 @@ def test_change_that_no_policy_can_read_is_denied() -> None:
     assert policies.asked == []
 
 
-def test_change_without_a_response_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_without_a_response_delays_no_other_change(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent(FakeContext):
         async def forward(self, request: Any) -> Any:
             if not request.validate_only:

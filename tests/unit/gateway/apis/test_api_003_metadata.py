@@ -143,7 +143,7 @@ def test_overridden_topic_is_created_as_the_policy_says() -> None:
 
 
 @pytest.mark.parametrize("error_code", [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.TOPIC_ALREADY_EXISTS])
-def test_topic_whose_creation_fails_is_not_created_with_defaults(error_code: ErrorCode) -> None:
+def test_failed_creation_is_not_repeated_with_defaults(error_code: ErrorCode) -> None:
     upstream = Upstream()
     upstream.failing = {"a": error_code}
     policies = FakePolicies(overrides={"a": Override(reason="", num_partitions=6)})
@@ -186,7 +186,7 @@ def test_topic_beyond_a_quota_is_missing_until_the_client_retries() -> None:
     assert upstream.created == []
 
 
-def test_internal_topics_are_created_without_a_question() -> None:
+def test_internal_topics_are_created_without_a_policy_call() -> None:
     upstream, policies = Upstream(), FakePolicies({"__consumer_offsets"})
     context = FakeContext(upstream, BrokerConfigs("true"), api_version=12)
     asyncio.run(RequestedTopics(policies.as_policies()).handle(metadata("__consumer_offsets"), context))

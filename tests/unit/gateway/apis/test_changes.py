@@ -257,7 +257,7 @@ def requests_with(error_code: int) -> Iterator[tuple[Message, Message]]:
     )
 
 
-def test_state_that_is_not_read_in_time_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_state_is_recorded_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(before, "READ_S", 0.01)
     silent = SimpleNamespace(describe_configs=lambda resources, **_: DescribeConfigsResult(resources))
     request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("flush.ms", SET, "6"))])

@@ -122,7 +122,7 @@ def test_author_of_a_change_is_the_client(operations: tuple[AclOperation, ...], 
     assert (validate_only, author.principal) == (False, "User:anna")
 
 
-def test_application_gets_its_configs_without_any_right_and_registers() -> None:
+def test_application_needs_no_right_to_get_configs_and_register() -> None:
     scene = Scene()
     response = scene.describe(resolve_entity=True, components=[], supported_configs=["acks"])
     (entry,) = response.entries or []

@@ -503,7 +503,7 @@ class FailingAdmin(FakeAdmin):
         (AlteredReassignments, moved(0, [1, 2]), "describe_topics"),
     ],
 )
-def test_change_whose_state_cannot_be_read_is_denied(judge: Any, request_: Any, failing: str) -> None:
+def test_change_with_unreadable_state_is_denied(judge: Any, request_: Any, failing: str) -> None:
     def upstream(request: Message) -> Message:
         if isinstance(request, CreateTopicsRequest):
             return creates((), shows_details=False)(request)

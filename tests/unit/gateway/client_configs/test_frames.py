@@ -103,7 +103,7 @@ async def test_acks_are_raised_and_unexpected_response_is_dropped(version: int, 
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])
-async def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
+async def test_acks_of_a_client_id_outside_utf_8_are_raised(
     filters: dict[int, Filter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The id is longer in a request that replaces the client's own."""
@@ -118,7 +118,7 @@ async def test_acks_of_a_client_whose_id_is_not_utf_8_are_raised(
         assert decode_request(ProduceRequest, head, whole, end_of_client_id(id_length)).acks == -1
 
 
-async def test_client_id_that_cannot_be_forwarded_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+async def test_oversized_client_id_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     with RelayRig(shared_objects(watched(FixedWatch(), FILTERS[2]))) as rig:
         await rig.client.send(request_frame(PRODUCED, 9, 7, "?" * 20_000).replace(b"?", b"\xff"))
         assert await rig.client.is_closed()

@@ -82,7 +82,7 @@ def test_limits_that_cannot_be_read_stay_as_they_were(caplog: pytest.LogCaptureF
     ]
 
 
-def test_limit_that_is_no_number_is_ignored() -> None:
+def test_non_numeric_limit_is_ignored() -> None:
     class Odd:
         async def describe_cluster(self, **_: Any) -> Any:
             return SimpleNamespace(nodes=[SimpleNamespace(id=1)])

@@ -49,7 +49,7 @@ def test_worker_serves_passed_connections_until_parent_ends() -> None:
     assert (topology.base, passed.received) == (Address(host="gateway", port=19092), 3)
 
 
-def test_worker_that_is_not_ready_gets_connections_only_if_all_are_not_ready() -> None:
+def test_unready_worker_gets_connections_only_if_all_are_unready() -> None:
     pool = WorkerPool(2, [], 1.0)
     idle, busy = pool._workers
     idle._end, end_of_idle = control.channel()
@@ -104,7 +104,7 @@ def test_channel_to_process_that_does_not_read_becomes_full() -> None:
         assert control.receive(end) == ({"page": "x" * 10_000}, None)
 
 
-def test_text_that_is_longer_than_the_channel_arrives_whole_when_the_parent_reads() -> None:
+def test_text_longer_than_the_channel_arrives_whole() -> None:
     parent, end = control.channel()
     passed, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
     worker = Worker(0, [], lambda *_: None)

@@ -115,7 +115,7 @@ def test_memory_is_bounded() -> None:
     assert admin.described[1:] == [("topic-0",)]
 
 
-def test_topic_whose_configs_are_denied_has_the_reason() -> None:
+def test_topic_with_denied_configs_has_the_reason() -> None:
     async def ask(topics: UpstreamTopics, _clock: list[float]) -> None:
         denied, fine = await topics.documents(["denied", "fine"])
         assert (denied["partitions"], denied["configs"]) == (1, None)

@@ -43,6 +43,7 @@ def test_properties_resolve_config_providers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
+        (f"client.id={'x' * 32_768}", "client.id=x+: expected at most 32,767 bytes, got 32,768"),
         ("request.timeout.ms=soon", "request.timeout.ms=soon: expected a whole number"),
         ("default.api.timeout.ms=soon", "default.api.timeout.ms=soon: expected a whole number"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config=Module required;",

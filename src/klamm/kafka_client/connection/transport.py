@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.kafka_client.connection.security import KEYWORDS, Security
-from klamm.properties import parse_int, split_servers
+from klamm.properties import SettingsError, parse_int, split_servers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -238,9 +238,12 @@ class ConnectionSettings:
         def seconds(name: str, default: int, *, at_least: int = 0) -> float:
             return parse_int(name, properties.get(name, str(default)), at_least=at_least) / 1000
 
+        client_id = properties.get("client.id", client_id)
+        if (size := len(client_id.encode(errors="surrogateescape"))) > _MAX_CLIENT_ID:
+            raise SettingsError(f"client.id={client_id}: expected at most {_MAX_CLIENT_ID:,} bytes, got {size:,}")
         return cls(
             bootstrap_servers=bootstrap_servers,
-            client_id=properties.get("client.id", client_id),
+            client_id=client_id,
             security=Security.of(properties),
             request_timeout_s=seconds("request.timeout.ms", 30_000, at_least=1),
             reconnect_backoff_s=seconds("reconnect.backoff.ms", 50),
@@ -272,6 +275,8 @@ class ConnectionSettings:
         )
 
 
+_MAX_CLIENT_ID: Final = 32_767
+"""Bytes of a client id, whose length is an int16 in every request."""
 _KEYWORDS: Final = frozenset(
     {
         "client_id",

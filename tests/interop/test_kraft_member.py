@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+PATIENCE_S: Final = 60.0
+"""Time limit of a wait that takes milliseconds on an idle machine."""
 _ALL = ("3.8.1", "3.9.2", "4.0.1", "4.1.1", TOOLS_RELEASE)
 OLDER_RELEASES: Final = _ALL if os.environ.get("KLAMM_SOAK") else (TOOLS_RELEASE,)
 
@@ -80,7 +82,7 @@ def assert_equals_admin(image: ClusterImage, cluster: KafkaCluster) -> None:
     with AdminClient(cluster.bootstrap_servers) as admin:
         wait_until(  # a broker may be later than the observer
             lambda: set(admin.list_topics(include_internal=True).result()) == set(image.topic_ids),
-            timeout_s=10,
+            timeout_s=PATIENCE_S,
             what="the broker to replay the metadata",
         )
         for name, topic in admin.describe_topics(sorted(image.topic_ids)).all().result().items():
@@ -121,16 +123,16 @@ def test_brokers_name_the_controllers(cluster: KafkaCluster) -> None:
 
 def test_image_equals_the_answers_of_a_broker_while_topics_change(cluster: KafkaCluster) -> None:
     with observing(cluster) as observer, AdminClient(cluster.bootstrap_servers) as admin:
-        observer.wait_until_caught_up(10)
+        observer.wait_until_caught_up(PATIENCE_S)
         # when
         topics = [NewTopic(name=f"observed-{number}", num_partitions=number) for number in (1, 3)]
         admin.create_topics(topics).all().result()
-        observer.wait_for(lambda image: image.topic("observed-3") is not None, 10)
+        observer.wait_for(lambda image: image.topic("observed-3") is not None, PATIENCE_S)
         admin.alter_topic_configs("observed-3", set={"retention.ms": "60000"}).result()
         admin.create_partitions({"observed-3": NewPartitions(total_count=5)}).all().result()
         admin.delete_topics(["observed-1"]).all().result()
         # then
-        image = observer.wait_for(lambda image: image.topic("observed-1") is None, 10)
+        image = observer.wait_for(lambda image: image.topic("observed-1") is None, PATIENCE_S)
         assert_equals_admin(image, cluster)
         assert image.configs[2, "observed-3"] == {"retention.ms": "60000"}
 
@@ -142,7 +144,7 @@ def test_image_of_a_snapshot_equals_the_answers_of_a_broker(cluster: KafkaCluste
     log = node.directory / "data" / "__cluster_metadata-0"
     with AdminClient(cluster.bootstrap_servers) as admin, observing(cluster) as observer:
         admin.create_topics([NewTopic(name="in-snapshot", num_partitions=4)]).all().result()
-        offset = observer.wait_for(lambda image: image.topic("in-snapshot") is not None, 10).offset
+        offset = observer.wait_for(lambda image: image.topic("in-snapshot") is not None, PATIENCE_S).offset
         admin.create_topics([NewTopic(name="another", num_partitions=4)]).all().result()
     wait_until(
         lambda: any(int(path.name.split("-")[0]) > offset for path in log.glob("*.checkpoint")),
@@ -156,7 +158,7 @@ def test_image_of_a_snapshot_equals_the_answers_of_a_broker(cluster: KafkaCluste
     node.start()
     # when
     with observing(cluster) as observer:
-        image = observer.wait_for(lambda image: 1 in image.brokers and not image.brokers[1].is_fenced, 10)
+        image = observer.wait_for(lambda image: 1 in image.brokers and not image.brokers[1].is_fenced, PATIENCE_S)
         # then
         assert image.topic("in-snapshot") is not None
         assert_equals_admin(image, cluster)
@@ -195,12 +197,12 @@ def leading(cluster: KafkaCluster, member: BrokerMember, topic: str) -> Iterator
     with AdminClient(cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (member.node_id,)})]).all().result()
         try:
-            created = member.observer.wait_for(lambda image: image.topic(topic) is not None, 10).topic(topic)
+            created = member.observer.wait_for(lambda image: image.topic(topic) is not None, PATIENCE_S).topic(topic)
             assert created is not None
             yield created.topic_id
         finally:
             admin.delete_topics([topic]).all().result()
-            member.observer.wait_for(lambda image: image.topic(topic) is None, 10)
+            member.observer.wait_for(lambda image: image.topic(topic) is None, PATIENCE_S)
 
 
 def led(member: BrokerMember, topic_id: UUID, predicate: Callable[[PartitionImage], bool]) -> PartitionImage:
@@ -210,7 +212,7 @@ def led(member: BrokerMember, topic_id: UUID, predicate: Callable[[PartitionImag
         partition = image.partition(topic_id, 0)
         return partition is not None and predicate(partition)
 
-    partition = member.observer.wait_for(is_it, 10).partition(topic_id, 0)
+    partition = member.observer.wait_for(is_it, PATIENCE_S).partition(topic_id, 0)
     assert partition is not None
     return partition
 
@@ -220,7 +222,7 @@ def test_member_registers_leads_and_leaves_no_trace(cluster: KafkaCluster) -> No
     member = member_of(cluster, state=state)
     with started(member):
         # then
-        broker = member.observer.wait_for(lambda image: not image.brokers[9].is_fenced, 10).brokers[9]
+        broker = member.observer.wait_for(lambda image: not image.brokers[9].is_fenced, PATIENCE_S).brokers[9]
         assert (broker.broker_epoch, broker.incarnation_id) == (member.broker_epoch, member.incarnation_id)
         assert broker.features == member.observer.image.brokers[1].features
         assert broker.log_dirs == (member.log_dir,)
@@ -237,7 +239,7 @@ def test_member_registers_leads_and_leaves_no_trace(cluster: KafkaCluster) -> No
         assert not member.is_leased()
         assert state.load() is None
     with observing(cluster) as observer:
-        assert set(observer.wait_until_caught_up(10).brokers) == {1}
+        assert set(observer.wait_until_caught_up(PATIENCE_S).brokers) == {1}
 
 
 def test_fence_and_unfence_raise_the_leader_epoch_by_two(cluster: KafkaCluster) -> None:
@@ -290,7 +292,7 @@ def test_allocated_producer_ids_are_given_to_no_broker(cluster: KafkaCluster) ->
         first, second = member.allocate_producer_ids(), member.allocate_producer_ids()
         assert len(first) == 1000
         assert second.start >= first.stop
-        member.observer.wait_for(lambda image: image.next_producer_id >= second.stop, 10)
+        member.observer.wait_for(lambda image: image.next_producer_id >= second.stop, PATIENCE_S)
         member.unregister()
 
 
@@ -332,10 +334,10 @@ def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: Kafk
 def test_second_process_of_the_same_incarnation_ends_the_first(cluster: KafkaCluster) -> None:
     state, errors = MemoryStateStore(), Queue[MembershipError]()
     with started(member_of(cluster, state=state, on_stopped=errors.put)) as first:
-        first.observer.wait_for(lambda image: 9 in image.brokers, 10)
+        first.observer.wait_for(lambda image: 9 in image.brokers, PATIENCE_S)
         with started(member_of(cluster, state=state)) as second:
             # then
-            assert isinstance(errors.get(timeout=10), DuplicateBrokerError)
+            assert isinstance(errors.get(timeout=PATIENCE_S), DuplicateBrokerError)
             assert not first.is_leased()
             assert second.is_leased()
             second.unregister()
@@ -349,7 +351,7 @@ def test_unregistered_member_ends_and_does_not_register_again(cluster: KafkaClus
         assert channel.call(UnregisterBrokerRequest(broker_id=9), UnregisterBrokerResponse).error_code == 0
         channel.close()
         # then
-        error = errors.get(timeout=10)
+        error = errors.get(timeout=PATIENCE_S)
         assert isinstance(error, StaleBrokerError)
         assert "an operator has unregistered this broker" in str(error)
         assert not member.is_leased()
@@ -377,7 +379,8 @@ def test_member_of_an_older_cluster_does_not_block_its_upgrade(java: None, relea
         cluster.upgrade(1, KAFKA_RELEASE)
         # then
         after = member.observer.wait_for(
-            lambda image: image.brokers[9].features == image.brokers[1].features != before.brokers[1].features, 20
+            lambda image: image.brokers[9].features == image.brokers[1].features != before.brokers[1].features,
+            PATIENCE_S,
         )
         assert after.brokers[9].broker_epoch == before.brokers[9].broker_epoch
         level = after.brokers[9].features["metadata.version"][1]
@@ -386,7 +389,7 @@ def test_member_of_an_older_cluster_does_not_block_its_upgrade(java: None, relea
             *("--bootstrap-server", cluster.bootstrap_servers),
             *("upgrade", "--feature", f"metadata.version={level}"),
         )
-        member.observer.wait_for(lambda image: image.features["metadata.version"] == level, 10)
+        member.observer.wait_for(lambda image: image.features["metadata.version"] == level, PATIENCE_S)
         assert member.is_leased()
 
 
@@ -452,5 +455,5 @@ def test_controllers_of_another_cluster_are_rejected(cluster: KafkaCluster) -> N
     observer = MetadataObserver(connection(cluster), cluster_id="AAAAAAAAAAAAAAAAAAAAAQ")
     observer.start()
     with pytest.raises(WrongClusterError, match="another cluster id"):
-        observer.wait_until_caught_up(10)
+        observer.wait_until_caught_up(PATIENCE_S)
     observer.close()

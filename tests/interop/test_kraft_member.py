@@ -39,8 +39,8 @@ from klamm.kraft.member import (
     IsrState,
     MemberSettings,
     MembershipState,
-    MemoryStateStore,
-    StateStore,
+    MembershipStore,
+    MemoryMembershipStore,
 )
 from klamm.kraft.observer import MetadataObserver
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -168,7 +168,7 @@ def member_of(
     cluster: KafkaCluster,
     *,
     controllers: ConnectionSettings | None = None,
-    state: StateStore | None = None,
+    state: MembershipStore | None = None,
     on_stopped: Callable[[MembershipError], None] | None = None,
 ) -> BrokerMember:
     """Return a member whose listener is unreachable: it is the only replica of its partitions."""
@@ -218,7 +218,7 @@ def led(member: BrokerMember, topic_id: UUID, predicate: Callable[[PartitionImag
 
 
 def test_member_registers_leads_and_leaves_no_trace(cluster: KafkaCluster) -> None:
-    state = MemoryStateStore()
+    state = MemoryMembershipStore()
     member = member_of(cluster, state=state)
     with started(member):
         # then
@@ -306,7 +306,7 @@ def test_cordoned_log_dir_appears_in_the_metadata(cluster: KafkaCluster) -> None
 
 
 def test_restart_after_a_crash_is_the_same_incarnation_and_after_a_shutdown_a_new_one(cluster: KafkaCluster) -> None:
-    state = MemoryStateStore()
+    state = MemoryMembershipStore()
     with started(member_of(cluster, state=state)) as first:
         pass
     with started(member_of(cluster, state=state)) as second:
@@ -332,7 +332,7 @@ def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: Kafk
 
 
 def test_second_process_of_the_same_incarnation_ends_the_first(cluster: KafkaCluster) -> None:
-    state, errors = MemoryStateStore(), Queue[MembershipError]()
+    state, errors = MemoryMembershipStore(), Queue[MembershipError]()
     with started(member_of(cluster, state=state, on_stopped=errors.put)) as first:
         first.observer.wait_for(lambda image: 9 in image.brokers, PATIENCE_S)
         with started(member_of(cluster, state=state)) as second:

@@ -86,7 +86,7 @@ class MembershipState:
     """Broker epoch that ended with a controlled shutdown; -1 while the incarnation lives."""
 
 
-class StateStore(Protocol):
+class MembershipStore(Protocol):
     """Storage of a member's state. After a loss of the state, the next start waits for the end of the old session."""
 
     def load(self) -> MembershipState | None:
@@ -98,7 +98,7 @@ class StateStore(Protocol):
         ...
 
 
-class MemoryStateStore:
+class MemoryMembershipStore:
     """State that ends with the process."""
 
     def __init__(self) -> None:
@@ -164,11 +164,11 @@ class BrokerMember:
     def __init__(
         self,
         settings: MemberSettings,
-        state: StateStore | None = None,
+        state: MembershipStore | None = None,
         on_stopped: Callable[[MembershipError], None] | None = None,
     ) -> None:
         self._settings = settings
-        self._store = state or MemoryStateStore()
+        self._store = state or MemoryMembershipStore()
         self._on_stopped = on_stopped
         stored = self._store.load()
         self.node_id = settings.node_id

@@ -10,7 +10,7 @@ import pytest
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kraft.errors import WrongClusterError
 from klamm.kraft.image import BrokerImage
-from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, MemoryStateStore, common_features
+from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, MemoryMembershipStore, common_features
 
 SETTINGS = MemberSettings(
     node_id=9,
@@ -38,7 +38,7 @@ def broker(**features: tuple[int, int]) -> BrokerImage:
 
 
 def member(cluster_id: str = "cluster", previous_broker_epoch: int = -1) -> BrokerMember:
-    state = MemoryStateStore()
+    state = MemoryMembershipStore()
     state.save(
         MembershipState(cluster_id=cluster_id, incarnation_id=INCARNATION, previous_broker_epoch=previous_broker_epoch)
     )

@@ -1,0 +1,309 @@
+"""Replica mode on Apache Kafka: klamm is a broker of the cluster, and its replicas hold the bytes of the source topics.
+
+Source and target are the same cluster. Remote topics are created with klamm as the only replica, and a reassignment to
+the real brokers stays in progress, so no other replica is in the ISR.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from klamm.admin import AdminClient, NewTopic, TopicPartition
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kraft.image import BrokerEndpoint
+from klamm.mirror.copiers import new_copier
+from klamm.mirror.copy.equal_offsets import ReplicaSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
+from klamm.server.listeners import Address
+from tests.support.copiers import copy_settings
+from tests.support.kafka import KafkaCluster
+from tests.support.mirror import create_topic, delete_records
+from tests.support.processes import free_port, wait_until
+from tests.support.transactional_clients import Confluent
+from tests.support.wire import WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.progress.partition_progress import PartitionProgress
+
+KLAMM = 9
+TIME = 1_700_000_000_000
+FOREVER = {"retention.ms": "-1"}
+
+
+NODES = (1, 3) if os.environ.get("KLAMM_SOAK") else (1,)
+
+
+@pytest.fixture(scope="module", params=NODES)
+def cluster(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaCluster]:
+    """A cluster that klamm joins."""
+    with KafkaCluster(request.param, {"log.cleaner.backoff.ms": "200"}) as running:
+        yield running
+
+
+class Flow:
+    """Source topics of one partition and the remote topics that klamm leads. Unregisters nothing: its id is reused."""
+
+    def __init__(self, cluster: KafkaCluster, *configs: dict[str, str]) -> None:
+        self.cluster = cluster
+        self.alias = f"A{uuid4().hex[:8]}"
+        self.topics = [f"{self.alias}-{number}" for number in range(len(configs or (FOREVER,)))]
+        self.remote = [f"to-{topic}" for topic in self.topics]
+        self.port = free_port()
+        for topic, own in zip(self.topics, configs or (FOREVER,), strict=True):
+            create_topic(cluster.bootstrap_servers, topic, 1, own, replication=len(cluster.nodes))
+        offsets_topic = f"mm2-offsets.{self.alias}.internal"
+        create_topic(cluster.bootstrap_servers, offsets_topic, 1, {"cleanup.policy": "compact"}, len(cluster.nodes))
+
+    @property
+    def topic(self) -> str:
+        return self.topics[0]
+
+    @property
+    def settings(self) -> CopySettings:
+        servers = self.cluster.bootstrap_servers
+        endpoint = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=self.port, security_protocol="PLAINTEXT")
+        controllers = tuple(self.cluster.bootstrap_controllers.split(","))
+        return replace(
+            copy_settings(servers, servers, alias=self.alias),
+            read_committed=False,
+            join_up_to=0,
+            replica=ReplicaSettings(
+                node_id=KLAMM,
+                controllers=ConnectionSettings(bootstrap_servers=controllers, client_id="klamm"),
+                listeners=(endpoint,),
+                bind=(Address(host="127.0.0.1", port=self.port),),
+            ),
+        )
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        return [PartitionId(topic, 0, remote) for topic, remote in zip(self.topics, self.remote, strict=True)]
+
+    def create_remote(self) -> None:
+        """Create the remote topics in the safe form. klamm must be registered."""
+        configs = {"retention.ms": "-1", "unclean.leader.election.enable": "false"}
+        new = [NewTopic(name=name, replicas_assignments={0: (KLAMM,)}, configs=configs) for name in self.remote]
+        with AdminClient(self.cluster.bootstrap_servers) as admin:
+            admin.create_topics(new).all().result(30)
+            real = sorted(self.cluster.nodes)
+            admin.alter_partition_reassignments({TopicPartition(name, 0): real for name in self.remote}).all().result(
+                30
+            )
+
+    def produce(self, *counts: int, topic: str = "", codec: Codec = Codec.NONE) -> None:
+        with WireClient(self.leader_of(topic or self.topic)) as client:
+            for count in counts:
+                records = [Record(b"k%d" % at, b"v" * 50, (), TIME, at) for at in range(count)]
+                client.produce(topic or self.topic, 0, encode_batch(records, codec=codec))
+
+    def leader_of(self, topic: str) -> str:
+        with AdminClient(self.cluster.bootstrap_servers) as admin:
+            leader = admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader
+        node = self.cluster.nodes[leader]
+        return f"{node.host}:{node.port}"
+
+    def end_of(self, topic: str) -> int:
+        with WireClient(self.leader_of(topic)) as client:
+            return client.end_offset(topic, 0)
+
+    def stored(self, topic: str, node_id: int) -> list[bytes]:
+        """Return the batches in the segments of a replica."""
+        directory = self.cluster.nodes[node_id].directory / "data" / f"{topic}-0"
+        data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+        return [bytes(batch.buffer) for batch in iter_batches(data, allow_partial_tail=True)]
+
+    def assert_equal(self) -> None:
+        """Compare the segments of all replicas with those of the source's leader."""
+        for topic, remote in zip(self.topics, self.remote, strict=True):
+            expected = self.stored(topic, 1)
+            for node_id in self.cluster.nodes:
+                assert self.stored(remote, node_id) == expected, (topic, node_id)
+
+
+class Running:
+    """A copier in a thread."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.copier = new_copier(flow.settings, flow.partitions)
+        self.ended = threading.Event()
+        self.rows: list[PartitionProgress] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.copier.run(self.ended.is_set, self._note)
+
+    def _note(self) -> None:
+        self.rows = list(self.copier.progress())
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, condition: Callable[[list[PartitionProgress]], bool], what: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: bool(self.rows) and condition(self.rows), timeout_s=40, what=what)
+        assert condition(self.rows), self.rows
+
+    def wait_for_replicas(self) -> None:
+        """Wait until all replicas have the sources' records."""
+        ends = {topic: self.flow.end_of(topic) for topic in self.flow.topics}
+        self.wait(lambda rows: all(row.next_offset >= ends[row.topic] for row in rows), f"{ends}")
+
+    def close(self) -> None:
+        self.ended.set()
+        self._thread.join(60)
+        self.copier.close()
+
+
+@contextlib.contextmanager
+def running(flow: Flow, *, is_new: bool = True) -> Iterator[Running]:
+    copier = Running(flow)
+    copier.copier.node.start()  # type: ignore[attr-defined] # the copier of this mode
+    if is_new:
+        flow.create_remote()
+    copier.start()
+    try:
+        yield copier
+    finally:
+        copier.close()
+
+
+def test_replicas_hold_the_bytes_of_each_codec_and_of_transactions(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster, FOREVER, FOREVER)
+    for codec in Codec:
+        flow.produce(3, 20, codec=codec)
+    with Confluent(cluster.bootstrap_servers, flow.topics[1]) as producer:
+        for end_transaction in (producer.commit, producer.abort, producer.commit):
+            producer.begin()
+            producer.send(flow.topics[1], "v")
+            end_transaction()
+
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        flow.produce(5, 7)
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+
+
+def test_replicas_hold_the_holes_of_compaction(cluster: KafkaCluster) -> None:
+    compacted = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
+    flow = Flow(cluster, compacted)
+    flow.produce(6, 3, 5)
+    with WireClient(flow.leader_of(flow.topic)) as client:  # records so much newer end the segment
+        for number in (1, 2):
+            client.produce(flow.topic, 0, encode_batch([Record(b"n%d" % number, b"v", (), TIME + 10_000 * number, 0)]))
+    wait_until(
+        lambda: len(flow.stored(flow.topic, 1)) < 5 or any(map(_has_hole, flow.stored(flow.topic, 1))),
+        timeout_s=60,
+        what="compaction",
+    )
+
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+
+
+def _has_hole(data: bytes) -> bool:
+    (batch,) = iter_batches(data)
+    return batch.record_count < batch.last_offset_delta + 1
+
+
+def test_replicas_of_a_purged_source_start_at_its_log_start(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(*[10] * 9)
+    delete_records(cluster.bootstrap_servers, flow.topic, 0, before=55)
+
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+
+    expected = flow.stored(flow.topic, 1)[5:]
+    for node_id in cluster.nodes:
+        assert flow.stored(flow.remote[0], node_id) == expected
+
+
+def test_i1_empty_source_halts_and_no_byte_leaves_the_replicas(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    before = {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes}
+    wrong = Flow(cluster)
+    wrong.remote = flow.remote
+    wrong.produce(1)
+
+    with running(wrong, is_new=False) as copier:
+        copier.wait(lambda rows: rows[0].state is CopyState.STOPPED, "a stop")
+        (row,) = copier.rows
+
+    assert "ends at offset 10, but the source ends at offset 1" in row.reason
+    assert {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes} == before
+
+
+SERVE = """
+import base64, pickle, sys
+from klamm.mirror.copiers import new_copier
+settings, partitions = pickle.loads(base64.b64decode(sys.argv[1]))
+new_copier(settings, partitions).run(lambda: False)
+"""
+
+
+def test_killed_klamm_returns_and_goes_on(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    work = base64.b64encode(pickle.dumps((flow.settings, flow.partitions))).decode()
+    for number in range(1, 3):
+        process = subprocess.Popen([sys.executable, "-c", SERVE, work])
+        flow.produce(*[number] * 4)
+        end = flow.end_of(flow.topic)
+        wait_until(lambda end=end: _end_of_log(flow) == end, timeout_s=60, what="the replicas")  # type: ignore[misc]
+        process.kill()
+        process.wait()
+    flow.produce(7)
+
+    with running(flow, is_new=False) as copier:
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+
+
+def _end_of_log(flow: Flow) -> int:
+    ends = []
+    for node_id in flow.cluster.nodes:
+        batches = flow.stored(flow.remote[0], node_id)
+        ends.append(next(iter_batches(batches[-1])).last_offset + 1 if batches else 0)
+    return min(ends)
+
+
+def test_restarted_broker_catches_up_and_the_source_goes_on_with_a_higher_epoch(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        cluster.restart(1, kill=True)
+        flow.produce(5, 5)
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+    epochs = [next(iter_batches(data)).partition_leader_epoch for data in flow.stored(flow.remote[0], 1)]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] > epochs[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.patterns import java_pattern
-from klamm.properties import SettingsError, parse_list, read_properties
+from klamm.properties import SettingsError, file_error, parse_list, read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,7 +117,7 @@ def _from_directory(key: str, path: str, wanted: str) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{key}: {file} cannot be read: {error}") from error
+        raise SettingsError(f"{key}: {file} cannot be read: {file_error(error)}") from error
 
 
 def _from_environment(key: str, path: str, wanted: str) -> str | None:

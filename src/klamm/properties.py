@@ -32,6 +32,11 @@ def parse_properties(text: str) -> dict[str, str]:
     return dict(_split(line) for line in _logical_lines(text))
 
 
+def file_error(error: Exception) -> str:
+    """Return why a file cannot be used, without the number and the path that the text of an OSError has."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def read_properties(path: Path) -> dict[str, str]:
     r"""Read a properties file in UTF-8, or in Latin-1 if it is not valid UTF-8.
 
@@ -46,7 +51,7 @@ def read_properties(path: Path) -> dict[str, str]:
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise SettingsError(f"{path}: cannot be read: {file_error(error)}") from error
 
 
 def merged_properties(

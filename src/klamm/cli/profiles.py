@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.properties import SettingsError, did_you_mean
+from klamm.properties import SettingsError, did_you_mean, file_error
 
 if TYPE_CHECKING:
     import argparse
@@ -119,8 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"{path}: cannot be read: {reason}") from error
+        raise SettingsError(f"{path}: cannot be read: {file_error(error)}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: {error}") from error
     for key in content:

@@ -51,6 +51,7 @@ from klamm.policy.rule import (
 )
 from klamm.policy.rule_checks import check_configs, check_kinds, unknown_configs
 from klamm.policy.rule_file import parse_rules
+from klamm.properties import file_error
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class RulesPolicy(Policy):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise RuleFileError(f"{POLICY_RULES_FILE}={name} cannot be read: {error}") from error
+            raise RuleFileError(f"{POLICY_RULES_FILE}={name} cannot be read: {file_error(error)}") from error
         self._rules = parse_rules(text, source=name, is_gateway=UPSTREAM in configs)
         self.watched_files = (path,)
         self.only_computes = all(rule.is_linear for rule in self._rules)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, file_error
 from klamm.resources.kinds import ALIASES, KIND_OF, MARKS, RESOURCES, file_shape, named_shape
 from klamm.resources.shapes import check, optional_in_overlays
 from klamm.resources.specs import declared_resources
@@ -172,8 +172,7 @@ def _read(file: Path, layer: _Layer, *, may_set_cluster: bool) -> None:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"{file}: cannot be read: {reason}") from error
+        raise SettingsError(f"{file}: cannot be read: {file_error(error)}") from error
     _parse(file, text, layer, may_set_cluster=may_set_cluster)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from klamm.configs.durations import duration_of
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, file_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,8 +91,7 @@ class Secret:
         try:
             text = self.path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise SettingsError(f"the secret's file {self.path} cannot be read: {reason}") from error
+            raise SettingsError(f"the secret's file {self.path} cannot be read: {file_error(error)}") from error
         if not text:
             raise SettingsError(f"the secret's file {self.path} is empty")
         return text

@@ -153,5 +153,6 @@ def _mismatch(place: str, content: object, shape: Shape) -> SettingsError:
         expected = f"one of {', '.join(map(str, shape['enum']))}"
     elif expected is None and "properties" in shape:
         expected = f"a mapping with {', '.join(shape['properties'])}"
-    value = "" if shape.get("writeOnly") else f" {content!r}:"
+    shown = "no content" if content is None and place.endswith(": ") else repr(content)
+    value = "" if shape.get("writeOnly") else f" {shown}:"
     return SettingsError(f"{place.removesuffix(': ')}:{value} expected {expected or shape['type']}")

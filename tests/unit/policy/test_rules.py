@@ -481,7 +481,7 @@ def test_invalid_rules_file_fails_policy_load(tmp_path: Path) -> None:
     name = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
     for properties, reason in (
         (name, "policy.rules.file is not set"),
-        ({**name, "policy.rules.file": "/no/such"}, "policy.rules.file=/no/such cannot be read"),
+        ({**name, "policy.rules.file": "/no/such"}, "policy.rules.file=/no/such cannot be read: No such file"),
         ({**name, "policy.rules.file": str(path)}, "rules: expected a list, got 1"),
     ):
         with pytest.raises(PolicyLoadError) as denied:

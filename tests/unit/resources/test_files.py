@@ -70,7 +70,7 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "file.yaml: None: expected a mapping with topics, "),
+        ("", "file.yaml: no content: expected a mapping with topics, "),
         ("topic: {}", "bases; did you mean topics?"),
         ("topics: [a]", "topics: ['a']: expected a mapping"),
         ("topics: {1: {}}", "topics: key 1: expected a string"),

@@ -11,6 +11,7 @@ from klamm.cli.groups.description import chosen_groups, reason
 from klamm.cli.groups.partitions import in_order, parse_offsets
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.clock import wall_clock_ms
+from klamm.properties import file_error
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
@@ -150,8 +151,7 @@ def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise RequestError(f"Unable to read file {path}: {why}") from error
+        raise RequestError(f"Unable to read file {path}: {file_error(error)}") from error
     try:
         lines = parse_offsets(text, has_one_group=not options.all_groups and len(options.group) == 1)
     except RequestError as error:

@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, file_error
 from klamm.protocol.errors import ProtocolError
 from klamm.server.listeners import MAX_PORT, Address
 
@@ -110,7 +110,7 @@ class Topology:
         except FileNotFoundError:
             return
         except (OSError, ValueError, RecursionError) as error:
-            self.file_fault = f"{self._path} cannot be read and is ignored: {error}"
+            self.file_fault = f"{self._path} cannot be read and is ignored: {file_error(error)}"
             logger.warning("%s", self.file_fault)
 
     def save(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, file_error
 from klamm.security.oauth import ClaimRules, OAuthBearerExchange, Token, check_unsecured
 from klamm.server.listeners import setting_of
 
@@ -101,7 +101,7 @@ class _SignedTokens:
                 self._read_at = mark
                 self._keys = parse_keys(self._path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, KeysError) as error:
-            raise SettingsError(f"{_KEYS}: {self._path} cannot be read: {error}") from error
+            raise SettingsError(f"{_KEYS}: {self._path} cannot be read: {file_error(error)}") from error
 
 
 def _keys_file(url: str | None) -> Path:

@@ -84,7 +84,7 @@ class GatewaySettings:
 
 
 def parse_arguments(arguments: Sequence[str]) -> GatewaySettings:
-    """Parse the command line.
+    """Parse the command line of ``klamm gateway``.
 
     Raises:
         SettingsError: A value is not allowed. The message names the setting and the allowed values.

@@ -97,5 +97,5 @@ def _is_concerned(
 
 
 def entity_text(entity: EntityParts) -> str:
-    """Return an entity for people."""
+    """Return a user or client id, with quotas or client configs, as text for people."""
     return ", ".join(f"the default {kind}" if name is None else f"{kind} {name}" for kind, name in entity)

@@ -217,8 +217,8 @@ def create_partitions(
     )
 
 
-def offers_incremental_alter_configs(admin: AdminClient, topic: str) -> None:
-    """Send a request that changes nothing. Its outcome for the topic does not matter.
+def check_incremental_alter_configs(admin: AdminClient, topic: str) -> None:
+    """Check that the cluster has IncrementalAlterConfigs, by a request that changes nothing for any topic.
 
     Raises:
         UnsupportedVersionError: The cluster lacks IncrementalAlterConfigs.

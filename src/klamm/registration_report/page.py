@@ -55,7 +55,7 @@ svg .soft { fill: var(--soft); } svg .axis { stroke: var(--line); }
 
 
 def render(report: Report, *, title: str) -> str:
-    """Return the page."""
+    """Return the registration report as an HTML page."""
     body = [f"<h1>{escape(title)}</h1>"]
     if not report.clients:
         body.append("<p>No client has registered yet.</p>")

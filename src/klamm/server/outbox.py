@@ -108,7 +108,7 @@ class UnreadBudget:
             self._relief = asyncio.get_running_loop().create_task(self._relieve())
 
     def remove(self, holder: Holder) -> None:
-        """Remove a connection from the count."""
+        """Stop counting the unread bytes of a connection."""
         self._holders.discard(holder)
 
     @property

@@ -102,7 +102,7 @@ def test_old_broker_lists_only_client_metrics() -> None:
             admin.list_config_resources(ResourceType.GROUP).result()
 
 
-def test_groups_are_sorted_and_error_is_raised() -> None:
+def test_listed_groups_are_sorted_and_error_of_response_is_raised() -> None:
     # given
     groups = [ListGroupsResponse.ListedGroup(group_id=name, protocol_type="consumer") for name in ("b", "a")]
     answers = [ListGroupsResponse(groups=groups), ListGroupsResponse(error_code=31)]

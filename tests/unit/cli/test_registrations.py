@@ -15,7 +15,7 @@ from klamm.registration_report.restarts import reason_of
 
 
 @pytest.mark.process
-def test_report_gets_cluster_and_output_form(
+def test_report_gets_cluster_and_all_flags(
     klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # given

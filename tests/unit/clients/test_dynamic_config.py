@@ -54,7 +54,7 @@ def test_first_request_is_due_at_once_and_registers_supported_configs() -> None:
     assert request.resolve_entity
 
 
-def test_only_one_request_is_in_flight() -> None:
+def test_no_request_is_due_while_one_is_in_flight() -> None:
     """K649-72: Fetch interval = metadata.max.age.ms (default 300000); at most one request in flight; failed (no
     response) -> retry, expiry clock not reset.
     """

@@ -130,7 +130,7 @@ def test_timestamps_take_precedence_over_offsets() -> None:
     assert read_options(NEEDED | {"endingTimestamp": "9"}, streaming=False).ending == Timestamps(9, True)
 
 
-def test_unused_client_properties_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_without_effect_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     more = {"kafka.group.id": "g", "kafka.vendor.extension": "x", "kafka.ssl.protocol": "TLS", "maxTriggerDelay": "1m"}
     assert read_options(NEEDED | more, streaming=False).trigger_delay_s == 60
     assert caplog.messages == [

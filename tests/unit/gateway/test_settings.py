@@ -74,7 +74,7 @@ def test_values_may_refer_to_secrets_in_the_environment(monkeypatch: pytest.Monk
         ({"upstream.security.protocol": "TLS"}, "security.protocol=TLS"),
     ],
 )
-def test_wrong_value_is_rejected_with_its_key(change: dict[str, str], message: str) -> None:
+def test_wrong_setting_is_rejected_with_reason(change: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         read_settings(UPSTREAM | change)
 

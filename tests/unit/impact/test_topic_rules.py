@@ -104,7 +104,7 @@ def test_deleted_records_strand_group_behind_the_offset() -> None:
     assert (finding.figures["deleted_records"], finding.figures["unread_records"]) == (700, 100)
 
 
-def test_deleted_records_up_to_high_watermark_are_all_records() -> None:
+def test_impact_of_deletion_up_to_high_watermark_counts_all_records() -> None:
     finding = _of(RecordsDeleted(topic="orders", partition=0, before_offset=-1), cluster(topic()))["records_deleted"]
 
     assert finding.figures["deleted_records"] == 1_000

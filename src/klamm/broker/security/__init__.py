@@ -1,1 +1,1 @@
-"""Listeners, TLS, SASL logins, SCRAM credentials and authorization of the broker."""
+"""SCRAM credentials, the authorizer and the renewal of the broker's TLS certificates."""

@@ -25,7 +25,10 @@ _FOLD_FROM: Final = 25
 
 
 def summary(plans: Iterable[Plan], *, is_done: bool) -> dict[str, int]:
-    """Return the number of resources by what happens to them. Deletions and skipped ones only if there are any."""
+    """Return the number of resources by what happens to them or, if ``is_done``, has happened.
+
+    Deletions and resources that were not attempted are named only if there are any.
+    """
     names = _DONE if is_done else _PLANNED
     counts = dict.fromkeys((*names, _NOT_ATTEMPTED), 0)
     for plan in plans:

@@ -1,4 +1,4 @@
-"""APIs as the gateway serves them: one module for each API key that needs more than to be forwarded unread.
+"""APIs as the gateway serves them: one module for each API key that differs in more than its versions.
 
 A module has the versions of its API (``API``), how policies decide on it (``POLICY``) and how the history records it
 (``RECORDED``). ``altered_configs`` has what the two APIs that alter configs share, ``cluster_rights`` the rights of

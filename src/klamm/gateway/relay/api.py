@@ -93,7 +93,7 @@ class ServedApi:
     first_version: int
     last_version: int
     filters: tuple[Filter, ...]
-    """Filters of the API, in the order in which they decide. Empty if its requests are forwarded unread."""
+    """Filters of the API, in the order in which they decide. Empty if no filter decides about its requests."""
 
 
 def serve(

@@ -1,12 +1,16 @@
 """Requests of one connection: which of them are forwarded unread, and who decides about the others.
 
+If a feature admits clients by their client id (``admission``), that comes first.
+
 =================================  ===================================================================================
 API                                Treatment
 =================================  ===================================================================================
 not served, or in this version     The connection is closed, as Kafka does. ApiVersions is answered (KIP-511).
 with filters                       Kept until it is complete, and given to them (``filter_chain``).
 with ``acks``                      Only ``acks`` is read: a request with ``acks=0`` has no response.
-with ``patch_request``             With a ``ConnectionWatch``, kept until it is complete. A value is patched in place.
+with ``patch_request``             With a ``ConnectionWatch``, kept until it is complete, up to 32 MiB. A value is
+                                   patched in place.
+in a login that the upstream does  Forwarded, also with filters: the upstream rejects it.
 all others                         Forwarded as they arrive. Responses that carry addresses are rewritten.
 =================================  ===================================================================================
 """

@@ -43,7 +43,7 @@ class Chunk(NamedTuple):
 
 
 class EpochFloor(NamedTuple):
-    """Lowest leader epoch that batches may have from an offset on."""
+    """Leader epoch that is written into batches with a lower one, from an offset on."""
 
     offset: int
     leader_epoch: int

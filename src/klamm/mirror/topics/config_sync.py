@@ -34,7 +34,7 @@ from klamm.admin import AclFilter, KafkaApiError, OpType
 from klamm.kafka_client.errors import error_text, is_denial
 from klamm.mirror.cluster_admin import (
     alter_topic_configs,
-    offers_incremental_alter_configs,
+    check_incremental_alter_configs,
     outcome,
     rejections,
     replace_topic_configs,
@@ -113,7 +113,7 @@ class ConfigSync:
         """
         if not self.uses_legacy and not self._is_offered:
             try:
-                offers_incremental_alter_configs(self._target, self._settings.remote_topic(topic))
+                check_incremental_alter_configs(self._target, self._settings.remote_topic(topic))
                 self._is_offered = True
             except UnsupportedVersionError as error:
                 self._fall_back(error)

@@ -27,7 +27,7 @@ VALUE = StructField("value", BinaryType())
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, StructType([VALUE]), StructType([PARTITION, VALUE])])
-def test_schema_selects_columns(schema: StructType) -> None:
+def test_schema_of_some_columns_is_accepted(schema: StructType) -> None:
     source = KafkaSource(OPTIONS)
     source.reader(schema)
     source.streamReader(schema)

@@ -73,7 +73,7 @@ def test_sessionless_broker_gets_all_partitions_each_time(session: FetchSessionH
         session.answered(0)
 
 
-def test_session_epoch_wraps_to_one() -> None:
+def test_epoch_sent_by_client_wraps_to_one() -> None:
     """Kafka's FetchMetadata.nextEpoch: 0 would begin a new session."""
     session = FetchSessionHandler()
     session.want(wanted_records(0, 0))

@@ -185,7 +185,7 @@ def test_offset_gaps_within_a_batch_are_kept() -> None:
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (98, 110, 2)
 
 
-def test_empty_batch_keeps_its_offsets() -> None:
+def test_encoded_batch_without_records_keeps_its_offsets() -> None:
     batch = only(encode_batch([], base_offset=5, last_offset=9))
 
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (5, 9, 0)

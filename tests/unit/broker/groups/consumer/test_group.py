@@ -385,7 +385,7 @@ def test_lost_held_reply_is_sent_again() -> None:
     assert (second.epoch, indexes(second)) == (3, [1])
 
 
-def test_only_members_waiting_for_others_are_held() -> None:
+def test_responses_are_held_only_for_members_that_wait_for_others() -> None:
     scene = ConsumerScene(t=2)
     scene.join("m1", "t")
     everything = scene.send("m1", 2)

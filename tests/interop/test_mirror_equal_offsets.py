@@ -118,6 +118,7 @@ def test_record_of_another_producer_stops_the_partition(address: str) -> None:
 
     assert row.state is CopyState.STOPPED
     assert f"offset 10 of {flow.remote_topic}-0 was written by another producer" in row.reason
+    assert (row.end_offset, row.next_offset) == (20, 11)
 
 
 def produce_transaction(address: str, topic: str, count: int, *, commit: bool) -> None:

@@ -165,18 +165,25 @@ def _parser() -> ToolParser:
 
 
 _TOPICS: Final = ("TOPIC", "REMOTE TOPIC", "PARTITIONS", "MIRRORED TO", "OFFSET WRITTEN", "NEWEST RECORD", "LAG")
+_ENDS: Final = ("TOPIC", "PARTITION", "SOURCE END", "TARGET END", "EQUAL")
 _GROUPS: Final = ("GROUP", "TOPICS", "PARTITIONS", "NEWEST CHECKPOINT", "TO READ")
 _NONE: Final = "-"
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def lines(status: FlowStatus, now_ms: int) -> list[str]:
-    """Return the lines for one flow: a summary, its topics, its groups, and the list of unknown facts with reasons."""
+    """Return the lines for one flow.
+
+    They are a summary, its topics, the ends of their partitions if it keeps offsets, its groups, and the list of
+    unknown facts with reasons.
+    """
     out = [status.name]
     for label, text in _summary(status, now_ms):
         out.append(f"  {label:<22}{text}")
     if status.topics:
         out += ["", *_table([_TOPICS, *(_topic(topic, now_ms) for topic in status.topics)])]
+        if status.preserves_offsets:
+            out += ["", *_table([_ENDS, *(row for topic in status.topics for row in _ends(topic))])]
     if status.groups:
         rows = [
             (
@@ -238,6 +245,21 @@ def _topic(topic: MirroredTopic, now_ms: int) -> tuple[str, ...]:
         ago(topic.newest_record_ms, now_ms),
         _number(topic.lag),
     )
+
+
+def _ends(topic: MirroredTopic) -> list[tuple[str, ...]]:
+    """Return a row for each partition of a topic whose records keep their offsets."""
+    words = {True: "yes", False: "no", None: "not known"}
+    return [
+        (
+            topic.topic,
+            f"{partition.partition}",
+            _number(partition.source_end),
+            _number(partition.target_end),
+            words[partition.ends_are_equal],
+        )
+        for partition in topic.partitions
+    ]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -207,10 +207,18 @@ class FetchSessionHandler:
         return -1 if partition is None else partition.fetch_offset
 
     def want(self, wanted: WantedRecords) -> None:
-        """Add a partition to the next request, or change its fetch offset."""
+        """Add a partition to the next request, or change its fetch offset.
+
+        If its topic was deleted and created again, a new session begins. The broker knows partitions by topic id, so it
+        would report UNKNOWN_TOPIC_ID for the partition of the deleted topic with every response.
+        """
         key = (wanted.topic, wanted.partition)
-        if self._wanted.get(key) == wanted:
+        before = self._wanted.get(key)
+        if before == wanted:
             return
+        topic_id = self._forgotten.get(key) if before is None else before.topic_id
+        if topic_id is not None and topic_id != wanted.topic_id:
+            self.reset()
         self.names[wanted.topic_id] = wanted.topic
         self._wanted[key] = self._changed[key] = wanted
         self._forgotten.pop(key, None)

@@ -119,6 +119,14 @@ class PartitionStatus(PartitionProgress):
         """Number of source offsets that are not on the target. None: not known yet."""
         return None if self.end_offset < 0 or self.next_offset < 0 else max(0, self.end_offset - self.next_offset)
 
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """Log ends of the source and the remote partition, if records keep their offsets. None: not known yet.
+
+        The log end of the remote partition is then ``next_offset``.
+        """
+        return None if self.end_offset < 0 or self.next_offset < 0 else (self.end_offset, self.next_offset)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowProgress:
@@ -155,6 +163,8 @@ class FlowProgress:
     """Whether only an operator can let the flow, or each of its unfinished partitions, continue."""
     topic_states: tuple[tuple[str, str], ...] = ()
     """Source topics that an operator paused or stopped, each with its state."""
+    preserves_offsets: bool = False
+    """Whether records keep their offsets, so that ``next_offset`` of a partition is an offset of both sides."""
 
     @property
     def stopped(self) -> tuple[PartitionStatus, ...]:
@@ -278,6 +288,7 @@ class MirrorStatus:
         *,
         clock: Callable[[], float] = time.monotonic,
         counts: Callable[[str, str], bool] = lambda _flow, _topic: True,
+        preserving: Iterable[str] = (),
     ) -> None:
         """Create the status of flows without any progress.
 
@@ -286,9 +297,11 @@ class MirrorStatus:
             clock: Monotonic clock in seconds.
             counts: Returns whether the records of a source topic count, given flow and topic. Heartbeats do not: they
                 never end, so the mirror would never be done.
+            preserving: Names of the flows whose records keep their offsets.
         """
         self._clock = clock
         self._counts = functools.cache(counts)
+        self._preserving = frozenset(preserving)
         self._lock = threading.Lock()
         self._flows = {name: _Flow(rate=_Rate(clock())) for name in flows}
 
@@ -437,6 +450,7 @@ class MirrorStatus:
             is_blocked=_is_blocked(state, reason)
             or (flow.expected is not None and 0 < totals.unfinished == totals.blocked),
             topic_states=flow.topic_states,
+            preserves_offsets=name in self._preserving,
         )
 
 

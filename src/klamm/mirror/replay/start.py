@@ -90,6 +90,8 @@ class _Opening:
         """Whether a marker of an earlier writer may still arrive. Then a new incarnation is needed."""
         self.source = self.target = range(0)
         """Offsets on both sides, from the log start to the log end."""
+        self.has_bounds = False
+        """Whether these offsets were read."""
         self.state = NextSequence(0, 0)
         """State of the partition's producer in the target's log."""
 
@@ -140,15 +142,20 @@ class ReplayStart(Start):
         remote = sorted({partition_id.remote_topic for partition_id in ready})
         via = (ready[0].remote_topic, ready[0].partition)
         self._log_append_time = topics_with_log_append_time(self._target, remote, via)
-        opened = self._open(
-            [_Opening(partition_id, self._incarnations.of(partition_id)) for partition_id in ready], stored
-        )
+        openings = [_Opening(partition_id, self._incarnations.of(partition_id)) for partition_id in ready]
+        opened = self._open(openings, stored)
         self._remember({}, [copy.partition_id for copy in opened if copy.is_first_of_topic])
-        stopped = [
-            self._stopped(PartitionCopy(partition_id, start_offset=0, committed=True), reason)
-            for partition_id, reason in self._stops.items()
+        return [
+            *(self._stopped_at_end(opening) for opening in openings if opening.partition_id in self._stops),
+            *opened,
         ]
-        return [*stopped, *opened]
+
+    def _stopped_at_end(self, opening: _Opening) -> PartitionCopy:
+        """Return a stopped copy that shows the log ends of both sides, as far as they were read."""
+        copy = PartitionCopy(opening.partition_id, start_offset=opening.target.stop, committed=True)
+        if opening.has_bounds:
+            copy.end_offset = opening.source.stop
+        return self._stopped(copy, self._stops[opening.partition_id])
 
     def _open(self, openings: Sequence[_Opening], stored: StoredSourceOffsets) -> list[ReplayCopy]:
         """Return the copies of the partitions that can start. All calls are made for many partitions at a time.
@@ -210,6 +217,7 @@ class ReplayStart(Start):
             else:
                 opening.target = range(ours[opening.remote], ours_end[opening.remote])
                 opening.source = range(theirs[opening.key], theirs_end[opening.key])
+                opening.has_bounds = True
 
     def _read_states(self, openings: Sequence[_Opening]) -> None:
         """Read the state of each partition's producer in the target's log, and raise incarnations above its epoch."""

@@ -68,7 +68,11 @@ class ControlLoops:
         self._copy_settings = {flow.name: copy_settings(flow) for flow in settings.flows}
         self.groups = GroupStatus()
         policies = {flow.name: flow.policy for flow in settings.flows}
-        self.status = MirrorStatus(policies, counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic))
+        self.status = MirrorStatus(
+            policies,
+            counts=lambda flow, topic: not is_heartbeats_topic(policies[flow], topic),
+            preserving=[flow.name for flow in settings.flows if flow.preserves_offsets],
+        )
         bounds = {flow.name: flow.tasks_max for flow in settings.flows if flow.tasks_max is not None}
         paired = {pair.name for pair in settings.heartbeats}
         self._claims = {

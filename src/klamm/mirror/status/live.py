@@ -265,7 +265,10 @@ def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
     flows = [
         {
             **_fields(flow),
-            "partitions": [_fields(partition, without="flow") for partition in flow.partitions],
+            "partitions": [
+                _fields(partition, without="flow") | (_ends(partition) if flow.preserves_offsets else {})
+                for partition in flow.partitions
+            ],
             "lag": flow.lag,
         }
         for flow in status.snapshot()
@@ -276,6 +279,13 @@ def _as_json(status: MirrorStatus, groups: GroupStatus) -> str:
 
 def _fields(row: FlowProgress | PartitionStatus, *, without: str = "") -> dict[str, Any]:
     return {field.name: getattr(row, field.name) for field in fields(row) if field.name != without}
+
+
+def _ends(partition: PartitionStatus) -> dict[str, Any]:
+    """Return both log ends of a partition whose records keep their offsets. None: not known yet."""
+    source_end, target_end = partition.ends or (None, None)
+    is_equal = None if partition.ends is None else source_end == target_end
+    return {"source_end": source_end, "target_end": target_end, "ends_are_equal": is_equal}
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:

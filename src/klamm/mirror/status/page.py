@@ -162,6 +162,7 @@ def _flow(
         f"{flow.mb_per_s:.1f} MB/s, {lag}{eta}</p>",
         plotted,
         *_topics(flow, filtered),
+        *_ends(flow, filtered),
         *_topic_states(flow, filtered),
         *_rejected(flow, filtered),
         *_differences(flow.flow, differences, filtered),
@@ -242,6 +243,38 @@ def _share(line: _TopicLine) -> Cell:
 def _note(text: str, *, span: int) -> list[Cell]:
     """Return the note of a row. It has a row of its own, so that it is also visible on a narrow page."""
     return [Cell(text, kind="note", span=span)] if text else []
+
+
+def _ends(flow: FlowProgress, filtered: _Filter) -> list[str]:
+    """Return the section with the log ends on both sides, if records keep their offsets. Differing ones come first."""
+    partitions = [each for each in flow.partitions if filtered.accepts(each.remote_topic)]
+    if not flow.preserves_offsets or not partitions:
+        return []
+    equal = sum(map(_is_equal, partitions))
+    rows = [_ends_row(each) for each in sorted(partitions, key=_is_equal)[:MAX_ROWS]]
+    heads = (
+        ("Topic on the target", ""), ("Partition", "number"), ("Source end", "number"), ("Target end", "number"),
+        ("Equal", ""),
+    )  # fmt: skip
+    return [
+        f"<h3>Offsets on both sides: equal in {equal:,} of {len(partitions):,} partitions</h3>",
+        _folded(f"ends-{flow.flow}", heads, rows, total=len(partitions), kind="ends"),
+    ]
+
+
+def _is_equal(partition: PartitionStatus) -> bool:
+    return partition.ends is not None and partition.ends[0] == partition.ends[1]
+
+
+def _ends_row(partition: PartitionStatus) -> list[Cell]:
+    source_end, target_end = ("unknown",) * 2 if partition.ends is None else (f"{end:,}" for end in partition.ends)
+    return [
+        Cell(partition.remote_topic),
+        Cell(f"{partition.partition}", kind="number"),
+        Cell(source_end, kind="number"),
+        Cell(target_end, kind="number"),
+        Cell("unknown" if partition.ends is None else "yes" if _is_equal(partition) else "no", kind="state"),
+    ]
 
 
 def _topic_states(flow: FlowProgress, filtered: _Filter) -> list[str]:

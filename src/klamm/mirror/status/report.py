@@ -37,6 +37,11 @@ class MirroredPartition:
         """Number of source offsets that are not mirrored yet. None: unknown."""
         return None if self.source_end is None else max(0, self.source_end - (self.next_offset or 0))
 
+    @property
+    def ends_are_equal(self) -> bool | None:
+        """Whether both logs end at the same offset. None: one of the ends is unknown."""
+        return None if self.source_end is None or self.target_end is None else self.source_end == self.target_end
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredTopic:
@@ -109,6 +114,8 @@ class FlowStatus:
     """Shards of klamm's exactly-once mode. None: this flow did not use it."""
     requested: RequestedStates = RequestedStates()  # noqa: RUF009 - immutable
     """States that an operator requested for the flow and its topics."""
+    preserves_offsets: bool = False
+    """Whether records keep their offsets. False without a properties file, which alone says so."""
     unknown: tuple[str, ...] = ()
     """Items that could not be determined, each with the reason."""
 
@@ -172,7 +179,10 @@ def as_document(status: FlowStatus, now_ms: int) -> dict[str, Any]:
             }
             for beat in status.heartbeats
         ],
-        "topics": [_topic_document(topic, now_ms) for topic in status.topics],
+        "preserves_offsets": status.preserves_offsets,
+        "topics": [
+            _topic_document(topic, now_ms, preserves_offsets=status.preserves_offsets) for topic in status.topics
+        ],
         "groups": None
         if status.groups is None
         else [
@@ -201,7 +211,7 @@ def as_document(status: FlowStatus, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _topic_document(topic: MirroredTopic, now_ms: int) -> dict[str, Any]:
+def _topic_document(topic: MirroredTopic, now_ms: int, *, preserves_offsets: bool) -> dict[str, Any]:
     """Return a topic as JSON values."""
     return {
         "topic": topic.topic,
@@ -214,6 +224,7 @@ def _topic_document(topic: MirroredTopic, now_ms: int) -> dict[str, Any]:
                 **{name: value for name, value in asdict(partition).items() if name != "written_at_ms"},
                 **_times("written", partition.written_at_ms, now_ms),
                 "lag": partition.lag,
+                **({"ends_are_equal": partition.ends_are_equal} if preserves_offsets else {}),
             }
             for partition in topic.partitions
         ],
@@ -304,6 +315,7 @@ def flow_status(flow: FlowSettings, state: TargetState, selected: frozenset[str]
         syncs=_syncs(state),
         shards=None if state.plan is None else Shards(count=state.plan.shards, before=state.plan.before),
         requested=state.requested,
+        preserves_offsets=flow.preserves_offsets,
         unknown=tuple(state.unknown),
     )
 

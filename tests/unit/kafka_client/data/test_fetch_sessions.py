@@ -60,6 +60,16 @@ def test_forgotten_partition_can_be_added_before_the_next_request(session: Fetch
     assert sent(session.request(LIMITS, read_committed=False)) == (9, 1, {0: 10}, [])
 
 
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_partition_of_a_topic_that_was_created_again_begins_a_new_session(
+    session: FetchSessionHandler, is_forgotten: bool
+) -> None:
+    if is_forgotten:
+        session.forget(("orders", 0))
+    session.want(WantedRecords("orders", uuid.UUID(int=8), 0, 0))
+    assert sent(session.request(LIMITS, read_committed=False)) == (0, 0, {0: 0, 1: 20}, [])
+
+
 def test_reset_session_sends_all_partitions_again(session: FetchSessionHandler) -> None:
     session.forget(("orders", 0))
     session.reset()

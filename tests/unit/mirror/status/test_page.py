@@ -102,6 +102,26 @@ def test_failed_flow_shows_reason() -> None:
     assert "No partition is copied yet" in _page(status)
 
 
+def test_flow_that_keeps_offsets_shows_the_ends_of_both_sides_and_differing_ones_first() -> None:
+    # given
+    kept, translated = MirrorStatus(["A->B"], preserving=["A->B"]), MirrorStatus(["A->B"])
+    ends = [(1_010, 1_010), (7, 8), (-1, 0), (5_000, 4_000)]
+    rows = [progress_row(partition=at, end_offset=end, next_offset=there) for at, (end, there) in enumerate(ends)]
+    for status in (kept, translated):
+        status.update("one", rows)
+    # when
+    _, _, _, *cells = _cells(_page(kept))
+    # then
+    assert "Offsets on both sides: equal in 1 of 4 partitions" in _page(kept)
+    assert cells == [
+        ["A.orders", "1", "7", "8", "no"],
+        ["A.orders", "2", "unknown", "unknown", "unknown"],
+        ["A.orders", "3", "5,000", "4,000", "no"],
+        ["A.orders", "0", "1,010", "1,010", "yes"],
+    ]
+    assert "Offsets on both sides" not in _page(translated)
+
+
 def test_page_of_10000_topics_is_bounded() -> None:
     # given
     status = MirrorStatus(["A->B"])

@@ -138,6 +138,32 @@ def test_document_and_text_have_times_and_ages() -> None:
         assert words in text
 
 
+def test_ends_of_both_sides_are_compared_if_records_keep_their_offsets() -> None:
+    # given
+    what = target_state(
+        topics={"A.orders": 3, "A.checkpoints.internal": 1},
+        target_ends={("A.orders", 0): 12, ("A.orders", 1): 7},
+        source_ends={("orders", 0): 1010, ("orders", 1): 7, ("orders", 2): 5},
+    )
+    # when
+    kept, translated = piece(what, of=flow(klamm_offsets="preserve")), piece(what)
+    (orders,) = as_document(kept, NOW_MS)["topics"]
+    # then
+    assert as_document(kept, NOW_MS)["preserves_offsets"]
+    assert [
+        (partition["source_end"], partition["target_end"], partition["ends_are_equal"])
+        for partition in orders["partitions"]
+    ] == [(1010, 12, False), (7, 7, True), (5, None, None)]
+    table = [line.split() for line in lines(kept, NOW_MS) if line.startswith("  orders")]
+    assert table[1:] == [
+        ["orders", "0", "1,010", "12", "no"],
+        ["orders", "1", "7", "7", "yes"],
+        ["orders", "2", "5", "not", "known", "not", "known"],
+    ]
+    assert not as_document(translated, NOW_MS)["preserves_offsets"]
+    assert not any("EQUAL" in line for line in lines(translated, NOW_MS))
+
+
 @pytest.mark.parametrize(
     ("age_ms", "words"),
     [(-50, "0.0 s ago"), (119_000, "119.0 s ago"), (121_000, "2 min ago"), (3 * 86_400_000, "3 d ago")],

@@ -16,6 +16,7 @@ from klamm.mirror.progress.flow_progress import GroupStatus, MirrorStatus
 from klamm.mirror.status.live import WatchServer, status_server
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.page.samples import Samples
+from tests.support.mirror_status import progress_row
 
 
 def _get(server: WatchServer, path: str) -> str:
@@ -32,6 +33,22 @@ def test_server_serves_pages_within_context() -> None:
         assert _get(server, "/") == "here"
     with pytest.raises(OSError, match="refused"):
         _get(server, "/")
+
+
+def test_json_has_the_ends_of_both_sides_only_if_records_keep_their_offsets() -> None:
+    # given
+    status = MirrorStatus(["A->B", "C->B"], preserving=["A->B"])
+    for flow in ("A->B", "C->B"):
+        ends = {"end_offset": 12, "next_offset": 12}, {"partition": 1, "end_offset": -1}
+        status.update("one", [progress_row(flow=flow, **each) for each in ends])
+    # when
+    with status_server(("127.0.0.1", 0), status, GroupStatus(), Samples()) as server:
+        kept, translated = json.loads(_get(server, "/status.json"))["flows"]
+    # then
+    names = ("source_end", "target_end", "ends_are_equal")
+    assert [[partition[name] for name in names] for partition in kept["partitions"]] == [[12, 12, True], [None] * 3]
+    assert (kept["preserves_offsets"], translated["preserves_offsets"]) == (True, False)
+    assert not set(names) & set(translated["partitions"][0])
 
 
 def test_idle_connection_ends_with_server(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,11 +47,12 @@ class Mirror:
     """What is known of a mirror, and its page, which can go away and come back."""
 
     def __init__(self, topics: int) -> None:
-        self.status = MirrorStatus(["A->B"])
+        self.status = MirrorStatus(["A->B"], preserving=["A->B"])
         self.status.set_state("A->B", FlowState.RUNNING)
         self.lag("half", 500)
         self.lag("most", 1000)
-        self.status.update("s", [progress_row(topic="long", remote_topic=LONG, end_offset=10)])
+        ends = {"end_offset": 12_345_678_901, "next_offset": 12_345_678_901}
+        self.status.update("s", [progress_row(topic="long", remote_topic=LONG, **ends)])
         self.status.update(
             "s", [progress_row(topic="bad", remote_topic="A.bad", state="STOPPED", reason=REASON, end_offset=10)]
         )

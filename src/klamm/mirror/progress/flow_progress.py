@@ -399,7 +399,9 @@ class MirrorStatus:
         reported = {each.name: getattr(new, each.name) for each in fields(PartitionProgress)}
         if previous is not None:
             records, size = records + previous.records, size + previous.bytes
-            reported["end_offset"] = max(new.end_offset, previous.end_offset)
+            if new.end_offset < 0 or new.flow not in self._preserving:
+                # Offsets on both sides are compared, so that a log end of a topic that is gone must not remain.
+                reported["end_offset"] = max(new.end_offset, previous.end_offset)
             reported["last_timestamp"] = max(new.last_timestamp, previous.last_timestamp)
             if new.next_offset < 0:  # a task that has only received the partition
                 reported["next_offset"] = previous.next_offset

@@ -53,6 +53,13 @@ def test_flow_is_caught_up_without_lag_in_any_planned_partition() -> None:
     assert (only(status).copied, only(status).total) == (20, 20)
 
 
+def test_source_end_of_a_topic_created_again_is_shown_if_records_keep_their_offsets() -> None:
+    status = MirrorStatus(["A->B"], preserving=["A->B"])
+    for session, next_offset, end_offset in (("s", 10, 10), ("s", 10, 2), ("t", -1, -1)):
+        status.update(session, [row(0, next_offset, end_offset)])
+    assert only(status).partitions[0].ends == (2, 10)
+
+
 NEWS = st.tuples(st.sampled_from(["t", "u", "heartbeats"]), st.integers(0, 2), st.integers(-1, 9), st.integers(-1, 9))
 
 

@@ -59,19 +59,23 @@ def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pyteste
             klamm_broker.create_topic("orders")
             assert klamm_broker.records("orders", partition=0) == []
 
-        def test_third(same_broker, klamm_broker):
+        def test_third(same_broker, klamm_broker, make_klamm_broker):
             assert not klamm_broker.requests()
             with pytest.raises(LookupError):
                 klamm_broker.records("orders")
+            {last}
     """
     pytester.makepyfile(
-        test_one=test.format(first='assert same_broker("klamm_module_broker") and same_broker("klamm_session_broker")'),
+        test_one=test.format(
+            first='assert same_broker("klamm_module_broker") and same_broker("klamm_session_broker")',
+            last='assert not make_klamm_broker(brokers=2).has_topic("orders")',
+        ),
         test_two=test.format(
-            first='assert same_broker("klamm_session_broker") and not same_broker("klamm_module_broker")'
+            first='assert same_broker("klamm_session_broker") and not same_broker("klamm_module_broker")', last=""
         ),
     )
     # when
-    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
     # then
     result.assert_outcomes(passed=6)
 
@@ -106,7 +110,7 @@ def test_marker_changes_the_broker_and_a_failure_shows_faults_and_requests(pytes
             pass
         """,
     )
-    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly", "--strict-markers")
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly", "--strict-markers")
 
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
@@ -137,7 +141,7 @@ def test_failed_command_or_assertion_shows_only_the_line_of_the_test(pytester: p
         """
     )
     # when
-    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly", "--tb=short")
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly", "--tb=short")
     # then
     result.assert_outcomes(failed=6)
     places = {line.split(":")[0] for line in result.outlines if re.match(r"[^ :]+[.]py:[0-9]+: ", line)}
@@ -334,7 +338,7 @@ def test_fixtures_work_in_asyncio_tests(pytester: pytest.Pytester) -> None:
         """
     )
     # when
-    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
     # then
     result.assert_outcomes(passed=1)
 

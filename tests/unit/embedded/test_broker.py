@@ -99,24 +99,22 @@ def test_killed_broker_restarts_with_acknowledged_data() -> None:
         assert topics(broker) == {"kept"}
 
 
+def rebalance_delay_ms(admin: AdminClient) -> str | None:
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    return admin.describe_configs([resource]).all().result()[resource]["group.initial.rebalance.delay.ms"].value
+
+
 def test_settings_have_kafkas_names_and_python_values() -> None:
-    with klamm.Broker(config={"num.partitions": 7, "auto.create.topics.enable": False}) as broker:
-        with AdminClient(broker.bootstrap_servers) as admin:
-            created = admin.create_topics([NewTopic(name="orders")]).all().result()["orders"]
-        assert created.num_partitions == 7
-
-
-@pytest.mark.parametrize(("config", "delay_ms"), [({}, "0"), ({"group.initial.rebalance.delay.ms": 50}, "50")])
-def test_initial_rebalance_delay_is_zero_by_default(config: dict[str, object], delay_ms: str) -> None:
+    config = {"num.partitions": 7, "auto.create.topics.enable": False, "group.initial.rebalance.delay.ms": 50}
     with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
-        resource = ConfigResource(ResourceType.BROKER, "1")
-        described = admin.describe_configs([resource]).all().result()[resource]
-        assert described["group.initial.rebalance.delay.ms"].value == delay_ms
+        created = admin.create_topics([NewTopic(name="orders")]).all().result()["orders"]
+        assert created.num_partitions == 7
+        assert rebalance_delay_ms(admin) == "50"
 
 
-def test_invalid_setting_fails_start_with_name_and_value() -> None:
-    with pytest.raises(klamm.BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
-        klamm.Broker(config={"num.partitions": "many"}).start()
+def test_initial_rebalance_delay_is_zero_by_default() -> None:
+    with klamm.Broker() as broker, AdminClient(broker.bootstrap_servers) as admin:
+        assert rebalance_delay_ms(admin) == "0"
 
 
 def test_port_in_use_fails_start() -> None:
@@ -200,11 +198,13 @@ def test_zero_brokers_are_rejected() -> None:
         klamm.Broker(brokers=0)
 
 
-def test_failed_start_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_setting_fails_start_with_name_and_value_and_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     # when
-    with pytest.raises(klamm.BrokerStartError):
+    with pytest.raises(klamm.BrokerStartError, match=r"(?s)exit code 2.*many.*num\.partitions"):
         klamm.Broker(config={"num.partitions": "many"}).start()
     # then
     assert list(tmp_path.iterdir()) == []
@@ -344,33 +344,6 @@ def test_policy_output_of_any_size_is_logged(tmp_path: Path, monkeypatch: pytest
         assert "orders orders" in broker.log_text()
 
 
-def test_pytest_fixtures_provide_brokers(pytester: pytest.Pytester) -> None:
-    # given
-    pytester.makepyfile("""
-        from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-
-        def use(broker):
-            with AdminClient(broker.bootstrap_servers) as admin:
-                before = set(admin.list_topics().result())
-                admin.create_topics([NewTopic(name="orders", num_partitions=1)]).all().result()
-                return before
-
-        def test_one(klamm_broker):
-            assert use(klamm_broker) == set()
-
-        def test_two(klamm_broker):
-            assert use(klamm_broker) == set()
-
-        def test_three(klamm_session_broker, make_klamm_broker):
-            assert use(klamm_session_broker) == use(make_klamm_broker(brokers=2)) == set()
-
-    """)
-    # when
-    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
-    # then
-    result.assert_outcomes(passed=3)
-
-
 def test_failed_test_shows_logs_of_its_brokers(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile("""
@@ -390,7 +363,7 @@ def test_failed_test_shows_logs_of_its_brokers(pytester: pytest.Pytester) -> Non
             pass
     """)
     # when
-    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
     # then
     result.assert_outcomes(passed=1, failed=1, errors=1)
     out = result.stdout.str()

@@ -10,7 +10,7 @@ import pytest
 
 import klamm
 from tests.support.families import FAMILIES, Family
-from tests.support.impact_scene import FAST, Scene
+from tests.support.impact_cluster import FAST, ImpactCluster
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 
@@ -65,7 +65,7 @@ def fast_kafka(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaClus
 
 
 @pytest.fixture(scope="module", params=["kafka", "gateway", "klamm"])
-def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def impact_cluster(request: pytest.FixtureRequest) -> Iterator[ImpactCluster]:
     """A cluster in which outages are rebuilt: Apache Kafka, the same through a gateway, and klamm."""
     with contextlib.ExitStack() as stack:
         if request.param == "klamm":
@@ -74,6 +74,6 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
             servers = request.getfixturevalue("fast_kafka").bootstrap_servers
         if request.param == "gateway":
             servers = stack.enter_context(klamm.Gateway(servers)).bootstrap_servers
-        scene = Scene(servers)
-        stack.callback(scene.admin.close)
-        yield scene
+        impact_cluster = ImpactCluster(servers)
+        stack.callback(impact_cluster.admin.close)
+        yield impact_cluster

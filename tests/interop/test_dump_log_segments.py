@@ -10,7 +10,7 @@ import pytest
 
 from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.kafka_tools import run_tool
-from tests.support.logs import NOON_MS, LogHouse, batch
+from tests.support.logs import NOON_MS, CrashableLogs, batch
 from tests.support.transactions import ABORT, COMMIT, end, write
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def dump(*files: Path, options: tuple[str, ...] = ()) -> str:
 
 def test_kafkas_tool_reads_segments_and_indexes(tmp_path: Path) -> None:
     # given
-    house = LogHouse(tmp_path, segment_bytes="20000", index_interval_bytes="500", compression_type="producer")
+    crashable = CrashableLogs(tmp_path, segment_bytes="20000", index_interval_bytes="500", compression_type="producer")
     codecs = list(Codec)
     for number in range(200):
         records = [
@@ -38,8 +38,8 @@ def test_kafkas_tool_reads_segments_and_indexes(tmp_path: Path) -> None:
         packed = encode_batch(
             records, codec=codecs[number % 5], producer_id=5, producer_epoch=0, base_sequence=2 * number
         )
-        house.log.append(memoryview(packed))
-    asyncio.run(house.manager.close())
+        crashable.log.append(memoryview(packed))
+    asyncio.run(crashable.manager.close())
     directory = tmp_path / "t-0"
     logs = sorted(directory.glob("*.log"))
     indexes = sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])
@@ -61,17 +61,17 @@ def test_kafkas_tool_reads_segments_and_indexes(tmp_path: Path) -> None:
 
 
 def test_kafkas_tool_reads_a_truncated_and_reindexed_log(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, index_interval_bytes="200")
+    crashable = CrashableLogs(tmp_path, index_interval_bytes="200")
     for number in range(100):
-        house.log.append(batch("x" * number, at=NOON_MS + number))
+        crashable.log.append(batch("x" * number, at=NOON_MS + number))
     log = tmp_path / "t-0" / f"{0:020d}.log"
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 5)
     log.with_suffix(".index").unlink(missing_ok=True)
 
-    house.open()
-    assert house.log.end_offset == 99
-    asyncio.run(house.manager.close())
+    crashable.open()
+    assert crashable.log.end_offset == 99
+    asyncio.run(crashable.manager.close())
 
     found = dump(log, log.with_suffix(".index"), log.with_suffix(".timeindex"))
     assert found.count("isvalid: true") == 99
@@ -79,12 +79,12 @@ def test_kafkas_tool_reads_a_truncated_and_reindexed_log(tmp_path: Path) -> None
 
 
 def test_kafkas_tool_reads_markers_and_the_index_of_aborted_transactions(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    write(house.log, 5, "no", sequence=0)
-    end(house.log, 5, ABORT)
-    write(house.log, 6, "yes", sequence=0)
-    end(house.log, 6, COMMIT)
-    asyncio.run(house.manager.close())
+    crashable = CrashableLogs(tmp_path)
+    write(crashable.log, 5, "no", sequence=0)
+    end(crashable.log, 5, ABORT)
+    write(crashable.log, 6, "yes", sequence=0)
+    end(crashable.log, 6, COMMIT)
+    asyncio.run(crashable.manager.close())
     directory = tmp_path / "t-0"
 
     output = dump(directory / f"{0:020d}.log", directory / f"{0:020d}.txnindex", options=("--print-data-log",))

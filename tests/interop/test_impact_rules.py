@@ -10,7 +10,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 from klamm.protocol.errors import PolicyViolationError
-from tests.support.impact_scene import DAY_MS, FAST, Scene
+from tests.support.impact_cluster import DAY_MS, FAST, ImpactCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ KINDS = ("alter.config", "create.partitions", "delete.topic")
 
 
 @pytest.fixture(scope="module", params=["gateway", "klamm"])
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def impact_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactCluster]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES)
     config = {f"{kind}.policy.class.name": "klamm.policy.rules:RulesPolicy" for kind in KINDS}
@@ -46,67 +46,67 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         else:
             kafka = request.getfixturevalue("fast_kafka").bootstrap_servers
             servers = stack.enter_context(klamm.Gateway(kafka, config=config)).bootstrap_servers
-        scene = Scene(servers)
-        stack.callback(scene.admin.close)
-        yield scene
+        impact_cluster = ImpactCluster(servers)
+        stack.callback(impact_cluster.admin.close)
+        yield impact_cluster
 
 
-def test_retention_that_deletes_records_is_denied(scene: Scene) -> None:
-    topic = scene.topic(prefix="kept")
-    scene.produce(topic, 100, age_ms=2 * DAY_MS)
+def test_retention_that_deletes_records_is_denied(impact_cluster: ImpactCluster) -> None:
+    topic = impact_cluster.topic(prefix="kept")
+    impact_cluster.produce(topic, 100, age_ms=2 * DAY_MS)
 
     with pytest.raises(PolicyViolationError, match=f"Rule 'no loss': .*{topic}.*100 records.*go at the next retention"):
-        scene.alter(topic, retention_ms=str(DAY_MS))
-    scene.alter(topic, retention_ms=str(3 * DAY_MS))
+        impact_cluster.alter(topic, retention_ms=str(DAY_MS))
+    impact_cluster.alter(topic, retention_ms=str(3 * DAY_MS))
 
-    described = scene.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).result()
+    described = impact_cluster.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).result()
     (configs,) = described.values()
     assert configs["retention.ms"].value == str(3 * DAY_MS)
 
 
-def test_default_that_deletes_records_of_an_inheriting_topic_is_denied(scene: Scene) -> None:
-    inheriting = scene.topic(prefix="kept")
-    scene.produce(inheriting, 100, age_ms=DAY_MS)
+def test_default_that_deletes_records_of_an_inheriting_topic_is_denied(impact_cluster: ImpactCluster) -> None:
+    inheriting = impact_cluster.topic(prefix="kept")
+    impact_cluster.produce(inheriting, 100, age_ms=DAY_MS)
 
     with pytest.raises(PolicyViolationError, match=f"Rule 'no loss'.*{inheriting}"):
-        scene.admin.alter_broker_configs(None, set={"log.retention.ms": "3600000"}).result()
+        impact_cluster.admin.alter_broker_configs(None, set={"log.retention.ms": "3600000"}).result()
 
-    scene.admin.alter_broker_configs(None, set={"log.retention.ms": str(5 * DAY_MS)}).result()
-    scene.admin.alter_broker_configs(None, delete=["log.retention.ms"]).result()
+    impact_cluster.admin.alter_broker_configs(None, set={"log.retention.ms": str(5 * DAY_MS)}).result()
+    impact_cluster.admin.alter_broker_configs(None, delete=["log.retention.ms"]).result()
 
 
-def test_deletion_is_denied_above_a_number_of_bytes(scene: Scene) -> None:
-    large, small = scene.topic(prefix="capped"), scene.topic(prefix="capped")
-    scene.produce(large, 300)
-    scene.produce(small, 20)
+def test_deletion_is_denied_above_a_number_of_bytes(impact_cluster: ImpactCluster) -> None:
+    large, small = impact_cluster.topic(prefix="capped"), impact_cluster.topic(prefix="capped")
+    impact_cluster.produce(large, 300)
+    impact_cluster.produce(small, 20)
 
     with pytest.raises(PolicyViolationError, match=r"would delete up to .*, above the maximum 100\.0 KiB"):
-        scene.admin.delete_topics([large]).result()
-    scene.admin.delete_topics([small]).result()
+        impact_cluster.admin.delete_topics([large]).result()
+    impact_cluster.admin.delete_topics([small]).result()
 
-    assert large in scene.admin.list_topics().result()
+    assert large in impact_cluster.admin.list_topics().result()
 
 
-def test_change_that_strands_a_group_is_denied_until_the_group_has_read(scene: Scene) -> None:
-    topic = scene.topic(prefix="read")
-    scene.produce(topic, 200, age_ms=2 * DAY_MS)
-    scene.commit(topic, f"slow-{topic}", 50)
+def test_change_that_strands_a_group_is_denied_until_the_group_has_read(impact_cluster: ImpactCluster) -> None:
+    topic = impact_cluster.topic(prefix="read")
+    impact_cluster.produce(topic, 200, age_ms=2 * DAY_MS)
+    impact_cluster.commit(topic, f"slow-{topic}", 50)
 
     with pytest.raises(PolicyViolationError, match=f"would strand groups: .*slow-{topic}.* would not read 150 records"):
-        scene.alter(topic, retention_ms=str(DAY_MS))
-    scene.commit(topic, f"slow-{topic}", 200)
-    scene.alter(topic, retention_ms=str(DAY_MS))
+        impact_cluster.alter(topic, retention_ms=str(DAY_MS))
+    impact_cluster.commit(topic, f"slow-{topic}", 200)
+    impact_cluster.alter(topic, retention_ms=str(DAY_MS))
 
-    scene.until(lambda: scene.start(topic) == 200, "the records that every group has read to go")
+    impact_cluster.until(lambda: impact_cluster.start(topic) == 200, "the records that every group has read to go")
 
 
-def test_partitions_that_move_keys_are_denied(scene: Scene) -> None:
-    keyed, empty = scene.topic(prefix="calm"), scene.topic(prefix="calm")
-    scene.produce(keyed, 50)
+def test_partitions_that_move_keys_are_denied(impact_cluster: ImpactCluster) -> None:
+    keyed, empty = impact_cluster.topic(prefix="calm"), impact_cluster.topic(prefix="calm")
+    impact_cluster.produce(keyed, 50)
 
     with pytest.raises(PolicyViolationError, match=r"Rule 'calm': adding partitions .* impact disruption.*move"):
-        scene.admin.create_partitions({keyed: NewPartitions(4)}).result()
-    scene.admin.create_partitions({empty: NewPartitions(4)}).result()
+        impact_cluster.admin.create_partitions({keyed: NewPartitions(4)}).result()
+    impact_cluster.admin.create_partitions({empty: NewPartitions(4)}).result()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ OLD: Final = Dialect(knows_v2=False)
 V2: Final = Dialect(knows_v2=True)
 
 
-class Scene:
+class TransactionalTopic:
     """A topic with two partitions and a transactional id of its own."""
 
     def __init__(self, client: WireClient, dialect: Dialect) -> None:
@@ -96,145 +96,160 @@ class Scene:
 
 
 @pytest.fixture(params=[OLD, V2], ids=["old", "v2"])
-def scene(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Scene]:
+def transactional(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[TransactionalTopic]:
     with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
-        yield Scene(client, request.param)
+        yield TransactionalTopic(client, request.param)
 
 
-def test_produce_to_unadded_partition_is_rejected_per_version(scene: Scene) -> None:
+def test_produce_to_unadded_partition_is_rejected_per_version(transactional: TransactionalTopic) -> None:
     codes = [
-        scene.ours.produce(scene.first, version, scene.topic, 0, "x", sequence=0, is_patient=False)
+        transactional.ours.produce(
+            transactional.first, version, transactional.topic, 0, "x", sequence=0, is_patient=False
+        )
         for version in (9, 11)
     ]
 
     assert codes == [ILLEGAL_STATE, ABORTABLE]
 
 
-def test_empty_transaction_can_be_aborted_by_v2_clients_only(scene: Scene) -> None:
-    assert scene.end(scene.first, commit=True) == (ILLEGAL_STATE, NOBODY)
+def test_empty_transaction_can_be_aborted_by_v2_clients_only(transactional: TransactionalTopic) -> None:
+    assert transactional.end(transactional.first, commit=True) == (ILLEGAL_STATE, NOBODY)
 
-    expected = (0, scene.epoch(1)) if scene.dialect.knows_v2 else (ILLEGAL_STATE, NOBODY)
-    assert scene.end(scene.first, commit=False) == expected
-
-
-def test_end_txn_is_repeatable_but_not_reversible(scene: Scene) -> None:
-    scene.begin(scene.first)
-    following = scene.epoch(1) if scene.dialect.knows_v2 else NOBODY
-
-    assert latest(scene.client, scene.topic, committed=True) == 0
-    assert scene.end(scene.first, commit=True) == (0, following)
-    assert scene.end(scene.first, commit=True) == (0, following)
-    assert scene.end(scene.first, commit=False) == (ILLEGAL_STATE, NOBODY)
-    wait_for_markers(scene.client, scene.topic)
-    assert read_committed(scene.client, scene.topic) == ["x"]
+    expected = (0, transactional.epoch(1)) if transactional.dialect.knows_v2 else (ILLEGAL_STATE, NOBODY)
+    assert transactional.end(transactional.first, commit=False) == expected
 
 
-def test_partitions_are_added_all_or_none(scene: Scene) -> None:
-    codes = scene.ours.add(scene.first, 3, scene.topic, 0, 7)
+def test_end_txn_is_repeatable_but_not_reversible(transactional: TransactionalTopic) -> None:
+    transactional.begin(transactional.first)
+    following = transactional.epoch(1) if transactional.dialect.knows_v2 else NOBODY
+
+    assert latest(transactional.client, transactional.topic, committed=True) == 0
+    assert transactional.end(transactional.first, commit=True) == (0, following)
+    assert transactional.end(transactional.first, commit=True) == (0, following)
+    assert transactional.end(transactional.first, commit=False) == (ILLEGAL_STATE, NOBODY)
+    wait_for_markers(transactional.client, transactional.topic)
+    assert read_committed(transactional.client, transactional.topic) == ["x"]
+
+
+def test_partitions_are_added_all_or_none(transactional: TransactionalTopic) -> None:
+    codes = transactional.ours.add(transactional.first, 3, transactional.topic, 0, 7)
 
     assert sorted(codes) == [UNKNOWN_TOPIC, NOT_ATTEMPTED]
 
 
-def test_other_producers_cannot_write_into_the_transaction(scene: Scene) -> None:
-    scene.begin(scene.first)
-    stranger = scene.first._replace(producer_id=scene.first.producer_id + 100_000)
+def test_other_producers_cannot_write_into_the_transaction(transactional: TransactionalTopic) -> None:
+    transactional.begin(transactional.first)
+    stranger = transactional.first._replace(producer_id=transactional.first.producer_id + 100_000)
 
-    assert scene.write(stranger, 1) == NO_MAPPING
-    assert scene.write(scene.epoch(1), 1) == STALE_EPOCH
+    assert transactional.write(stranger, 1) == NO_MAPPING
+    assert transactional.write(transactional.epoch(1), 1) == STALE_EPOCH
 
 
-def test_unknown_v2_producer_must_start_at_sequence_zero(scene: Scene) -> None:
+def test_unknown_v2_producer_must_start_at_sequence_zero(transactional: TransactionalTopic) -> None:
     """KIP-890: a first batch that overtook an earlier one, or belongs to an old transaction, opens none."""
-    if not scene.dialect.knows_v2:
-        assert scene.ours.add(scene.first, 3, scene.topic, 0) == [0]
+    if not transactional.dialect.knows_v2:
+        assert transactional.ours.add(transactional.first, 3, transactional.topic, 0) == [0]
 
-    assert scene.write(scene.first, sequence=5) == (OUT_OF_ORDER if scene.dialect.knows_v2 else 0)
+    assert transactional.write(transactional.first, sequence=5) == (
+        OUT_OF_ORDER if transactional.dialect.knows_v2 else 0
+    )
 
-    if scene.dialect.knows_v2:
-        assert [scene.write(scene.first, sequence=sequence) for sequence in (0, 1)] == [0, 0]
-    assert scene.end(scene.first, commit=True)[0] == 0
-    wait_for_markers(scene.client, scene.topic)
-    assert read_committed(scene.client, scene.topic) == ["x"] * (2 if scene.dialect.knows_v2 else 1)
+    if transactional.dialect.knows_v2:
+        assert [transactional.write(transactional.first, sequence=sequence) for sequence in (0, 1)] == [0, 0]
+    assert transactional.end(transactional.first, commit=True)[0] == 0
+    wait_for_markers(transactional.client, transactional.topic)
+    assert read_committed(transactional.client, transactional.topic) == ["x"] * (
+        2 if transactional.dialect.knows_v2 else 1
+    )
 
 
-def test_every_request_of_a_fenced_producer_is_rejected(scene: Scene) -> None:
-    scene.begin(scene.first)
-    assert scene.end(scene.first, commit=True)[0] == 0
-    zombie = scene.epoch(1) if scene.dialect.knows_v2 else scene.first
-    code, following = scene.ours.init(4)
+def test_every_request_of_a_fenced_producer_is_rejected(transactional: TransactionalTopic) -> None:
+    transactional.begin(transactional.first)
+    assert transactional.end(transactional.first, commit=True)[0] == 0
+    zombie = transactional.epoch(1) if transactional.dialect.knows_v2 else transactional.first
+    code, following = transactional.ours.init(4)
     assert (code, following.epoch) == (0, zombie.epoch + 1)
 
-    assert scene.write(zombie, sequence=1) == STALE_EPOCH
-    assert [scene.end(zombie, commit=commit)[0] for commit in (True, False)] == [FENCED, FENCED]
-    assert scene.ours.add(zombie, 3, scene.topic, 0) == [FENCED]
-    assert scene.ours.add(zombie, 1, scene.topic, 0) == [STALE_EPOCH]
-    assert scene.ours.init(4, was=zombie)[0] == FENCED
-    assert scene.ours.init(3, was=zombie)[0] == STALE_EPOCH
+    assert transactional.write(zombie, sequence=1) == STALE_EPOCH
+    assert [transactional.end(zombie, commit=commit)[0] for commit in (True, False)] == [FENCED, FENCED]
+    assert transactional.ours.add(zombie, 3, transactional.topic, 0) == [FENCED]
+    assert transactional.ours.add(zombie, 1, transactional.topic, 0) == [STALE_EPOCH]
+    assert transactional.ours.init(4, was=zombie)[0] == FENCED
+    assert transactional.ours.init(3, was=zombie)[0] == STALE_EPOCH
 
 
-def test_open_transaction_is_aborted_for_the_next_producer(scene: Scene) -> None:
-    scene.begin(scene.first)
+def test_open_transaction_is_aborted_for_the_next_producer(transactional: TransactionalTopic) -> None:
+    transactional.begin(transactional.first)
 
-    assert scene.ours.init(4, is_patient=False)[0] == CONCURRENT
-    wait_for_markers(scene.client, scene.topic)
-    if scene.dialect.knows_v2:
-        assert scene.end(scene.first, commit=True) == (ILLEGAL_STATE, NOBODY)
-        assert scene.end(scene.first, commit=False) == (0, scene.epoch(1))
+    assert transactional.ours.init(4, is_patient=False)[0] == CONCURRENT
+    wait_for_markers(transactional.client, transactional.topic)
+    if transactional.dialect.knows_v2:
+        assert transactional.end(transactional.first, commit=True) == (ILLEGAL_STATE, NOBODY)
+        assert transactional.end(transactional.first, commit=False) == (0, transactional.epoch(1))
     else:
-        assert [scene.end(scene.first, commit=commit)[0] for commit in (True, False)] == [FENCED, FENCED]
-    assert scene.ours.init(4, was=scene.first) == (0, scene.epoch(1)), "nobody has taken its place"
-    assert scene.ours.init(4) == (0, scene.epoch(2))
-    assert scene.ours.init(4, was=scene.epoch(2)) == (0, scene.epoch(3))
-    assert scene.ours.init(4, was=scene.epoch(2)) == (0, scene.epoch(3)), "the answer was lost"
-    assert read_committed(scene.client, scene.topic) == []
+        assert [transactional.end(transactional.first, commit=commit)[0] for commit in (True, False)] == [
+            FENCED,
+            FENCED,
+        ]
+    assert transactional.ours.init(4, was=transactional.first) == (0, transactional.epoch(1)), (
+        "nobody has taken its place"
+    )
+    assert transactional.ours.init(4) == (0, transactional.epoch(2))
+    assert transactional.ours.init(4, was=transactional.epoch(2)) == (0, transactional.epoch(3))
+    assert transactional.ours.init(4, was=transactional.epoch(2)) == (0, transactional.epoch(3)), "the answer was lost"
+    assert read_committed(transactional.client, transactional.topic) == []
 
 
-def test_transactional_offsets_become_visible_on_commit(scene: Scene) -> None:
-    ours, who, version = scene.ours, scene.first, scene.dialect.offsets
-    group = f"group-of-{scene.topic}"
-    find_group_coordinator(scene.client, group)
-    assert [ours.commit_offset(who, old, group, scene.topic, 5) for old in (3, 4)] == [ILLEGAL_STATE, ABORTABLE]
-    if not scene.dialect.knows_v2:
+def test_transactional_offsets_become_visible_on_commit(transactional: TransactionalTopic) -> None:
+    ours, who, version = transactional.ours, transactional.first, transactional.dialect.offsets
+    group = f"group-of-{transactional.topic}"
+    find_group_coordinator(transactional.client, group)
+    assert [ours.commit_offset(who, old, group, transactional.topic, 5) for old in (3, 4)] == [ILLEGAL_STATE, ABORTABLE]
+    if not transactional.dialect.knows_v2:
         assert ours.add_offsets(who, 3, group) == 0
 
-    assert ours.commit_offset(who, version, group, scene.topic, 5) == 0
-    assert ours.commit_offset(who, version, group, scene.topic, 6, generation=3) == UNKNOWN_MEMBER
-    assert ours.commit_offset(who, version, group, scene.topic, 6, generation=3, member="m") == UNKNOWN_MEMBER
-    assert ours.commit_offset(scene.epoch(1), version, group, scene.topic, 6) == STALE_EPOCH
-    assert committed_offset(scene.client, group, scene.topic) == (0, -1)
-    assert committed_offset(scene.client, group, scene.topic, stable=True) == (UNSTABLE, -1)
-    assert scene.end(who, commit=True)[0] == 0
-    patiently(lambda: CONCURRENT if committed_offset(scene.client, group, scene.topic, stable=True)[0] else 0)
-    assert committed_offset(scene.client, group, scene.topic, stable=True) == (0, 5)
+    assert ours.commit_offset(who, version, group, transactional.topic, 5) == 0
+    assert ours.commit_offset(who, version, group, transactional.topic, 6, generation=3) == UNKNOWN_MEMBER
+    assert ours.commit_offset(who, version, group, transactional.topic, 6, generation=3, member="m") == UNKNOWN_MEMBER
+    assert ours.commit_offset(transactional.epoch(1), version, group, transactional.topic, 6) == STALE_EPOCH
+    assert committed_offset(transactional.client, group, transactional.topic) == (0, -1)
+    assert committed_offset(transactional.client, group, transactional.topic, stable=True) == (UNSTABLE, -1)
+    assert transactional.end(who, commit=True)[0] == 0
+    patiently(
+        lambda: CONCURRENT if committed_offset(transactional.client, group, transactional.topic, stable=True)[0] else 0
+    )
+    assert committed_offset(transactional.client, group, transactional.topic, stable=True) == (0, 5)
 
 
-def test_invalid_transactional_requests_are_rejected(scene: Scene) -> None:
-    nobody = TransactionClient(scene.client, "")
-    unknown = TransactionClient(scene.client, f"never-seen-{scene.topic}")
+def test_invalid_transactional_requests_are_rejected(transactional: TransactionalTopic) -> None:
+    nobody = TransactionClient(transactional.client, "")
+    unknown = TransactionClient(transactional.client, f"never-seen-{transactional.topic}")
     unknown.find_coordinator()
-    who = Who(scene.first.producer_id + 100_000, 0)
+    who = Who(transactional.first.producer_id + 100_000, 0)
 
-    assert [scene.ours.init(4, timeout_ms=timeout)[0] for timeout in (0, -1, 900_001)] == [BAD_TIMEOUT] * 3
+    assert [transactional.ours.init(4, timeout_ms=timeout)[0] for timeout in (0, -1, 900_001)] == [BAD_TIMEOUT] * 3
     assert nobody.init(4)[0] == INVALID_REQUEST
     assert nobody.end(who, 4, commit=True)[0] == INVALID_REQUEST
-    assert nobody.add(who, 3, scene.topic, 0) == [INVALID_REQUEST]
+    assert nobody.add(who, 3, transactional.topic, 0) == [INVALID_REQUEST]
     assert unknown.end(who, 4, commit=True)[0] == NO_MAPPING
-    assert unknown.add(who, 3, scene.topic, 0) == [NO_MAPPING]
+    assert unknown.add(who, 3, transactional.topic, 0) == [NO_MAPPING]
     assert unknown.add_offsets(who, 3, "group") == NO_MAPPING
-    assert unknown.produce(who, scene.dialect.produce, scene.topic, 0, "x", sequence=0) == NO_MAPPING
+    assert unknown.produce(who, transactional.dialect.produce, transactional.topic, 0, "x", sequence=0) == NO_MAPPING
 
 
-def test_brokers_verify_and_add_partitions_in_batches(scene: Scene) -> None:
+def test_brokers_verify_and_add_partitions_in_batches(transactional: TransactionalTopic) -> None:
     def ask(*partitions: int, verify_only: bool) -> tuple[int, list[int]]:
         transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-            transactional_id=scene.ours.transactional_id,
-            producer_id=scene.first.producer_id,
-            producer_epoch=scene.first.epoch,
+            transactional_id=transactional.ours.transactional_id,
+            producer_id=transactional.first.producer_id,
+            producer_epoch=transactional.first.epoch,
             verify_only=verify_only,
-            topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=scene.topic, partitions=list(partitions))],
+            topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=transactional.topic, partitions=list(partitions))
+            ],
         )
         request = AddPartitionsToTxnRequest(transactions=[transaction])
-        answer = scene.client.ask(request, AddPartitionsToTxnResponse, 5)
+        answer = transactional.client.ask(request, AddPartitionsToTxnResponse, 5)
         found = {
             partition.partition_index: partition.partition_error_code
             for result in answer.results_by_transaction
@@ -248,36 +263,36 @@ def test_brokers_verify_and_add_partitions_in_batches(scene: Scene) -> None:
     assert ask(0, 1, verify_only=True) == (0, [0, ABORTABLE])
 
 
-def test_transactions_are_listed_by_state_producer_duration_and_name(scene: Scene) -> None:
-    scene.begin(scene.first)
-    name = scene.ours.transactional_id
+def test_transactions_are_listed_by_state_producer_duration_and_name(transactional: TransactionalTopic) -> None:
+    transactional.begin(transactional.first)
+    name = transactional.ours.transactional_id
 
     def names(**filters: Any) -> list[str]:
         request = ListTransactionsRequest(**({"duration_filter": -1, "transactional_id_pattern": None} | filters))
-        answer = scene.client.ask(request, ListTransactionsResponse, 2)
+        answer = transactional.client.ask(request, ListTransactionsResponse, 2)
         assert answer.error_code == 0
         return [item.transactional_id for item in answer.transaction_states if item.transactional_id == name]
 
     passing: list[dict[str, Any]] = [
         {},
         {"state_filters": ["Ongoing", "Empty"]},
-        {"producer_id_filters": [scene.first.producer_id]},
+        {"producer_id_filters": [transactional.first.producer_id]},
         {"transactional_id_pattern": "id-of-.*"},
         {"duration_filter": 0},
     ]
     others: list[dict[str, Any]] = [
         {"state_filters": ["CompleteCommit"]},
-        {"producer_id_filters": [scene.first.producer_id + 1]},
+        {"producer_id_filters": [transactional.first.producer_id + 1]},
         {"transactional_id_pattern": "of-"},
         {"duration_filter": 3_600_000},
     ]
     assert [names(**filters) for filters in passing] == [[name]] * len(passing)
     assert [names(**filters) for filters in others] == [[]] * len(others)
-    unknown = scene.client.ask(
+    unknown = transactional.client.ask(
         ListTransactionsRequest(state_filters=["Nonsense"], duration_filter=-1), ListTransactionsResponse, 1
     )
     assert unknown.unknown_state_filters == ["Nonsense"]
-    assert scene.end(scene.first, commit=True)[0] == 0
+    assert transactional.end(transactional.first, commit=True)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -288,25 +303,25 @@ def test_transactions_are_listed_by_state_producer_duration_and_name(scene: Scen
         ("(?=a)a", INVALID_PATTERN),
     ],
 )
-def test_transactional_id_pattern_uses_re2_syntax(scene: Scene, pattern: str, code: int) -> None:
+def test_transactional_id_pattern_uses_re2_syntax(transactional: TransactionalTopic, pattern: str, code: int) -> None:
     request = ListTransactionsRequest(duration_filter=-1, transactional_id_pattern=pattern)
-    answer = scene.client.ask(request, ListTransactionsResponse, 2)
+    answer = transactional.client.ask(request, ListTransactionsResponse, 2)
     assert (answer.error_code, list(answer.transaction_states)) == (code, [])
 
 
-def test_described_transaction_lists_its_partitions_and_group_offsets(scene: Scene) -> None:
-    group = f"group-of-{scene.topic}"
-    find_group_coordinator(scene.client, group)
-    scene.begin(scene.first)
-    assert scene.ours.add_offsets(scene.first, 3, group) == 0
+def test_described_transaction_lists_its_partitions_and_group_offsets(transactional: TransactionalTopic) -> None:
+    group = f"group-of-{transactional.topic}"
+    find_group_coordinator(transactional.client, group)
+    transactional.begin(transactional.first)
+    assert transactional.ours.add_offsets(transactional.first, 3, group) == 0
 
-    request = DescribeTransactionsRequest(transactional_ids=[scene.ours.transactional_id, "never-seen", ""])
-    known, unknown, empty = scene.client.ask(request, DescribeTransactionsResponse, 0).transaction_states
+    request = DescribeTransactionsRequest(transactional_ids=[transactional.ours.transactional_id, "never-seen", ""])
+    known, unknown, empty = transactional.client.ask(request, DescribeTransactionsResponse, 0).transaction_states
 
     assert (known.error_code, known.transaction_state, known.transaction_timeout_ms) == (0, "Ongoing", 60_000)
-    assert (known.producer_id, known.producer_epoch) == scene.first
+    assert (known.producer_id, known.producer_epoch) == transactional.first
     topics = {topic.topic: topic.partitions for topic in known.topics}
-    assert topics[scene.topic] == [0]
+    assert topics[transactional.topic] == [0]
     assert len(topics["__consumer_offsets"]) == 1
     assert (unknown.error_code, empty.error_code) == (NOT_FOUND, INVALID_REQUEST)
-    assert scene.end(scene.first, commit=False)[0] == 0
+    assert transactional.end(transactional.first, commit=False)[0] == 0

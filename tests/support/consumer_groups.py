@@ -19,7 +19,7 @@ from klamm.broker.groups.consumer.model import (
 from klamm.broker.groups.consumer.requests import matching_topics
 from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode, KafkaApiError
-from tests.support.groups import TimedScene
+from tests.support.groups import TimedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -89,7 +89,7 @@ class FakeMember:
         }
 
 
-class ConsumerScene(TimedScene[ConsumerGroup]):
+class ConsumerGroupClients(TimedGroup[ConsumerGroup]):
     """Plays heartbeats against one group."""
 
     def __init__(self, **partitions: int) -> None:

@@ -74,8 +74,8 @@ def attempt(
     )
 
 
-class TimedScene(Generic[AnyGroup]):
-    """Clock of a scene with one group, whose timers fire while it moves."""
+class TimedGroup(Generic[AnyGroup]):
+    """Clock of one group, whose timers fire while it moves."""
 
     group: AnyGroup
 
@@ -84,7 +84,7 @@ class TimedScene(Generic[AnyGroup]):
 
     @property
     def now(self) -> Moment:
-        """The time of the scene."""
+        """The time of the clock."""
         return Moment(seconds=self.seconds, wall_ms=WALL_START_MS + round((self.seconds - 1000.0) * 1000))
 
     def wait(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ class TimedScene(Generic[AnyGroup]):
         self.seconds = end
 
 
-class GroupScene(TimedScene[ClassicGroup]):
+class ClassicGroupClients(TimedGroup[ClassicGroup]):
     """Requests against one group. Responses are appended to lists, in order."""
 
     def __init__(self, *, initial_delay_ms: int = 3000, max_size: int = 1000) -> None:

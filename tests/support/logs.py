@@ -51,7 +51,7 @@ class FailingPool(FilePool):
         return written
 
 
-class LogHouse:
+class CrashableLogs:
     """Log manager over a directory that can be closed, crashed and reopened."""
 
     def __init__(self, data_dir: Path, **configs: str) -> None:

@@ -76,7 +76,7 @@ def test_denial_is_dropped_when_its_decision_changes() -> None:
     assert decided_values.asked == [("a", -1), ("b", -2), ("a", 1)]
 
 
-class OverridingRoom(DecidedValues):
+class OverriddenValues(DecidedValues):
     """DecidedValues whose policy lowers values above 10 to 10."""
 
     def __init__(self, values: dict[str, int]) -> None:
@@ -99,14 +99,14 @@ class OverridingRoom(DecidedValues):
 
 
 def test_overridden_decision_is_decided_and_checked_again() -> None:
-    decided_values = OverridingRoom({"a": 1, "b": 20})
+    decided_values = OverriddenValues({"a": 1, "b": 20})
     assert decided_values.run_with_overrides() == [("a", 1), ("b", 10)]
     assert (decided_values.decided, decided_values.asked) == (2, [("a", 1), ("b", 20), ("b", 10)])
     assert decided_values.overridden == [None, None, Override(reason="b is too large", num_partitions=10)]
 
 
 def test_policy_checks_the_result_of_an_override_that_changes_nothing() -> None:
-    decided_values = OverridingRoom({"a": 1})
+    decided_values = OverriddenValues({"a": 1})
     override = Override(reason="as it is", num_partitions=1)
 
     async def judge(details: tuple[str, int], overridden: Override | None) -> Override | None:

@@ -70,7 +70,7 @@ class Clock:
         return 1_700_000_000_000 + round(self.now() * 1000)
 
 
-class Scene:
+class CoordinatorHost:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.disk = Disk()
@@ -100,8 +100,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def host(tmp_path: Path) -> CoordinatorHost:
+    return CoordinatorHost(tmp_path)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -153,12 +153,12 @@ async def fetch(groups: GroupCoordinator, group_id: str = "g") -> dict[tuple[str
 # ---- members
 
 
-def test_group_continues_after_a_restart(scene: Scene) -> None:
+def test_group_continues_after_a_restart(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await groups.classic.heartbeat("g", joined.member_id, None, joined.generation_id)
             assert await commit(groups, offset(value=8), member_id=joined.member_id, generation_id=1) == (
                 ErrorCode.NONE,
@@ -170,25 +170,25 @@ def test_group_continues_after_a_restart(scene: Scene) -> None:
     run(main())
 
 
-def test_rebalance_interrupted_by_restart_resumes_from_last_generation(scene: Scene) -> None:
+def test_rebalance_interrupted_by_restart_resumes_from_last_generation(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             parked = asyncio.create_task(join(groups, protocols=(("range", b"other"),)))
             await asyncio.sleep(0.01)
             with pytest.raises(RebalanceInProgressError):
                 await groups.classic.heartbeat("g", joined.member_id, None, 1)
         assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await groups.classic.heartbeat("g", joined.member_id, None, 1)
             assert groups.describe("g").state is GroupState.STABLE
 
     run(main())
 
 
-def test_stopping_coordinator_parks_no_request(scene: Scene) -> None:
+def test_stopping_coordinator_parks_no_request(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             await groups.stop()
             unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -198,50 +198,50 @@ def test_stopping_coordinator_parks_no_request(scene: Scene) -> None:
     run(main())
 
 
-def test_assignment_is_durable_before_it_is_returned(scene: Scene) -> None:
+def test_assignment_is_durable_before_it_is_returned(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await join(groups)
             await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
-            assert b'"generation_id":1' in scene.store.load_groups()[0].payload
+            assert b'"generation_id":1' in host.store.load_groups()[0].payload
 
     run(main())
 
 
-def test_silent_member_expires_by_timer(scene: Scene) -> None:
+def test_silent_member_expires_by_timer(host: CoordinatorHost) -> None:
     async def main() -> None:
-        scene.config["group.min.session.timeout.ms"] = 1
-        async with scene.running() as groups:
+        host.config["group.min.session.timeout.ms"] = 1
+        async with host.running() as groups:
             await stable(groups, session_timeout_ms=300)
             while groups.describe("g").state is not GroupState.EMPTY:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert groups.describe("g").state is GroupState.EMPTY
 
     run(main())
 
 
-def test_raised_session_timeout_extends_membership(scene: Scene) -> None:
+def test_raised_session_timeout_extends_membership(host: CoordinatorHost) -> None:
     """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
     rebalance for that alone.
     """
 
     async def main() -> None:
-        scene.config["group.min.session.timeout.ms"] = 1
-        async with scene.running() as groups:
+        host.config["group.min.session.timeout.ms"] = 1
+        async with host.running() as groups:
             joined = await stable(groups, session_timeout_ms=2000)
             again = await groups.classic.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
             assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
             await asyncio.sleep(2.2)
             await groups.classic.heartbeat("g", joined.member_id, None, 1)
-            assert b'"session_timeout_ms":30000' in scene.store.load_groups()[0].payload
+            assert b'"session_timeout_ms":30000' in host.store.load_groups()[0].payload
 
     run(main())
 
 
-def test_disconnect_during_parked_join_does_not_affect_others(scene: Scene) -> None:
+def test_disconnect_during_parked_join_does_not_affect_others(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             gone = asyncio.create_task(join(groups))
             await asyncio.sleep(0.01)
@@ -275,10 +275,10 @@ def test_disconnect_during_parked_join_does_not_affect_others(scene: Scene) -> N
     ],
 )
 def test_join_above_limits_is_rejected_and_creates_no_group(
-    scene: Scene, group_id: str, change: dict[str, Any], error_code: ErrorCode
+    host: CoordinatorHost, group_id: str, change: dict[str, Any], error_code: ErrorCode
 ) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             reply = await groups.classic.join(group_id, attempt(**change))
             assert reply == JoinReply(error_code=error_code, member_id=change.get("member_id", ""))
             assert groups.list_groups() == []
@@ -286,9 +286,9 @@ def test_join_above_limits_is_rejected_and_creates_no_group(
     run(main())
 
 
-def test_member_ids_name_their_client(scene: Scene) -> None:
+def test_member_ids_name_their_client(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             dynamic = await groups.classic.join("g", attempt())
             static = await groups.classic.join("s", attempt(instance_id="i"))
             assert dynamic.member_id.startswith("client-")
@@ -297,9 +297,9 @@ def test_member_ids_name_their_client(scene: Scene) -> None:
     run(main())
 
 
-def test_requests_to_unknown_group_are_rejected(scene: Scene) -> None:
+def test_requests_to_unknown_group_are_rejected(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert await groups.classic.sync("g", sync_attempt("m", 1)) == SyncReply(
                 error_code=ErrorCode.UNKNOWN_MEMBER_ID
             )
@@ -318,9 +318,9 @@ def test_requests_to_unknown_group_are_rejected(scene: Scene) -> None:
     run(main())
 
 
-def test_oversized_assignment_is_rejected(scene: Scene) -> None:
+def test_oversized_assignment_is_rejected(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await join(groups)
             too_much = sync_attempt(joined.member_id, 1, own=bytes(MAX_ASSIGNMENT_BYTES + 1))
             assert (await groups.classic.sync("g", too_much)).error_code == ErrorCode.INVALID_REQUEST
@@ -331,12 +331,12 @@ def test_oversized_assignment_is_rejected(scene: Scene) -> None:
 # ---- offsets
 
 
-def test_committed_offsets_survive_a_restart(scene: Scene) -> None:
+def test_committed_offsets_survive_a_restart(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             codes = await commit(groups, offset(value=1), offset("b", 2, 5, "note"))
             assert codes == (ErrorCode.NONE, ErrorCode.NONE)
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert await fetch(groups) == {("a", 0): 1, ("b", 2): 5}
             ((_, ((_, row),)),) = await groups.offsets.fetch("g", [("b", [2])])
             assert isinstance(row, PutGroupOffset)
@@ -346,9 +346,9 @@ def test_committed_offsets_survive_a_restart(scene: Scene) -> None:
     run(main())
 
 
-def test_fetch_without_commit_returns_no_offset(scene: Scene) -> None:
+def test_fetch_without_commit_returns_no_offset(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await commit(groups, offset())
             assert await groups.offsets.fetch("g", [("a", [1]), ("nowhere", [0])]) == (
                 ("a", ((1, None),)),
@@ -360,9 +360,9 @@ def test_fetch_without_commit_returns_no_offset(scene: Scene) -> None:
     run(main())
 
 
-def test_invalid_partitions_and_metadata_do_not_fail_others(scene: Scene) -> None:
+def test_invalid_partitions_and_metadata_do_not_fail_others(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             codes = await commit(
                 groups,
                 offset("nowhere"),
@@ -384,9 +384,9 @@ def test_invalid_partitions_and_metadata_do_not_fail_others(scene: Scene) -> Non
     run(main())
 
 
-def test_unknown_topic_is_reported_before_group_errors(scene: Scene) -> None:
+def test_unknown_topic_is_reported_before_group_errors(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             codes = await commit(groups, offset("nowhere"), member_id="stranger", generation_id=4)
             assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
             codes = await commit(groups, offset("nowhere"), offset("a"), member_id="stranger", generation_id=4)
@@ -396,9 +396,11 @@ def test_unknown_topic_is_reported_before_group_errors(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("version", "error_code"), [(8, "ILLEGAL_GENERATION"), (9, "GROUP_ID_NOT_FOUND")])
-def test_commit_to_deleted_group_has_the_error_of_its_version(scene: Scene, version: int, error_code: str) -> None:
+def test_commit_to_deleted_group_has_the_error_of_its_version(
+    host: CoordinatorHost, version: int, error_code: str
+) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             by = Committer(group_id="g", member_id="m", generation_id=3)
             codes = await groups.offsets.commit(by, [offset()], api_version=version)
             assert codes == (ErrorCode[error_code],)
@@ -406,9 +408,9 @@ def test_commit_to_deleted_group_has_the_error_of_its_version(scene: Scene, vers
     run(main())
 
 
-def test_commit_by_outsider_to_active_group_is_rejected(scene: Scene) -> None:
+def test_commit_by_outsider_to_active_group_is_rejected(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             await commit(groups, offset(value=9), member_id=joined.member_id, generation_id=1)
             assert await commit(groups, offset(value=0)) == (ErrorCode.UNKNOWN_MEMBER_ID,)
@@ -417,37 +419,37 @@ def test_commit_by_outsider_to_active_group_is_rejected(scene: Scene) -> None:
     run(main())
 
 
-def test_recreated_topic_inherits_no_offsets(scene: Scene) -> None:
+def test_recreated_topic_inherits_no_offsets(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await commit(groups, offset("a"), offset("b"))
-            scene.topics.topics[0] = fake_topic(UUID(int=3), "a")
+            host.topics.topics[0] = fake_topic(UUID(int=3), "a")
             groups.forget_topic(UUID(int=1))
-            await scene.store.submit((DropTopic(topic_id=UUID(int=1)),))
+            await host.store.submit((DropTopic(topic_id=UUID(int=1)),))
             assert await fetch(groups) == {("b", 0): 7}
             assert await groups.offsets.fetch("g", [("a", [0])]) == (("a", ((0, None),)),)
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert await fetch(groups) == {("b", 0): 7}
 
     run(main())
 
 
-def test_thousands_of_offset_commits_share_few_disk_commits(scene: Scene) -> None:
+def test_thousands_of_offset_commits_share_few_disk_commits(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await asyncio.gather(*(commit(groups, offset(value=n), group_id=f"g{n % 50}") for n in range(2000)))
-            assert scene.store.commits < 20
-            assert len(scene.store.load_group_offsets()) == 50
+            assert host.store.commits < 20
+            assert len(host.store.load_group_offsets()) == 50
 
     run(main())
 
 
-def test_offsets_are_deleted_unless_the_group_uses_them(scene: Scene) -> None:
+def test_offsets_are_deleted_unless_the_group_uses_them(host: CoordinatorHost) -> None:
     """KIP-496."""
     subscription = b"\0\0\0\0\0\1\0\1a"
 
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups, protocols=(("range", subscription),))
             by = {"member_id": joined.member_id, "generation_id": 1}
             await commit(groups, offset("a"), offset("b"), offset("b", 1), **by)
@@ -459,15 +461,15 @@ def test_offsets_are_deleted_unless_the_group_uses_them(scene: Scene) -> None:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             )
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert await fetch(groups) == {("a", 0): 7, ("b", 1): 7}
 
     run(main())
 
 
-def test_offset_delete_of_active_group_with_other_protocol_type_is_rejected(scene: Scene) -> None:
+def test_offset_delete_of_active_group_with_other_protocol_type_is_rejected(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await join(groups, protocol_type="connect", protocols=(("default", b""),))
             with pytest.raises(NonEmptyGroupError):
                 await groups.offsets.delete("g", [("a", 0)])
@@ -477,29 +479,29 @@ def test_offset_delete_of_active_group_with_other_protocol_type_is_rejected(scen
     run(main())
 
 
-def test_old_offsets_expire_and_their_group_with_them(scene: Scene) -> None:
+def test_old_offsets_expire_and_their_group_with_them(host: CoordinatorHost) -> None:
     """KIP-211."""
 
     async def main() -> None:
-        scene.config["offsets.retention.check.interval.ms"] = 20
-        async with scene.running() as groups:
+        host.config["offsets.retention.check.interval.ms"] = 20
+        async with host.running() as groups:
             await commit(groups, offset())
             await asyncio.sleep(0.1)
             assert await fetch(groups) == {("a", 0): 7}
-            scene.clock.skipped_s = 3601
+            host.clock.skipped_s = 3601
             await asyncio.sleep(0.1)
             assert groups.list_groups() == []
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert await fetch(groups) == {}
 
     run(main())
 
 
-def test_offsets_of_deleted_topics_expire(scene: Scene) -> None:
+def test_offsets_of_deleted_topics_expire(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await commit(groups, offset("a"))
-            scene.topics.topics = []
+            host.topics.topics = []
             groups.offsets.expire()
             assert groups.list_groups() == []
 
@@ -509,9 +511,9 @@ def test_offsets_of_deleted_topics_expire(scene: Scene) -> None:
 # ---- administration
 
 
-def test_group_filters_ignore_case(scene: Scene) -> None:
+def test_group_filters_ignore_case(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await stable(groups, "s")
             await commit(groups, offset(), group_id="e")
 
@@ -528,9 +530,9 @@ def test_group_filters_ignore_case(scene: Scene) -> None:
     run(main())
 
 
-def test_stable_group_is_described_with_its_protocol(scene: Scene) -> None:
+def test_stable_group_is_described_with_its_protocol(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             group = groups.describe("g")
             assert (group.state, group.protocol_type, group.protocol_name) == (GroupState.STABLE, "consumer", "range")
@@ -548,9 +550,9 @@ def test_stable_group_is_described_with_its_protocol(scene: Scene) -> None:
     run(main())
 
 
-def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: Scene) -> None:
+def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
             with pytest.raises(NonEmptyGroupError):
@@ -560,7 +562,7 @@ def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: 
             assert await fetch(groups) == {}
             with pytest.raises(GroupIdNotFoundError):
                 await groups.delete("g")
-        async with scene.running() as groups:
+        async with host.running() as groups:
             assert groups.list_groups() == []
             assert await fetch(groups) == {}
 
@@ -570,11 +572,11 @@ def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(scene: 
 # ---- when the disk rejects
 
 
-def test_failed_commit_is_rejected_and_rolled_back(scene: Scene) -> None:
+def test_failed_commit_is_rejected_and_rolled_back(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await commit(groups, offset(value=1))
-            scene.disk.failures = 1
+            host.disk.failures = 1
             assert await commit(groups, offset(value=2)) == (ErrorCode.NOT_COORDINATOR,)
             assert await fetch(groups) == {("a", 0): 1}
             assert await commit(groups, offset(value=3)) == (ErrorCode.NONE,)
@@ -583,10 +585,10 @@ def test_failed_commit_is_rejected_and_rolled_back(scene: Scene) -> None:
     run(main())
 
 
-def test_offset_is_not_fetched_before_it_is_durable(scene: Scene) -> None:
+def test_offset_is_not_fetched_before_it_is_durable(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
-            scene.disk.failures = 1
+        async with host.running() as groups:
+            host.disk.failures = 1
             committing = asyncio.create_task(commit(groups, offset(value=2)))
             await asyncio.sleep(0)
             with pytest.raises(NotCoordinatorError):
@@ -596,11 +598,11 @@ def test_offset_is_not_fetched_before_it_is_durable(scene: Scene) -> None:
     run(main())
 
 
-def test_assignment_that_failed_to_be_stored_is_not_returned(scene: Scene) -> None:
+def test_assignment_that_failed_to_be_stored_is_not_returned(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await join(groups)
-            scene.disk.failures = 1
+            host.disk.failures = 1
             synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
             assert synced.error_code == ErrorCode.NOT_COORDINATOR
             with pytest.raises(UnknownMemberIdError):
@@ -610,13 +612,13 @@ def test_assignment_that_failed_to_be_stored_is_not_returned(scene: Scene) -> No
     run(main())
 
 
-def test_join_waiting_during_disk_failure_gets_retriable_error(scene: Scene) -> None:
+def test_join_waiting_during_disk_failure_gets_retriable_error(host: CoordinatorHost) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             joined = await stable(groups)
             parked = asyncio.create_task(join(groups))
             await asyncio.sleep(0.01)
-            scene.disk.failures = 1
+            host.disk.failures = 1
             await commit(groups, offset(), group_id="other")
             assert (await parked).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
             await groups.classic.heartbeat("g", joined.member_id, None, 1)
@@ -626,12 +628,12 @@ def test_join_waiting_during_disk_failure_gets_retriable_error(scene: Scene) -> 
     run(main())
 
 
-def test_unreadable_stored_group_is_skipped(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_stored_group_is_skipped(host: CoordinatorHost, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await commit(groups, offset(), group_id="broken")
-            await scene.store.submit((PutGroup(group_id="broken", payload=b"[" * 100_000),))
-        async with scene.running() as groups:
+            await host.store.submit((PutGroup(group_id="broken", payload=b"[" * 100_000),))
+        async with host.running() as groups:
             assert len(await fetch(groups, "broken")) == 1
             assert not groups.describe("broken").members
         assert "Stored group 'broken' cannot be read" in caplog.text
@@ -639,10 +641,10 @@ def test_unreadable_stored_group_is_skipped(scene: Scene, caplog: pytest.LogCapt
     run(main())
 
 
-def test_hundred_members_join_and_leave(scene: Scene) -> None:
+def test_hundred_members_join_and_leave(host: CoordinatorHost) -> None:
     async def main() -> None:
-        scene.config["group.initial.rebalance.delay.ms"] = 50
-        async with scene.running() as groups:
+        host.config["group.initial.rebalance.delay.ms"] = 50
+        async with host.running() as groups:
             replies = await asyncio.gather(*(join(groups) for _ in range(100)))
             assert {reply.generation_id for reply in replies} == {1}
             leader = next(reply for reply in replies if reply.members)
@@ -661,10 +663,10 @@ def test_hundred_members_join_and_leave(scene: Scene) -> None:
     run(main())
 
 
-def test_fetch_is_a_consistent_snapshot_during_commits(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_is_a_consistent_snapshot_during_commits(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.server.time_slice.SLICE_S", 0)
     names = [f"many-{number}" for number in range(550)]
-    scene.topics.topics += [fake_topic(UUID(int=100 + number), name) for number, name in enumerate(names)]
+    host.topics.topics += [fake_topic(UUID(int=100 + number), name) for number, name in enumerate(names)]
 
     async def commit_all(groups: GroupCoordinator, value: int) -> None:
         codes = await commit(groups, *(offset(name, value=value) for name in names))
@@ -681,7 +683,7 @@ def test_fetch_is_a_consistent_snapshot_during_commits(scene: Scene, monkeypatch
         return set(offsets)
 
     async def main() -> None:
-        async with scene.running() as groups:
+        async with host.running() as groups:
             await commit_all(groups, 1)
             everything = [(name, [0]) for name in names]
             seen = await asyncio.gather(

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncReply
 from klamm.broker.groups.classic.snapshot import from_payload, to_payload
 from klamm.protocol.errors import ErrorCode
-from tests.support.groups import GroupScene, attempt
+from tests.support.groups import ClassicGroupClients, attempt
 
 member_ids = st.sampled_from(["m1", "m2", "m3", "s1", "s2", ""])
 instance_ids = st.sampled_from([None, None, None, "i1", "i2"])
@@ -22,8 +22,8 @@ timeouts = st.sampled_from([0, 6_000, 30_000])
 class AnyHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.scene = GroupScene(max_size=4)
-        self.group = self.scene.group
+        self.clients = ClassicGroupClients(max_size=4)
+        self.group = self.clients.group
         self.joins: list[list[JoinReply]] = []
         self.syncs: list[list[SyncReply]] = []
         self.new_ids = iter(range(10**9))
@@ -54,7 +54,7 @@ class AnyHistory(RuleBasedStateMachine):
         if member_id and known:
             member_id = known[number % len(known)]
         self.joins.append(
-            self.scene.send_join(
+            self.clients.send_join(
                 attempt(
                     member_id,
                     instance_id,
@@ -74,14 +74,14 @@ class AnyHistory(RuleBasedStateMachine):
         generation_id = self.group.generation_id - (not is_current)
         shares = {other: other.encode() for other in members}
         self.syncs.append(
-            self.scene.send_sync(member_id, generation_id, shares, protocol_type=None, protocol_name=None)
+            self.clients.send_sync(member_id, generation_id, shares, protocol_type=None, protocol_name=None)
         )
 
     @rule(index=st.integers(0, 9))
     def heartbeat(self, index: int) -> None:
         members = [member.member_id for member in self.group.members]
         if members:
-            code = self.scene.heartbeat(members[index % len(members)], self.group.generation_id)
+            code = self.clients.heartbeat(members[index % len(members)], self.group.generation_id)
             assert code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}
 
     @rule(index=st.integers(0, 9), instance_id=instance_ids)
@@ -90,17 +90,17 @@ class AnyHistory(RuleBasedStateMachine):
         identity = MemberIdentity(
             member_id=members[index % len(members)] if instance_id is None else "", group_instance_id=instance_id
         )
-        self.group.leave([identity], self.scene.now)
+        self.group.leave([identity], self.clients.now)
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 3.0, 10.0, 400.0]))
     def wait(self, seconds: float) -> None:
-        self.scene.wait(seconds)
+        self.clients.wait(seconds)
 
     @rule()
     def restart(self) -> None:
         """Only at rest: that is when groups are stored."""
         if self.group.state in {GroupState.STABLE, GroupState.EMPTY} and not self.group.members.pending:
-            again = from_payload("group", to_payload(self.group), self.group._limits, self.scene.now)
+            again = from_payload("group", to_payload(self.group), self.group._limits, self.clients.now)
             assert to_payload(again) == to_payload(self.group)
 
     @invariant()
@@ -148,7 +148,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Without requests, every waiting request is answered in the end."""
-        self.scene.wait(10_000)
+        self.clients.wait(10_000)
         assert self.group.state is GroupState.EMPTY
         assert self.group.wake_at == math.inf
         assert all(count == 1 for count in self.replies())

@@ -7,7 +7,7 @@ import pytest
 from klamm.broker.groups.classic.model import MemberIdentity
 from klamm.broker.groups.offsets import OffsetTable
 from klamm.storage.metadata.changes import DropGroupOffset, PutGroupOffset
-from tests.support.groups import WALL_START_MS, GroupScene
+from tests.support.groups import WALL_START_MS, ClassicGroupClients
 
 TOPIC, OTHER = UUID(int=1), UUID(int=2)
 DAY_MS = 86_400_000
@@ -39,9 +39,9 @@ def removal(partition: int = 0, topic_id: UUID = TOPIC) -> DropGroupOffset:
 
 
 def expired(
-    table: OffsetTable, scene: GroupScene, at_ms: int, *, in_use: frozenset[UUID] = frozenset()
+    table: OffsetTable, clients: ClassicGroupClients, at_ms: int, *, in_use: frozenset[UUID] = frozenset()
 ) -> list[DropGroupOffset]:
-    return table.expired(scene.group, wall_ms=at_ms, retention_ms=7 * DAY_MS, is_in_use=in_use.__contains__)
+    return table.expired(clients.group, wall_ms=at_ms, retention_ms=7 * DAY_MS, is_in_use=in_use.__contains__)
 
 
 def test_last_commit_wins_even_with_lower_offset() -> None:
@@ -69,59 +69,59 @@ def test_dropped_offsets_are_removed_completely() -> None:
 def test_offsets_of_outside_commits_expire_individually() -> None:
     """KIP-211."""
     table = OffsetTable([commit(0), commit(1, at_ms=WALL_START_MS + DAY_MS)])
-    scene = GroupScene()
+    clients = ClassicGroupClients()
 
-    assert expired(table, scene, WALL_START_MS + 7 * DAY_MS - 1) == []
-    assert expired(table, scene, WALL_START_MS + 7 * DAY_MS) == [removal(0)]
+    assert expired(table, clients, WALL_START_MS + 7 * DAY_MS - 1) == []
+    assert expired(table, clients, WALL_START_MS + 7 * DAY_MS) == [removal(0)]
 
 
 def test_offsets_of_an_empty_group_expire_from_when_it_became_empty() -> None:
     """KIP-211."""
     table = OffsetTable([commit(0)])
-    scene = GroupScene()
-    scene.stable("m1")
-    scene.seconds += 5 * 86_400
-    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    clients.seconds += 5 * 86_400
+    clients.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], clients.now)
 
-    assert expired(table, scene, WALL_START_MS + 12 * DAY_MS) == []
-    assert expired(table, scene, WALL_START_MS + 12 * DAY_MS + 3000) == [removal(0)]
+    assert expired(table, clients, WALL_START_MS + 12 * DAY_MS) == []
+    assert expired(table, clients, WALL_START_MS + 12 * DAY_MS + 3000) == [removal(0)]
 
 
 def test_newer_outside_commit_expires_after_full_retention() -> None:
     table = OffsetTable([commit(0, at_ms=WALL_START_MS + 6 * DAY_MS)])
-    scene = GroupScene()
-    scene.stable("m1")
-    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    clients.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], clients.now)
 
-    assert expired(table, scene, WALL_START_MS + 8 * DAY_MS) == []
-    assert expired(table, scene, WALL_START_MS + 13 * DAY_MS) == [removal(0)]
+    assert expired(table, clients, WALL_START_MS + 8 * DAY_MS) == []
+    assert expired(table, clients, WALL_START_MS + 13 * DAY_MS) == [removal(0)]
 
 
 def test_stable_group_keeps_offsets_of_subscribed_topics_only() -> None:
     """KIP-211."""
     table = OffsetTable([commit(0), commit(0, topic_id=OTHER)])
-    scene = GroupScene()
-    scene.stable("m1")
+    clients = ClassicGroupClients()
+    clients.stable("m1")
 
-    assert expired(table, scene, WALL_START_MS + 8 * DAY_MS, in_use=frozenset({TOPIC})) == [removal(0, OTHER)]
+    assert expired(table, clients, WALL_START_MS + 8 * DAY_MS, in_use=frozenset({TOPIC})) == [removal(0, OTHER)]
 
 
 @pytest.mark.parametrize("protocol_type", ["consumer", "connect"])
 def test_offsets_do_not_expire_during_rebalance_or_with_other_protocol_type(protocol_type: str) -> None:
     table = OffsetTable([commit(0)])
-    scene = GroupScene()
+    clients = ClassicGroupClients()
     if protocol_type == "consumer":
-        scene.new_dynamic("m1")
+        clients.new_dynamic("m1")
     else:
-        scene.new_dynamic("m1", protocol_type="connect")
-        scene.wait(3)
-        scene.send_sync("m1", 1, {"m1": b""}, protocol_type=None, protocol_name=None)
+        clients.new_dynamic("m1", protocol_type="connect")
+        clients.wait(3)
+        clients.send_sync("m1", 1, {"m1": b""}, protocol_type=None, protocol_name=None)
 
-    assert expired(table, scene, WALL_START_MS + 100 * DAY_MS) == []
+    assert expired(table, clients, WALL_START_MS + 100 * DAY_MS) == []
 
 
 def test_retention_of_the_commit_request_takes_precedence() -> None:
     table = OffsetTable([commit(0, expire_ms=WALL_START_MS + 1000)])
 
-    assert expired(table, GroupScene(), WALL_START_MS + 999) == []
-    assert expired(table, GroupScene(), WALL_START_MS + 1000) == [removal(0)]
+    assert expired(table, ClassicGroupClients(), WALL_START_MS + 999) == []
+    assert expired(table, ClassicGroupClients(), WALL_START_MS + 1000) == [removal(0)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from klamm.broker.groups.consumer.consumer_protocol import read_topics
 from klamm.broker.groups.offset_coordinator import is_subscribed, subscribed_topics
-from tests.support.groups import GroupScene
+from tests.support.groups import ClassicGroupClients
 
 
 def subscription(*topics: str, version: int = 0) -> bytes:
@@ -38,31 +38,31 @@ def test_invalid_subscription_raises_value_error(metadata: bytes) -> None:
 
 
 def test_group_subscribes_to_topics_of_all_members() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1", protocols=(("range", subscription("a", "b")),))
-    scene.new_dynamic("m2", protocols=(("range", subscription("b", "c")),))
-    scene.wait(6)
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1", protocols=(("range", subscription("a", "b")),))
+    clients.new_dynamic("m2", protocols=(("range", subscription("b", "c")),))
+    clients.wait(6)
 
-    assert subscribed_topics(scene.group) == frozenset("abc")
-    assert is_subscribed(scene.group, "c")
-    assert not is_subscribed(scene.group, "d")
+    assert subscribed_topics(clients.group) == frozenset("abc")
+    assert is_subscribed(clients.group, "c")
+    assert not is_subscribed(clients.group, "d")
 
 
 def test_unreadable_subscription_counts_as_every_topic() -> None:
-    scene = GroupScene()
-    scene.stable("m1", protocols=(("range", b"?"),))
+    clients = ClassicGroupClients()
+    clients.stable("m1", protocols=(("range", b"?"),))
 
-    assert subscribed_topics(scene.group) is None
-    assert is_subscribed(scene.group, "anything")
+    assert subscribed_topics(clients.group) is None
+    assert is_subscribed(clients.group, "anything")
 
 
 def test_other_protocol_type_subscribes_to_no_topics() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1", protocols=(("default", b""),), protocol_type="connect")
-    scene.wait(3)
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1", protocols=(("default", b""),), protocol_type="connect")
+    clients.wait(3)
 
-    assert not is_subscribed(scene.group, "anything")
+    assert not is_subscribed(clients.group, "anything")
 
 
 def test_group_without_members_uses_no_topics() -> None:
-    assert not is_subscribed(GroupScene().group, "anything")
+    assert not is_subscribed(ClassicGroupClients().group, "anything")

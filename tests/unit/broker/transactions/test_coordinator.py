@@ -23,7 +23,7 @@ from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnState
 from klamm.protocol.types import ProducerIdentity
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.data_path import TRANSACTION_CONFIG, NoOffsets, ProducerIds
-from tests.support.logs import TOPIC_ID, FailingPool, LogHouse
+from tests.support.logs import TOPIC_ID, CrashableLogs, FailingPool
 from tests.support.transactions import ABORT, committed_values, end, write
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PARTITION = TransactionPartition(TOPIC_ID, 0)
 
 
 @dataclass
-class World:
+class CoordinatorHost:
     """A data directory with a coordinator over it, which may be started again and again."""
 
     directory: Path
@@ -43,7 +43,7 @@ class World:
     def __post_init__(self) -> None:
         logs = self.directory / "logs"
         logs.mkdir()
-        self.house = LogHouse(logs)
+        self.crashable = CrashableLogs(logs)
         self.ids = ProducerIds()
 
     async def start(self) -> None:
@@ -53,11 +53,11 @@ class World:
             self.store,
             self.config.__getitem__,
             producer_ids=self.ids,
-            logs=self.house.open(),
+            logs=self.crashable.open(),
             offsets=NoOffsets(),
-            now_ms=self.house.clock,
+            now_ms=self.crashable.clock,
         )
-        self.house.manager.recover()
+        self.crashable.manager.recover()
         await self.coordinator.start()
 
     async def stop(self) -> None:
@@ -75,7 +75,7 @@ class World:
         who = await self.coordinator.initialize(transactional_id, timeout_ms=1000, expected=None)
         await self.coordinator.add(transactional_id, who, partitions={PARTITION})
         if values:
-            write(self.house.log, who.producer_id, *values, sequence=0, epoch=who.producer_epoch)
+            write(self.crashable.log, who.producer_id, *values, sequence=0, epoch=who.producer_epoch)
         return who
 
     async def finish(self, who: ProducerIdentity, *, commit: bool = True, knows_v2: bool = True) -> ProducerIdentity:
@@ -88,17 +88,17 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def host(tmp_path: Path) -> CoordinatorHost:
+    return CoordinatorHost(tmp_path)
 
 
-def run(world: World, story: Callable[[], Awaitable[None]]) -> None:
+def run(host: CoordinatorHost, story: Callable[[], Awaitable[None]]) -> None:
     async def whole() -> None:
-        await world.start()
+        await host.start()
         try:
             await story()
         finally:
-            await world.stop()
+            await host.stop()
 
     asyncio.run(whole())
 
@@ -112,317 +112,317 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_transaction_end_is_written_to_partitions(world: World, commit: bool) -> None:
+def test_transaction_end_is_written_to_partitions(host: CoordinatorHost, commit: bool) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        assert await world.finish(who, commit=commit) == (who.producer_id, 1)
-        assert committed_values(world.house.log) == (["a"] if commit else [])
-        await world.restart()
-        assert world.state() is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+        who = await host.begin("a")
+        assert await host.finish(who, commit=commit) == (who.producer_id, 1)
+        assert committed_values(host.crashable.log) == (["a"] if commit else [])
+        await host.restart()
+        assert host.state() is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_open_transaction_continues_after_a_restart(world: World) -> None:
+def test_open_transaction_continues_after_a_restart(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        await world.restart()
-        assert world.state() is TransactionState.ONGOING
-        world.coordinator.verify("x", who, PARTITION)
-        await world.finish(who)
-        assert committed_values(world.house.log) == ["a"]
+        who = await host.begin("a")
+        await host.restart()
+        assert host.state() is TransactionState.ONGOING
+        host.coordinator.verify("x", who, PARTITION)
+        await host.finish(who)
+        assert committed_values(host.crashable.log) == ["a"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_restart_completes_decided_transactions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
+        who = await host.begin("a")
         # when: the broker dies between the decision and the first marker
         with monkeypatch.context() as patch:
-            patch.setattr(world.coordinator, "_on_decided", lambda *_: None)
-            await world.finish(who)
-        assert committed_values(world.house.log) == []
-        await world.restart()
+            patch.setattr(host.coordinator, "_on_decided", lambda *_: None)
+            await host.finish(who)
+        assert committed_values(host.crashable.log) == []
+        await host.restart()
         # then
-        assert committed_values(world.house.log) == ["a"]
-        assert world.state() is TransactionState.COMPLETE_COMMIT
+        assert committed_values(host.crashable.log) == ["a"]
+        assert host.state() is TransactionState.COMPLETE_COMMIT
         # and: also when the markers were there and only this was not noted
-        end_offset = world.house.log.end_offset
-        await world.restart()
-        assert world.house.log.end_offset == end_offset
+        end_offset = host.crashable.log.end_offset
+        await host.restart()
+        assert host.crashable.log.end_offset == end_offset
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_markers_lost_in_a_power_cut_are_written_again(world: World) -> None:
+def test_markers_lost_in_a_power_cut_are_written_again(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        await world.finish(who)
-        log = world.house.log
+        who = await host.begin("a")
+        await host.finish(who)
+        log = host.crashable.log
         log.segments[-1].truncate(log.segments[-1].size - 78)  # the marker, which was not on disk yet
         write(log, 99, "of nobody", sequence=0)
-        await world.restart()
-        assert committed_values(world.house.log) == ["a"]
-        assert world.house.log.last_stable_offset == world.house.log.end_offset
+        await host.restart()
+        assert committed_values(host.crashable.log) == ["a"]
+        assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
 
-    run(world, scenario)
+    run(host, scenario)
 
 
 @pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("then", ["initialized", "in the next transaction", "next transaction ended"])
 def test_lost_marker_is_written_again_after_later_transactions(
-    world: World, commit: bool, knows_v2: bool, then: str
+    host: CoordinatorHost, commit: bool, knows_v2: bool, then: str
 ) -> None:
     """The records are on disk (``flush.messages=1``), the marker is not, and the producer has gone on elsewhere."""
 
     async def scenario() -> None:
-        who = await world.begin("a")
-        world.house.flush_log()
-        who = await world.finish(who, commit=commit, knows_v2=knows_v2)
+        who = await host.begin("a")
+        host.crashable.flush_log()
+        who = await host.finish(who, commit=commit, knows_v2=knows_v2)
         if then == "initialized":
-            await world.coordinator.initialize("x", timeout_ms=1000, expected=None)
+            await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
         else:
-            await world.coordinator.add("x", who, partitions={PARTITION})
+            await host.coordinator.add("x", who, partitions={PARTITION})
         if then == "next transaction ended":
-            await world.finish(who, commit=not commit, knows_v2=knows_v2)
+            await host.finish(who, commit=not commit, knows_v2=knows_v2)
         # when
-        position = world.house.log.segments[-1].position_of(1)  # of what follows the record
+        position = host.crashable.log.segments[-1].position_of(1)  # of what follows the record
         assert position is not None
-        world.house.log.segments[-1].truncate(position)
-        await world.restart()
+        host.crashable.log.segments[-1].truncate(position)
+        await host.restart()
         # then
         if then == "in the next transaction":
-            assert world.state() is TransactionState.ONGOING
-            await world.finish(who, commit=not commit, knows_v2=knows_v2)
-        assert committed_values(world.house.log) == (["a"] if commit else [])
-        assert world.house.log.last_stable_offset == world.house.log.end_offset
+            assert host.state() is TransactionState.ONGOING
+            await host.finish(who, commit=not commit, knows_v2=knows_v2)
+        assert committed_values(host.crashable.log) == (["a"] if commit else [])
+        assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_decision_is_removed_once_its_markers_are_durable(world: World) -> None:
+def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        who = await world.finish(who)
-        log = world.house.log
-        assert (len(world.store.load_decisions()), log.recovery_point) == (1, 0)
-        await world.coordinator._decisions.settle()
-        await world.store.submit([])
-        assert (world.store.load_decisions(), log.recovery_point) == ([], log.end_offset)
+        who = await host.begin("a")
+        who = await host.finish(who)
+        log = host.crashable.log
+        assert (len(host.store.load_decisions()), log.recovery_point) == (1, 0)
+        await host.coordinator._decisions.settle()
+        await host.store.submit([])
+        assert (host.store.load_decisions(), log.recovery_point) == ([], log.end_offset)
         # and: a transaction without records has nothing to lose
-        await world.coordinator.add("x", who, partitions={PARTITION})
-        await world.finish(who)
-        assert world.store.load_decisions() == []
+        await host.coordinator.add("x", who, partitions={PARTITION})
+        await host.finish(who)
+        assert host.store.load_decisions() == []
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_unsynced_log_keeps_its_decision(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     async def scenario() -> None:
-        who = await world.begin("a")
-        await world.finish(who)
+        who = await host.begin("a")
+        await host.finish(who)
         with monkeypatch.context() as patch:
             patch.setattr("klamm.storage.log.flusher.fsync_path", fail)
-            await world.coordinator._decisions.settle()
-            await world.store.submit([])
-        assert len(world.store.load_decisions()) == 1
+            await host.coordinator._decisions.settle()
+            await host.store.submit([])
+        assert len(host.store.load_decisions()) == 1
         # and: a start finds the marker, makes it durable and forgets the decision
-        end_offset = world.house.log.end_offset
-        await world.restart()
-        assert (world.house.log.end_offset, world.house.log.recovery_point) == (end_offset, end_offset)
-        await world.store.submit([])
-        assert world.store.load_decisions() == []
+        end_offset = host.crashable.log.end_offset
+        await host.restart()
+        assert (host.crashable.log.end_offset, host.crashable.log.recovery_point) == (end_offset, end_offset)
+        await host.store.submit([])
+        assert host.store.load_decisions() == []
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(world: World) -> None:
+def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("lost")
-        who = await world.finish(who, knows_v2=False)
-        world.house.log.segments[-1].truncate(0)
-        await world.restart()
+        who = await host.begin("lost")
+        who = await host.finish(who, knows_v2=False)
+        host.crashable.log.segments[-1].truncate(0)
+        await host.restart()
         # when: the next transaction of the same producer and epoch begins at the same offset
-        await world.coordinator.add("x", who, partitions={PARTITION})
-        write(world.house.log, who.producer_id, "open", sequence=0, epoch=who.producer_epoch)
-        await world.restart()
+        await host.coordinator.add("x", who, partitions={PARTITION})
+        write(host.crashable.log, who.producer_id, "open", sequence=0, epoch=who.producer_epoch)
+        await host.restart()
         # then
-        assert (world.state(), committed_values(world.house.log)) == (TransactionState.ONGOING, [])
-        await world.finish(who, commit=False, knows_v2=False)
-        assert committed_values(world.house.log) == []
+        assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
+        await host.finish(who, commit=False, knows_v2=False)
+        assert committed_values(host.crashable.log) == []
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_full_disk_delays_only_the_markers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_delays_only_the_markers(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
     async def scenario() -> None:
-        who = await world.begin("a")
-        world.house.pool.room = 0
-        assert await world.finish(who) == (who.producer_id, 1)
-        assert world.state() is TransactionState.PREPARE_COMMIT
+        who = await host.begin("a")
+        host.crashable.pool.room = 0
+        assert await host.finish(who) == (who.producer_id, 1)
+        assert host.state() is TransactionState.PREPARE_COMMIT
         with pytest.raises(ConcurrentTransactionsError):
-            await world.coordinator.add("x", ProducerIdentity(who.producer_id, 1), partitions={PARTITION})
-        world.house.pool.room = None
-        await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
-        assert committed_values(world.house.log) == ["a"]
+            await host.coordinator.add("x", ProducerIdentity(who.producer_id, 1), partitions={PARTITION})
+        host.crashable.pool.room = None
+        await _until(lambda: host.state() is TransactionState.COMPLETE_COMMIT)
+        assert committed_values(host.crashable.log) == ["a"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
 def test_offline_partition_does_not_block_markers_of_others(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
     other = TransactionPartition(UUID(int=8), 0)
-    world.house.partitions.append((other.topic_id, "other", 0))
+    host.crashable.partitions.append((other.topic_id, "other", 0))
 
     async def scenario() -> None:
-        who = await world.begin("a")
-        await world.coordinator.add("x", who, partitions={other})
-        log = world.house.manager.get(*other)
+        who = await host.begin("a")
+        await host.coordinator.add("x", who, partitions={other})
+        log = host.crashable.manager.get(*other)
         assert log is not None
         write(log, who.producer_id, "b", sequence=0, epoch=who.producer_epoch)
-        world.house.log.take_offline(OSError(errno.EIO, "Input/output error"))
-        await world.finish(who)
+        host.crashable.log.take_offline(OSError(errno.EIO, "Input/output error"))
+        await host.finish(who)
         await asyncio.sleep(0.1)
-        assert (world.state(), committed_values(log)) == (TransactionState.PREPARE_COMMIT, ["b"])
+        assert (host.state(), committed_values(log)) == (TransactionState.PREPARE_COMMIT, ["b"])
         assert len([record for record in caplog.records if "lacks markers" in record.message]) == 1
         # and: a restart has checked the log
-        await world.restart()
-        assert world.state() is TransactionState.COMPLETE_COMMIT
-        assert committed_values(world.house.log) == ["a"]
+        await host.restart()
+        assert host.state() is TransactionState.COMPLETE_COMMIT
+        assert committed_values(host.crashable.log) == ["a"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_full_disk_at_start_keeps_decisions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
     async def scenario() -> None:
-        who = await world.begin("a")
-        write(world.house.log, 99, "of nobody", sequence=0)
+        who = await host.begin("a")
+        write(host.crashable.log, 99, "of nobody", sequence=0)
         with monkeypatch.context() as patch:
-            patch.setattr(world.coordinator, "_on_decided", lambda *_: None)
-            await world.finish(who)
-        await world.stop()
+            patch.setattr(host.coordinator, "_on_decided", lambda *_: None)
+            await host.finish(who)
+        await host.stop()
         with monkeypatch.context() as patch:
             patch.setattr(FailingPool, "room", 0)
-            await world.start()
-            assert world.state() is TransactionState.PREPARE_COMMIT
-        await _until(lambda: world.state() is TransactionState.COMPLETE_COMMIT)
-        await world.restart()
-        assert committed_values(world.house.log) == ["a"]
+            await host.start()
+            assert host.state() is TransactionState.PREPARE_COMMIT
+        await _until(lambda: host.state() is TransactionState.COMPLETE_COMMIT)
+        await host.restart()
+        assert committed_values(host.crashable.log) == ["a"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_timed_out_transaction_is_aborted_and_its_producer_continues(world: World) -> None:
+def test_timed_out_transaction_is_aborted_and_its_producer_continues(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        world.house.clock.now_ms += 1001
-        await world.restart()
-        world.coordinator.abort_timed_out()
-        assert world.state() is TransactionState.ONGOING, "the time for which the broker was away does not count"
-        world.house.clock.now_ms += 1001
-        world.coordinator.abort_timed_out()
-        assert world.state() is TransactionState.PREPARE_ABORT
-        await _until(lambda: world.state() is TransactionState.COMPLETE_ABORT)
-        assert committed_values(world.house.log) == []
-        assert world.house.log.last_stable_offset == world.house.log.end_offset
+        who = await host.begin("a")
+        host.crashable.clock.now_ms += 1001
+        await host.restart()
+        host.coordinator.abort_timed_out()
+        assert host.state() is TransactionState.ONGOING, "the time for which the broker was away does not count"
+        host.crashable.clock.now_ms += 1001
+        host.coordinator.abort_timed_out()
+        assert host.state() is TransactionState.PREPARE_ABORT
+        await _until(lambda: host.state() is TransactionState.COMPLETE_ABORT)
+        assert committed_values(host.crashable.log) == []
+        assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
         with pytest.raises(InvalidTxnStateError):
-            await world.finish(who)
-        again = await world.coordinator.initialize("x", timeout_ms=1000, expected=who)
+            await host.finish(who)
+        again = await host.coordinator.initialize("x", timeout_ms=1000, expected=who)
         assert again == (who.producer_id, 1)
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_next_producer_waits_for_the_abort_of_the_open_transaction(world: World) -> None:
+def test_next_producer_waits_for_the_abort_of_the_open_transaction(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        zombie = await world.begin("a")
+        zombie = await host.begin("a")
         with pytest.raises(ConcurrentTransactionsError):
-            await world.coordinator.initialize("x", timeout_ms=1000, expected=None)
-        following = await world.begin("b")
+            await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
+        following = await host.begin("b")
         assert following == (zombie.producer_id, 2)
         with pytest.raises(ProducerFencedError):
-            await world.coordinator.add("x", zombie, partitions={PARTITION})
-        await world.finish(following)
-        assert committed_values(world.house.log) == ["b"]
+            await host.coordinator.add("x", zombie, partitions={PARTITION})
+        await host.finish(following)
+        assert committed_values(host.crashable.log) == ["b"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_deleted_topic_does_not_block_the_end_of_a_transaction(world: World) -> None:
+def test_deleted_topic_does_not_block_the_end_of_a_transaction(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        world.house.manager.delete_topic(TOPIC_ID)
-        await world.finish(who)
-        assert world.state() is TransactionState.COMPLETE_COMMIT
+        who = await host.begin("a")
+        host.crashable.manager.delete_topic(TOPIC_ID)
+        await host.finish(who)
+        assert host.state() is TransactionState.COMPLETE_COMMIT
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_unused_transactional_ids_expire(world: World) -> None:
+def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin()
-        await world.begin(transactional_id="open")
-        await world.finish(who)
-        world.house.clock.now_ms += int(str(TRANSACTION_CONFIG["transactional.id.expiration.ms"]))
-        world.coordinator.forget_expired()
-        await world.restart()
-        assert [item.transactional_id for item in world.coordinator.all()] == ["open"]
+        who = await host.begin()
+        await host.begin(transactional_id="open")
+        await host.finish(who)
+        host.crashable.clock.now_ms += int(str(TRANSACTION_CONFIG["transactional.id.expiration.ms"]))
+        host.coordinator.forget_expired()
+        await host.restart()
+        assert [item.transactional_id for item in host.coordinator.all()] == ["open"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_failed_write_leaves_the_transaction_unchanged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_transaction_unchanged(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     async def scenario() -> None:
-        world.store.on_failure = lambda _: world.coordinator.reload()
-        who = await world.begin("a")
+        host.store.on_failure = lambda _: host.coordinator.reload()
+        who = await host.begin("a")
         with monkeypatch.context() as patch:
             patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
             with pytest.raises(NotCoordinatorError):
-                await world.finish(who)
-        assert (world.state(), committed_values(world.house.log)) == (TransactionState.ONGOING, [])
-        await world.finish(who)
-        assert committed_values(world.house.log) == ["a"]
+                await host.finish(who)
+        assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
+        await host.finish(who)
+        assert committed_values(host.crashable.log) == ["a"]
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_stopped_coordinator_is_not_available(world: World) -> None:
+def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        await world.coordinator.stop()
+        await host.coordinator.stop()
         with pytest.raises(CoordinatorNotAvailableError):
-            await world.begin()
+            await host.begin()
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_unknown_transactional_id_has_no_transaction(world: World) -> None:
+def test_unknown_transactional_id_has_no_transaction(host: CoordinatorHost) -> None:
     async def scenario() -> None:
         with pytest.raises(InvalidProducerIdMappingError):
-            world.coordinator.verify("x", ProducerIdentity(1, 0), PARTITION)
+            host.coordinator.verify("x", ProducerIdentity(1, 0), PARTITION)
 
-    run(world, scenario)
+    run(host, scenario)
 
 
-def test_marker_of_an_administrator_takes_precedence(world: World) -> None:
+def test_marker_of_an_administrator_takes_precedence(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await world.begin("a")
-        end(world.house.log, who.producer_id, ABORT, epoch=5)
-        await world.finish(who)
-        assert committed_values(world.house.log) == []
-        assert world.state() is TransactionState.COMPLETE_COMMIT
+        who = await host.begin("a")
+        end(host.crashable.log, who.producer_id, ABORT, epoch=5)
+        await host.finish(who)
+        assert committed_values(host.crashable.log) == []
+        assert host.state() is TransactionState.COMPLETE_COMMIT
 
-    run(world, scenario)
+    run(host, scenario)

@@ -37,7 +37,7 @@ ANNA = ClientConfigEntity.of_user("anna")
 ANYONE = DescribeClientConfigsRequest.ComponentData(entity_type="user", match_type=2, match=None)
 
 
-class Scene:
+class ConfiguredGateway:
     """A gateway with one config, and an upstream that allows some operations on the cluster.
 
     As Kafka, the upstream reports them only to a client that may DESCRIBE the cluster.
@@ -98,47 +98,47 @@ class Scene:
 
 @pytest.mark.parametrize("operations", [(DESCRIBE_CONFIGS,), (DESCRIBE_CONFIGS, AclOperation.DESCRIBE)])
 def test_operator_with_cluster_right_gets_configs(operations: tuple[AclOperation, ...]) -> None:
-    response = Scene(*operations).describe()
+    response = ConfiguredGateway(*operations).describe()
     (entry,) = response.entries or []
     assert [(value.key, value.value) for value in entry.values] == [("acks", "all")]
 
 
 @pytest.mark.parametrize("operations", [(), (AclOperation.DESCRIBE, AclOperation.ALTER)])
 def test_operator_without_cluster_right_is_rejected(operations: tuple[AclOperation, ...]) -> None:
-    scene = Scene(*operations)
-    described, altered = scene.describe(), scene.alter()
+    configured = ConfiguredGateway(*operations)
+    described, altered = configured.describe(), configured.alter()
     assert (described.error_code, described.entries) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     assert [entry.error_code for entry in altered.entries] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     assert altered.entries[0].entity[0].entity_name == "anna"
-    assert scene.altered == []
+    assert configured.altered == []
 
 
 @pytest.mark.parametrize("operations", [(ALTER_CONFIGS,), (ALTER_CONFIGS, AclOperation.DESCRIBE)])
 @pytest.mark.parametrize("policy", [False, True])
 def test_author_of_a_change_is_the_client(operations: tuple[AclOperation, ...], policy: bool) -> None:
-    scene = Scene(*operations, policy=policy)
-    assert [entry.error_code for entry in scene.alter().entries] == [ErrorCode.NONE]
-    ((_, validate_only, author),) = scene.altered
+    configured = ConfiguredGateway(*operations, policy=policy)
+    assert [entry.error_code for entry in configured.alter().entries] == [ErrorCode.NONE]
+    ((_, validate_only, author),) = configured.altered
     assert (validate_only, author.principal) == (False, "User:anna")
 
 
 def test_application_needs_no_right_to_get_configs_and_register() -> None:
-    scene = Scene()
-    response = scene.describe(resolve_entity=True, components=[], supported_configs=["acks"])
+    configured = ConfiguredGateway()
+    response = configured.describe(resolve_entity=True, components=[], supported_configs=["acks"])
     (entry,) = response.entries or []
     assert [(value.key, value.value) for value in entry.values] == [("acks", "all")]
-    (registered,) = scene.registered
+    (registered,) = configured.registered
     assert (registered.entity.user, registered.client_information) == ("anna", "s/1")
-    assert scene.context.called == []
+    assert configured.context.called == []
 
 
 def test_invalid_filter_is_rejected() -> None:
-    response = Scene(DESCRIBE_CONFIGS).describe(components=[])
+    response = ConfiguredGateway(DESCRIBE_CONFIGS).describe(components=[])
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
 
 
 @pytest.mark.parametrize(("key", "body", "claimed"), [(50, b"\0\0\0\1" + b"\0" * 6, True), (50, b"\0\2\3", False)])
 def test_scram_requests_are_left_to_the_upstream(key: int, body: bytes, claimed: bool) -> None:
-    claims = CLIENT_CONFIG_FILTERS[key](Scene().service).claims
+    claims = CLIENT_CONFIG_FILTERS[key](ConfiguredGateway().service).claims
     assert claims is not None
     assert claims(memoryview(body)) is claimed

@@ -410,7 +410,7 @@ STEPS = st.lists(
 )
 
 
-class Scene:
+class ReplicatedPartition:
     """A source, a leader that may restart and three replicas."""
 
     def __init__(self) -> None:
@@ -458,37 +458,37 @@ class Scene:
 @given(steps=STEPS)
 @settings(deadline=None)
 def test_replicas_hold_the_source_and_lose_nothing_in_any_order_of_events(steps: list[tuple[str, int, int]]) -> None:
-    scene = Scene()
+    replicated = ReplicatedPartition()
     for step in steps:
-        if step[0] == "lose source" and scene.is_lost:
+        if step[0] == "lose source" and replicated.is_lost:
             continue
-        ends = {node: follower.end for node, follower in scene.followers.items()}
-        leader, high_watermark = scene.leader, scene.leader.high_watermark
-        scene.step(*step)
-        if scene.leader is leader and leader.high_watermark > high_watermark:
+        ends = {node: follower.end for node, follower in replicated.followers.items()}
+        leader, high_watermark = replicated.leader, replicated.leader.high_watermark
+        replicated.step(*step)
+        if replicated.leader is leader and leader.high_watermark > high_watermark:
             assert leader.high_watermark <= min(
-                scene.followers[node].end for node in scene.live & leader.followers.keys()
+                replicated.followers[node].end for node in replicated.live & leader.followers.keys()
             )
-        for node, follower in scene.followers.items():
+        for node, follower in replicated.followers.items():
             assert follower.end >= ends[node]
             assert (follower.removed, follower.is_failed) == ([], False)
             assert follower.high_watermark <= follower.end
-        if not scene.is_lost:
-            own = {batch.base_offset: batch.data for batch in scene.source.batches}
-            for follower in scene.followers.values():
+        if not replicated.is_lost:
+            own = {batch.base_offset: batch.data for batch in replicated.source.batches}
+            for follower in replicated.followers.values():
                 assert all(own.get(batch.base_offset, batch.data) == batch.data for batch in follower.batches)
                 assert [batch.data for batch in follower.batches] == [
-                    data for data in scene.written if data in {batch.data for batch in follower.batches}
+                    data for data in replicated.written if data in {batch.data for batch in follower.batches}
                 ]
-    if scene.is_lost or scene.leader.halted:
+    if replicated.is_lost or replicated.leader.halted:
         return
-    scene.epoch = max(scene.epoch, scene.source.leader_epoch)
-    scene.leader.lead(leadership(scene.epoch, scene.live), scene.now)
+    replicated.epoch = max(replicated.epoch, replicated.source.leader_epoch)
+    replicated.leader.lead(leadership(replicated.epoch, replicated.live), replicated.now)
     for _ in range(60):
-        scene.now += 1
-        for node in sorted(scene.live):
-            scene.followers[node].fetch(scene.leader, scene.now)
-        copy_once(scene.source, scene.leader, scene.now)
-        scene.leader.tick(scene.now)
-    assert {scene.followers[node].end for node in scene.live} == {scene.source.end}
-    assert scene.leader.high_watermark == scene.source.end
+        replicated.now += 1
+        for node in sorted(replicated.live):
+            replicated.followers[node].fetch(replicated.leader, replicated.now)
+        copy_once(replicated.source, replicated.leader, replicated.now)
+        replicated.leader.tick(replicated.now)
+    assert {replicated.followers[node].end for node in replicated.live} == {replicated.source.end}
+    assert replicated.leader.high_watermark == replicated.source.end

@@ -12,7 +12,7 @@ from klamm.protocol.records import Codec, Record, RecordBatch, TimestampType, en
 from klamm.protocol.records.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, TIMESTAMP_TYPE, TRANSACTIONAL
 from klamm.storage.log.cleaner import compact
 from tests.support.damaged_batches import cases
-from tests.support.logs import NOON_MS, LogHouse, records_in
+from tests.support.logs import NOON_MS, CrashableLogs, records_in
 from tests.support.transactions import ABORT, COMMIT, committed_values, end
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_batches_keep_their_kind_in_restarts_and_compactions(
     tmp_path: Path, timestamp_type: TimestampType, compression: Codec | None
 ) -> None:
     is_append_time = timestamp_type is TimestampType.LOG_APPEND_TIME
-    house = LogHouse(
+    crashable = CrashableLogs(
         tmp_path,
         message_timestamp_type="LogAppendTime" if is_append_time else "CreateTime",
         compression_type="producer"
@@ -73,12 +73,12 @@ def test_batches_keep_their_kind_in_restarts_and_compactions(
         cleanup_policy="compact",
         segment_bytes="1000",
     )
-    house.clock.now_ms = LATER_MS
-    appended = append_all(house.log)
+    crashable.clock.now_ms = LATER_MS
+    appended = append_all(crashable.log)
     committed = [f"{kind} {codec.name}" for kind in KINDS if kind != "aborted" for codec in Codec]
 
     def check(*, are_aborted_there: bool) -> None:
-        log = house.log
+        log = crashable.log
         batches = stored_batches(log)
         records = (record for item in batches if not item.is_control for record in records_in(bytes(item.buffer)))
         values = [(record.value or b"").decode() for record in records]
@@ -102,20 +102,20 @@ def test_batches_keep_their_kind_in_restarts_and_compactions(
             assert stored.max_timestamp == (LATER_MS if is_append_time else NOON_MS)
 
     check(are_aborted_there=True)
-    house.open()  # after a crash
+    crashable.open()  # after a crash
     check(are_aborted_there=True)
-    asyncio.run(house.manager.close())
-    house.open()
+    asyncio.run(crashable.manager.close())
+    crashable.open()
     check(are_aborted_there=True)
-    asyncio.run(compact(house.log, LATER_MS))
+    asyncio.run(compact(crashable.log, LATER_MS))
     check(are_aborted_there=False)
-    house.open()
+    crashable.open()
     check(are_aborted_there=False)
 
 
 @pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
 def test_old_formats_are_rejected(tmp_path: Path, timestamp_type: str) -> None:
-    log = LogHouse(tmp_path, message_timestamp_type=timestamp_type).log
+    log = CrashableLogs(tmp_path, message_timestamp_type=timestamp_type).log
     for case in cases(()):
         if "of magic" in case.name:
             with pytest.raises(InvalidRecordError, match="magic 2"):
@@ -124,19 +124,19 @@ def test_old_formats_are_rejected(tmp_path: Path, timestamp_type: str) -> None:
 
 @pytest.mark.parametrize(("timestamp_type", "expected"), [("CreateTime", NOON_MS), ("LogAppendTime", LATER_MS)])
 def test_duplicate_batch_gets_the_timestamp_in_the_log(tmp_path: Path, timestamp_type: str, expected: int) -> None:
-    house = LogHouse(tmp_path, message_timestamp_type=timestamp_type)
-    house.clock.now_ms = LATER_MS
+    crashable = CrashableLogs(tmp_path, message_timestamp_type=timestamp_type)
+    crashable.clock.now_ms = LATER_MS
     data = sent("idempotent", Codec.NONE, 1)
-    house.log.append(data)
-    house.clock.now_ms += 1
+    crashable.log.append(data)
+    crashable.clock.now_ms += 1
 
     def send_again() -> tuple[int, int]:
-        result = house.log.append(data)
+        result = crashable.log.append(data)
         return result.base_offset, result.log_append_time_ms
 
     assert send_again() == (0, expected)
-    house.open()
+    crashable.open()
     assert send_again() == (0, expected)  # replayed from the log
-    house.log.save_state()
-    house.open()
+    crashable.log.save_state()
+    crashable.open()
     assert send_again() == (0, expected)  # from the snapshot

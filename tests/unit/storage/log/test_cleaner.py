@@ -16,7 +16,7 @@ from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.cleaner import compact
 from klamm.storage.log.config import HousekeepingSettings
-from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all
+from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 
 
-def compacted(tmp_path: Path, **configs: str) -> LogHouse:
-    return LogHouse(tmp_path, cleanup_policy="compact", **{"segment_bytes": "500", **configs})
+def compacted(tmp_path: Path, **configs: str) -> CrashableLogs:
+    return CrashableLogs(tmp_path, cleanup_policy="compact", **{"segment_bytes": "500", **configs})
 
 
-def run(house: LogHouse, now_ms: int = NOON_MS) -> int:
-    return asyncio.run(compact(house.log, now_ms))
+def run(crashable: CrashableLogs, now_ms: int = NOON_MS) -> int:
+    return asyncio.run(compact(crashable.log, now_ms))
 
 
 def latest(records: list[Record]) -> dict[bytes | None, bytes | None]:
@@ -45,180 +45,180 @@ def test_last_value_of_every_key_keeps_its_offset(
     rows: list[list[tuple[str, int]]], codec: Codec, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # given
-    house = compacted(tmp_path_factory.mktemp("log"))
+    crashable = compacted(tmp_path_factory.mktemp("log"))
     for row in rows:
         records = [Record(key.encode(), b"%d" % value, (), NOON_MS, at) for at, (key, value) in enumerate(row)]
-        house.log.append(memoryview(encode_batch(records, codec=codec)))
-    before = read_all(house.log)
-    boundary = house.log.segments[-1].base_offset if house.log.segments else 0
+        crashable.log.append(memoryview(encode_batch(records, codec=codec)))
+    before = read_all(crashable.log)
+    boundary = crashable.log.segments[-1].base_offset if crashable.log.segments else 0
     # when
-    run(house)
+    run(crashable)
     # then
-    after = read_all(house.log)
+    after = read_all(crashable.log)
     last = {record.key: record.offset for record in before if record.offset < boundary}
     expected = [record for record in before if record.offset >= boundary or last[record.key] == record.offset]
     assert after == expected
     assert latest(after) == latest(before)
     # and after a restart
-    end_offset = house.log.end_offset
-    house.open()
-    assert house.log.end_offset == end_offset
-    assert read_all(house.log) == expected
+    end_offset = crashable.log.end_offset
+    crashable.open()
+    assert crashable.log.end_offset == end_offset
+    assert read_all(crashable.log) == expected
 
 
 def test_read_from_a_compacted_offset_continues_at_the_next_record(tmp_path: Path) -> None:
-    house = compacted(tmp_path)
+    crashable = compacted(tmp_path)
     for number in range(20):
-        house.log.append(batch(f"{number}", key=b"same" if number % 2 else b"%d" % number))
-    run(house)
+        crashable.log.append(batch(f"{number}", key=b"same" if number % 2 else b"%d" % number))
+    run(crashable)
 
-    boundary = house.log.segments[-1].base_offset
-    offsets = [record.offset for record in read_all(house.log)]
+    boundary = crashable.log.segments[-1].base_offset
+    offsets = [record.offset for record in read_all(crashable.log)]
     for offset in range(20):
-        assert [record.offset for record in read_all(house.log, offset)] == [at for at in offsets if at >= offset]
+        assert [record.offset for record in read_all(crashable.log, offset)] == [at for at in offsets if at >= offset]
     assert len([at for at in offsets if at < boundary and at % 2]) == 1
 
 
 def test_read_in_compacted_gap_is_empty(tmp_path: Path) -> None:
-    house = compacted(tmp_path, delete_retention_ms="0")
+    crashable = compacted(tmp_path, delete_retention_ms="0")
     for _ in range(3):
-        house.log.append(batch("x", key=b"a"))
-    house.log.append(batch(None, key=b"a"))
-    house.log.roll()
-    run(house)
-    house.log.compacted_up_to = 0
-    run(house)
+        crashable.log.append(batch("x", key=b"a"))
+    crashable.log.append(batch(None, key=b"a"))
+    crashable.log.roll()
+    run(crashable)
+    crashable.log.compacted_up_to = 0
+    run(crashable)
 
-    assert house.log.end_offset == 4
-    assert house.log.read(1, 1000) == b""
+    assert crashable.log.end_offset == 4
+    assert crashable.log.read(1, 1000) == b""
 
 
 def test_tombstone_is_kept_until_its_delete_horizon(tmp_path: Path) -> None:
     """KIP-534."""
-    house = compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
-    house.log.append(batch("value", key=b"gone"))
-    house.log.append(batch(None, key=b"gone"))
+    crashable = compacted(tmp_path, delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
+    crashable.log.append(batch("value", key=b"gone"))
+    crashable.log.append(batch(None, key=b"gone"))
     for number in range(10):
-        house.log.append(batch("x" * 50, key=b"%d" % number))
+        crashable.log.append(batch("x" * 50, key=b"%d" % number))
 
     def kept() -> list[bytes | None]:
-        return [record.value for record in read_all(house.log) if record.key == b"gone"]
+        return [record.value for record in read_all(crashable.log) if record.key == b"gone"]
 
-    run(house)
+    run(crashable)
     assert kept() == [None]
-    (marked,) = [item for item in iter_batches(house.log.read(0, 1 << 20)) if item.has_delete_horizon]
+    (marked,) = [item for item in iter_batches(crashable.log.read(0, 1 << 20)) if item.has_delete_horizon]
     assert marked.base_timestamp == NOON_MS + DAY_MS
-    assert next(record for record in read_all(house.log) if record.value is None).timestamp == NOON_MS
+    assert next(record for record in read_all(crashable.log) if record.value is None).timestamp == NOON_MS
 
-    house.log.compacted_up_to = 0
-    run(house, NOON_MS + DAY_MS - 1)
+    crashable.log.compacted_up_to = 0
+    run(crashable, NOON_MS + DAY_MS - 1)
     assert kept() == [None]
-    house.log.compacted_up_to = 0
-    run(house, NOON_MS + DAY_MS)
+    crashable.log.compacted_up_to = 0
+    run(crashable, NOON_MS + DAY_MS)
     assert kept() == []
 
 
 def test_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
-    house = compacted(tmp_path)
-    house.log.append(batch("old", key=b"a", producer_id=7, producer_epoch=0, base_sequence=0))
+    crashable = compacted(tmp_path)
+    crashable.log.append(batch("old", key=b"a", producer_id=7, producer_epoch=0, base_sequence=0))
     for _ in range(10):
-        house.log.append(batch("new" * 20, key=b"a"))
-    run(house)
+        crashable.log.append(batch("new" * 20, key=b"a"))
+    run(crashable)
 
-    (first, *_) = iter_batches(house.log.read(0, 1 << 20))
+    (first, *_) = iter_batches(crashable.log.read(0, 1 << 20))
     assert (first.base_offset, first.record_count, first.producer_id) == (0, 0, 7)
-    house.open()
-    assert house.log.append(batch("next", producer_id=7, producer_epoch=0, base_sequence=1)).base_offset == 11
+    crashable.open()
+    assert crashable.log.append(batch("next", producer_id=7, producer_epoch=0, base_sequence=1)).base_offset == 11
 
 
 def test_log_below_dirty_ratio_is_not_compacted(tmp_path: Path) -> None:
-    house = compacted(tmp_path, min_cleanable_dirty_ratio="0.5")
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="0.5")
     for _ in range(40):
-        house.log.append(batch("x" * 100, key=b"a"))
-    assert run(house) > 0
+        crashable.log.append(batch("x" * 100, key=b"a"))
+    assert run(crashable) > 0
     for number in range(40):
-        house.log.append(batch("x" * 100, key=b"%d" % number))
-    assert run(house) >= 0
+        crashable.log.append(batch("x" * 100, key=b"%d" % number))
+    assert run(crashable) >= 0
     for _ in range(6):
-        house.log.append(batch("x" * 100, key=b"a"))
+        crashable.log.append(batch("x" * 100, key=b"a"))
 
-    before = house.log.size
-    assert run(house) == 0
-    assert house.log.size == before
+    before = crashable.log.size
+    assert run(crashable) == 0
+    assert crashable.log.size == before
 
 
 def test_records_within_min_compaction_lag_are_not_compacted(tmp_path: Path) -> None:
-    house = compacted(tmp_path, min_compaction_lag_ms=str(DAY_MS))
+    crashable = compacted(tmp_path, min_compaction_lag_ms=str(DAY_MS))
     for _ in range(20):
-        house.log.append(batch("x" * 100, key=b"a"))
+        crashable.log.append(batch("x" * 100, key=b"a"))
 
-    assert run(house, NOON_MS + DAY_MS - 1) == 0
-    assert run(house, NOON_MS + DAY_MS) > 0
+    assert run(crashable, NOON_MS + DAY_MS - 1) == 0
+    assert run(crashable, NOON_MS + DAY_MS) > 0
 
 
 def test_files_of_interrupted_compaction_are_removed(tmp_path: Path) -> None:
-    house = compacted(tmp_path)
+    crashable = compacted(tmp_path)
     for number in range(20):
-        house.log.append(batch("x" * 100, at=NOON_MS + number))
+        crashable.log.append(batch("x" * 100, at=NOON_MS + number))
     work = tmp_path / "t-0" / segment_swap.WORK
     work.mkdir()
     (work / f"{0:020d}.log").write_bytes(b"half")
 
-    house.open()
+    crashable.open()
 
-    assert [record.offset for record in read_all(house.log)] == list(range(20))
+    assert [record.offset for record in read_all(crashable.log)] == list(range(20))
     assert not work.exists()
 
 
 def test_topic_deleted_during_compaction_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = compacted(tmp_path)
+    crashable = compacted(tmp_path)
     for _ in range(20):
-        house.log.append(batch("x" * 100, key=b"a"))
+        crashable.log.append(batch("x" * 100, key=b"a"))
     whole = segment_rewriter.rewrite
 
     def delete_first(*paths: object, **arguments: object) -> segment_rewriter.Rewritten:
         made = whole(*paths, **arguments)  # type: ignore[arg-type]  # passed on as they come
-        house.log.is_deleted = True
+        crashable.log.is_deleted = True
         return made
 
     monkeypatch.setattr(segment_rewriter, "rewrite", delete_first)
 
-    assert run(house) == 0
-    house.manager.delete_topic(TOPIC_ID)
+    assert run(crashable) == 0
+    crashable.manager.delete_topic(TOPIC_ID)
 
 
 def test_corrupt_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    house = compacted(tmp_path)
+    crashable = compacted(tmp_path)
     for _ in range(20):
-        house.log.append(batch("x" * 100, key=b"a"))
-    path = house.log.segments[1].file.path
+        crashable.log.append(batch("x" * 100, key=b"a"))
+    path = crashable.log.segments[1].file.path
     with path.open("r+b") as file:
         file.seek(62)
         file.write(b"\xff\xff\xff\xff\xff\xff")
-    size = house.log.size
+    size = crashable.log.size
 
-    assert run(house) == 0
-    assert house.log.size == size
+    assert run(crashable) == 0
+    assert crashable.log.size == size
     assert "cannot be compacted" in caplog.text
 
 
-def filled_segments(house: LogHouse, count: int, *, keys: int) -> None:
+def filled_segments(crashable: CrashableLogs, count: int, *, keys: int) -> None:
     for number in range(count):
-        house.log.append(batch("x" * 60 + str(number), key=b"%d" % (number % keys), at=NOON_MS + number))
+        crashable.log.append(batch("x" * 60 + str(number), key=b"%d" % (number % keys), at=NOON_MS + number))
 
 
 def test_small_neighboring_segments_are_merged(tmp_path: Path) -> None:
-    house = compacted(tmp_path, segment_bytes="2000")
-    filled_segments(house, 100, keys=5)
-    before = len(house.log.segments)
-    run(house)
+    crashable = compacted(tmp_path, segment_bytes="2000")
+    filled_segments(crashable, 100, keys=5)
+    before = len(crashable.log.segments)
+    run(crashable)
 
     assert before > 5
-    assert len(house.log.segments) == 2
-    assert house.log.log_start_offset == 0
-    assert latest(read_all(house.log)) == {b"%d" % (n % 5): b"x" * 60 + b"%d" % n for n in range(95, 100)}
-    house.open()
-    assert len(house.log.segments) == 2
+    assert len(crashable.log.segments) == 2
+    assert crashable.log.log_start_offset == 0
+    assert latest(read_all(crashable.log)) == {b"%d" % (n % 5): b"x" * 60 + b"%d" % n for n in range(95, 100)}
+    crashable.open()
+    assert len(crashable.log.segments) == 2
     assert not list((tmp_path / "t-0").glob("*.deleted"))
 
 
@@ -263,24 +263,24 @@ def test_crash_at_any_step_of_the_swap_loses_no_record(
     rows: list[tuple[str, int | None]], crashes: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # given
-    house = compacted(tmp_path_factory.mktemp("log"), min_cleanable_dirty_ratio="0")
+    crashable = compacted(tmp_path_factory.mktemp("log"), min_cleanable_dirty_ratio="0")
     for key, value in rows:
         text = None if value is None else str(value).rjust(60)
-        house.log.append(batch(text, key=key.encode()))
-    before = read_all(house.log)
-    end_offset = house.log.end_offset
+        crashable.log.append(batch(text, key=key.encode()))
+    before = read_all(crashable.log)
+    end_offset = crashable.log.end_offset
     # when
     for steps in crashes:
         with contextlib.suppress(_Crash):
-            asyncio.run(compact(house.log, NOON_MS, disk=CrashingDisk(steps)))
-        house.open()
+            asyncio.run(compact(crashable.log, NOON_MS, disk=CrashingDisk(steps)))
+        crashable.open()
         # then
-        after = read_all(house.log)
+        after = read_all(crashable.log)
         assert latest(after) == latest(before)
         assert set(after) <= set(before)
         assert [record.offset for record in after] == sorted(record.offset for record in after)
-        assert house.log.end_offset == end_offset
-        assert not [path for path in (house.data_dir / "t-0").iterdir() if path.is_dir()]
+        assert crashable.log.end_offset == end_offset
+        assert not [path for path in (crashable.data_dir / "t-0").iterdir() if path.is_dir()]
 
 
 def test_crash_after_any_replacement_step_keeps_the_latest_values(tmp_path: Path) -> None:
@@ -288,101 +288,101 @@ def test_crash_after_any_replacement_step_keeps_the_latest_values(tmp_path: Path
     for steps in range(200):
         data_dir = tmp_path / str(steps)
         data_dir.mkdir()
-        house = compacted(data_dir, segment_bytes="2000")
-        filled_segments(house, 60, keys=4)
-        before = latest(read_all(house.log))
+        crashable = compacted(data_dir, segment_bytes="2000")
+        filled_segments(crashable, 60, keys=4)
+        before = latest(read_all(crashable.log))
         disk = CrashingDisk(steps)
         try:
-            asyncio.run(compact(house.log, NOON_MS, disk=disk))
+            asyncio.run(compact(crashable.log, NOON_MS, disk=disk))
         except _Crash:
-            house.open()
-            assert latest(read_all(house.log)) == before
+            crashable.open()
+            assert latest(read_all(crashable.log)) == before
         else:
             break
     assert steps > 15
 
 
 def test_more_keys_than_the_offset_map_take_several_passes(tmp_path: Path) -> None:
-    house = compacted(tmp_path, min_cleanable_dirty_ratio="0")
-    filled_segments(house, 80, keys=20)
-    before = latest(read_all(house.log))
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    filled_segments(crashable, 80, keys=20)
+    before = latest(read_all(crashable.log))
     few = HousekeepingSettings(cleaner_map_bytes=2000)
 
     passes = 0
-    while house.log.compacted_up_to < house.log.segments[-1].base_offset:
-        asyncio.run(compact(house.log, NOON_MS, settings=few))
+    while crashable.log.compacted_up_to < crashable.log.segments[-1].base_offset:
+        asyncio.run(compact(crashable.log, NOON_MS, settings=few))
         passes += 1
-        assert latest(read_all(house.log)) == before
+        assert latest(read_all(crashable.log)) == before
 
     assert passes > 2
-    assert len(read_all(house.log)) < 60
+    assert len(read_all(crashable.log)) < 60
 
 
 def test_compaction_progress_survives_a_restart(tmp_path: Path) -> None:
-    house = compacted(tmp_path)
-    filled_segments(house, 40, keys=3)
-    run(house)
-    asyncio.run(house.manager.close())
-    reached = house.log.compacted_up_to
+    crashable = compacted(tmp_path)
+    filled_segments(crashable, 40, keys=3)
+    run(crashable)
+    asyncio.run(crashable.manager.close())
+    reached = crashable.log.compacted_up_to
 
-    house.open()
+    crashable.open()
 
-    assert house.log.compacted_up_to == reached > 0
-    assert run(house) == 0
+    assert crashable.log.compacted_up_to == reached > 0
+    assert run(crashable) == 0
 
 
 def test_segments_after_a_young_segment_are_not_compacted(tmp_path: Path) -> None:
-    house = compacted(tmp_path, min_compaction_lag_ms="1000", segment_bytes="400")
-    house.log.append(batch("x" * 300, key=b"a", at=NOON_MS + 5000))
+    crashable = compacted(tmp_path, min_compaction_lag_ms="1000", segment_bytes="400")
+    crashable.log.append(batch("x" * 300, key=b"a", at=NOON_MS + 5000))
     for _ in range(5):
-        house.log.append(batch("x" * 300, key=b"a", at=NOON_MS - 5000))
+        crashable.log.append(batch("x" * 300, key=b"a", at=NOON_MS - 5000))
 
-    assert run(house) == 0
-    assert run(house, NOON_MS + 6000) > 0
+    assert run(crashable) == 0
+    assert run(crashable, NOON_MS + 6000) > 0
 
 
 def test_max_compaction_lag_ms_overrides_the_dirty_ratio(tmp_path: Path) -> None:
     """KIP-354."""
-    house = compacted(tmp_path, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000", segment_ms=str(10**12))
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000", segment_ms=str(10**12))
     for _ in range(10):
-        house.log.append(batch("x" * 100, key=b"a"))
+        crashable.log.append(batch("x" * 100, key=b"a"))
 
-    assert run(house, NOON_MS + 1000) == 0
-    assert run(house, NOON_MS + 1001) > 0
-    assert house.log.config.roll_after_ms(0) == 1000
+    assert run(crashable, NOON_MS + 1000) == 0
+    assert run(crashable, NOON_MS + 1001) > 0
+    assert crashable.log.config.roll_after_ms(0) == 1000
 
 
 def test_replaced_files_are_removed_after_file_delete_delay_ms(tmp_path: Path) -> None:
-    house = compacted(tmp_path, file_delete_delay_ms="5000")
-    filled_segments(house, 40, keys=3)
-    run(house)
+    crashable = compacted(tmp_path, file_delete_delay_ms="5000")
+    filled_segments(crashable, 40, keys=3)
+    run(crashable)
 
     def put_away() -> list[Path]:
         return list((tmp_path / "t-0").glob("*.deleted"))
 
-    asyncio.run(house.manager._housekeeper.tick())
+    asyncio.run(crashable.manager._housekeeper.tick())
     assert put_away()
-    house.clock.now_ms += 5000
-    asyncio.run(house.manager._housekeeper.tick())
+    crashable.clock.now_ms += 5000
+    asyncio.run(crashable.manager._housekeeper.tick())
     assert not put_away()
 
 
 def test_compaction_stays_within_its_io_rate(tmp_path: Path) -> None:
-    house = compacted(tmp_path)
-    filled_segments(house, 60, keys=3)
+    crashable = compacted(tmp_path)
+    filled_segments(crashable, 60, keys=3)
     began = time.perf_counter()
-    asyncio.run(compact(house.log, NOON_MS, pace=segment_rewriter.Pace(bytes_per_s=house.log.size * 4)))
+    asyncio.run(compact(crashable.log, NOON_MS, pace=segment_rewriter.Pace(bytes_per_s=crashable.log.size * 4)))
 
     assert time.perf_counter() - began > 0.4
 
 
 def test_compaction_stops_with_the_broker(tmp_path: Path) -> None:
-    house = compacted(tmp_path)
-    filled_segments(house, 60, keys=3)
-    before = read_all(house.log)
+    crashable = compacted(tmp_path)
+    filled_segments(crashable, 60, keys=3)
+    before = read_all(crashable.log)
     stop = threading.Event()
     stop.set()
 
     with pytest.raises(segment_rewriter.StoppedError):
-        asyncio.run(compact(house.log, NOON_MS, pace=segment_rewriter.Pace(stop=stop)))
-    assert read_all(house.log) == before
+        asyncio.run(compact(crashable.log, NOON_MS, pace=segment_rewriter.Pace(stop=stop)))
+    assert read_all(crashable.log) == before

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from klamm.storage.log import flusher
 from klamm.storage.log.directories import CLEAN_SHUTDOWN, RECOVERY_POINTS, read_offsets
 from klamm.storage.log.files import FsyncError
-from tests.support.logs import TOPIC_ID, LogHouse, batch
+from tests.support.logs import TOPIC_ID, CrashableLogs, batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,25 +43,25 @@ class SlowDisk:
             raise FsyncError(errno.EIO, "broken", str(path))
 
 
-def filled(data_dir: Path) -> LogHouse:
-    house = LogHouse(data_dir)
-    house.partitions = [(TOPIC_ID, "t", number) for number in range(COUNT)]
-    house.open()
+def filled(data_dir: Path) -> CrashableLogs:
+    crashable = CrashableLogs(data_dir)
+    crashable.partitions = [(TOPIC_ID, "t", number) for number in range(COUNT)]
+    crashable.open()
     for number in range(COUNT):
-        log = house.manager.get(TOPIC_ID, number)
+        log = crashable.manager.get(TOPIC_ID, number)
         assert log is not None
         for value in ("a", "b"):
             log.append(batch(value))
-    return house
+    return crashable
 
 
 def test_all_files_of_all_logs_are_durable_after_many_fsyncs_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house, disk = filled(tmp_path), SlowDisk()
+    crashable, disk = filled(tmp_path), SlowDisk()
     monkeypatch.setattr(flusher, "fsync_path", disk)
 
-    asyncio.run(house.manager.close())
+    asyncio.run(crashable.manager.close())
 
     assert disk.most >= 5
     for number in range(COUNT):
@@ -72,14 +72,14 @@ def test_all_files_of_all_logs_are_durable_after_many_fsyncs_at_a_time(
 
 
 def test_log_with_failed_flush_alone_keeps_its_recovery_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = filled(tmp_path)
+    crashable = filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", SlowDisk(broken="t-7"))
 
-    asyncio.run(house.manager.close())
+    asyncio.run(crashable.manager.close())
 
     expected = {f"t-{number}": 2 for number in range(COUNT) if number != 7}
     assert read_offsets(tmp_path / RECOVERY_POINTS) == expected
-    assert house.manager.flush_failures == 1
+    assert crashable.manager.flush_failures == 1
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
@@ -100,40 +100,40 @@ class WholeDisk:
 
 
 def test_many_logs_are_made_durable_by_one_file_system_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
+    whole, single, crashable = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", single)
 
-    asyncio.run(house.manager.close())
+    asyncio.run(crashable.manager.close())
 
     assert (whole.syncs, single.paths) == (1, [])
     assert read_offsets(tmp_path / RECOVERY_POINTS) == {f"t-{number}": 2 for number in range(COUNT)}
     assert (tmp_path / CLEAN_SHUTDOWN).exists()
-    house.open()
-    assert house.manager.was_clean
+    crashable.open()
+    assert crashable.manager.was_clean
 
 
 def test_failed_file_system_sync_falls_back_to_fsync_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so it is known whose data are lost: that log is offline, the others are not."""
-    whole, house = WholeDisk(monkeypatch, OSError(errno.EIO, "broken")), filled(tmp_path)
+    whole, crashable = WholeDisk(monkeypatch, OSError(errno.EIO, "broken")), filled(tmp_path)
     single = SlowDisk(broken="t-7")
     monkeypatch.setattr(flusher, "fsync_path", single)
 
-    asyncio.run(house.manager.close())
+    asyncio.run(crashable.manager.close())
 
     assert whole.syncs == 1
     assert f"t-8/{0:020d}.log" in single.paths
     assert read_offsets(tmp_path / RECOVERY_POINTS) == {f"t-{number}": 2 for number in range(COUNT) if number != 7}
-    assert house.manager.offline_partitions(TOPIC_ID) == {7}
+    assert crashable.manager.offline_partitions(TOPIC_ID) == {7}
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
 def test_partition_on_another_file_system_is_synced_by_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, single, house = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
+    whole, single, crashable = WholeDisk(monkeypatch), SlowDisk(), filled(tmp_path)
     monkeypatch.setattr(flusher, "fsync_path", single)
     device_of = flusher.device_of
     monkeypatch.setattr(flusher, "device_of", lambda path: -1 if path.name == "t-7" else device_of(path))
 
-    asyncio.run(house.manager.close())
+    asyncio.run(crashable.manager.close())
 
     assert whole.syncs == 1
     assert {path.split("/")[-2:][0] for path in single.paths if path.endswith(".log")} == {"t-7"}

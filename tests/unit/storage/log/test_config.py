@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from klamm.storage.log import LogConfig, LogManager
-from tests.support.logs import Clock, LogHouse, batch
+from tests.support.logs import Clock, CrashableLogs, batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +38,14 @@ def test_changed_default_is_read_only_by_logs_in_use(tmp_path: Path) -> None:
 
 
 def test_topic_config_change_affects_that_topic_only(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, retention_ms="1")
-    house.log.append(batch("x"))
-    house.configs["retention.ms"] = "2"
+    crashable = CrashableLogs(tmp_path, retention_ms="1")
+    crashable.log.append(batch("x"))
+    crashable.configs["retention.ms"] = "2"
 
-    house.manager.update_config(UUID(int=99))
-    assert house.log.config.retention_ms == 1
-    house.manager.update_config(house.log.topic_id)
-    assert house.log.config.retention_ms == 2
+    crashable.manager.update_config(UUID(int=99))
+    assert crashable.log.config.retention_ms == 1
+    crashable.manager.update_config(crashable.log.topic_id)
+    assert crashable.log.config.retention_ms == 2
 
 
 def test_jitter_spreads_the_closing_of_segments_below_the_limit() -> None:

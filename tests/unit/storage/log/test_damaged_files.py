@@ -16,7 +16,7 @@ from klamm.storage.log.cleaner import compact
 from klamm.storage.log.directories import EpochStart, write_offsets
 from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.partition import overlapping
-from tests.support.logs import NOON_MS, LogHouse, batch, read_all, records_in
+from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all, records_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,26 +29,26 @@ COUNT = 120
 HOUR_MS = 3_600_000
 
 
-def filled(data_dir: Path, **configs: str) -> LogHouse:
+def filled(data_dir: Path, **configs: str) -> CrashableLogs:
     """A log of several closed segments with one record per batch, a second apart."""
-    house = LogHouse(data_dir, segment_bytes="4000", index_interval_bytes="200", **configs)
+    crashable = CrashableLogs(data_dir, segment_bytes="4000", index_interval_bytes="200", **configs)
     for number in range(COUNT):
-        house.log.append(batch(f"{number:040d}", at=NOON_MS + number * 1000, key=b"%d" % number))
-    assert len(house.log.segments) > 2
-    return house
+        crashable.log.append(batch(f"{number:040d}", at=NOON_MS + number * 1000, key=b"%d" % number))
+    assert len(crashable.log.segments) > 2
+    return crashable
 
 
-def stop(house: LogHouse, *, clean: bool) -> None:
+def stop(crashable: CrashableLogs, *, clean: bool) -> None:
     if clean:
-        asyncio.run(house.manager.close())
+        asyncio.run(crashable.manager.close())
     else:
-        house.log.save_state()
-        house.flush_log()
-        asyncio.run(house.manager.checkpoint())
+        crashable.log.save_state()
+        crashable.flush_log()
+        asyncio.run(crashable.manager.checkpoint())
 
 
-def offsets(house: LogHouse) -> list[int]:
-    return [record.offset for record in read_all(house.log)]
+def offsets(crashable: CrashableLogs) -> list[int]:
+    return [record.offset for record in read_all(crashable.log)]
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -78,73 +78,73 @@ def test_damaged_checkpoint_is_ignored_without_loss_of_records(
     tmp_path: Path, name: str, damage: bytes, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given
-    house = filled(tmp_path)
-    house.log.append(batch("last", producer_id=9, producer_epoch=0, base_sequence=0))
-    stop(house, clean=clean)
+    crashable = filled(tmp_path)
+    crashable.log.append(batch("last", producer_id=9, producer_epoch=0, base_sequence=0))
+    stop(crashable, clean=clean)
     assert (tmp_path / name).exists()
     (tmp_path / name).write_bytes(damage)
     # when
-    house.open().recover()
+    crashable.open().recover()
     # then
-    assert offsets(house) == list(range(COUNT + 1))
-    assert house.log.epochs.latest == 0
-    assert house.log.end_offset_for_epoch(0) == EpochStart(0, COUNT + 1)
-    assert house.log.append(batch("last", producer_id=9, producer_epoch=0, base_sequence=0)).base_offset == COUNT
+    assert offsets(crashable) == list(range(COUNT + 1))
+    assert crashable.log.epochs.latest == 0
+    assert crashable.log.end_offset_for_epoch(0) == EpochStart(0, COUNT + 1)
+    assert crashable.log.append(batch("last", producer_id=9, producer_epoch=0, base_sequence=0)).base_offset == COUNT
     assert name.rpartition("/")[2] in caplog.text or "t-0 has no readable topic id" in caplog.text
 
 
 def test_lost_leader_epochs_are_restored_from_batches(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("a"))
-    house.log.leader_epoch = 3
-    house.log.append(batch("b"))
-    house.log.append(batch("c"))
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("a"))
+    crashable.log.leader_epoch = 3
+    crashable.log.append(batch("b"))
+    crashable.log.append(batch("c"))
     (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
 
-    house.open()
+    crashable.open()
 
-    assert house.log.end_offset_for_epoch(1) == EpochStart(0, 1)
-    assert house.log.epochs.latest == 3
+    assert crashable.log.end_offset_for_epoch(1) == EpochStart(0, 1)
+    assert crashable.log.epochs.latest == 3
 
 
 def test_epochs_of_recovered_batches_are_added_to_an_outdated_file(tmp_path: Path) -> None:
     """The file is replaced without an fsync, so after a power cut the older one may be there."""
-    house = LogHouse(tmp_path)
+    crashable = CrashableLogs(tmp_path)
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"
-    house.log.append(batch("a"))
-    house.log.append(batch("lost"))
+    crashable.log.append(batch("a"))
+    crashable.log.append(batch("lost"))
     for epoch in (3, 5):
-        house.log.leader_epoch = epoch
-        house.log.append(batch("b"))
+        crashable.log.leader_epoch = epoch
+        crashable.log.append(batch("b"))
     path.write_text("0\n2\n0 0\n1 3\n")  # epoch 1 belongs to an end that was cut before
-    house.open()
-    house.log.leader_epoch = 6
+    crashable.open()
+    crashable.log.leader_epoch = 6
 
-    assert [house.log.end_offset_for_epoch(epoch) for epoch in (0, 3, 5)] == [(0, 2), (3, 3), (5, 4)]
+    assert [crashable.log.end_offset_for_epoch(epoch) for epoch in (0, 3, 5)] == [(0, 2), (3, 3), (5, 4)]
 
 
 def test_new_leader_epochs_are_made_durable_with_the_next_checkpoint(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("a"))
-    house.log.append(batch("b"))
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("a"))
+    crashable.log.append(batch("b"))
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"
 
-    assert path in house.log.save_recovery_state(0)
-    assert path not in house.log.save_recovery_state(1)
+    assert path in crashable.log.save_recovery_state(0)
+    assert path not in crashable.log.save_recovery_state(1)
 
 
 def test_changed_digit_in_the_producer_snapshot_is_detected(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("a", producer_id=9, producer_epoch=0, base_sequence=0))
-    house.log.save_state()
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("a", producer_id=9, producer_epoch=0, base_sequence=0))
+    crashable.log.save_state()
     path = tmp_path / "t-0" / "klamm-producers.json"
     path.write_text(path.read_text().replace("[[0,0,", "[[7,7,"))
 
-    house.open()
+    crashable.open()
 
     with pytest.raises(OutOfOrderSequenceError):
-        house.log.append(batch("b", producer_id=9, producer_epoch=0, base_sequence=8))
-    assert house.log.append(batch("b", producer_id=9, producer_epoch=0, base_sequence=1)).base_offset == 1
+        crashable.log.append(batch("b", producer_id=9, producer_epoch=0, base_sequence=8))
+    assert crashable.log.append(batch("b", producer_id=9, producer_epoch=0, base_sequence=1)).base_offset == 1
 
 
 # -- indexes
@@ -178,23 +178,25 @@ def test_damaged_index_is_rebuilt_without_loss_of_records(
     tmp_path: Path, damage: Callable[[bytes, int], bytes], suffix: str, clean: bool
 ) -> None:
     # given
-    house = filled(tmp_path, retention_ms=str(HOUR_MS))
-    stop(house, clean=clean)
+    crashable = filled(tmp_path, retention_ms=str(HOUR_MS))
+    stop(crashable, clean=clean)
     for path in (tmp_path / "t-0").glob(f"*{suffix}"):
         path.write_bytes(damage(path.read_bytes(), 8 if suffix == ".index" else 12))
     # when
-    house.open().recover()
+    crashable.open().recover()
     # then
-    assert offsets(house) == list(range(COUNT))
+    assert offsets(crashable) == list(range(COUNT))
     for offset in range(COUNT):
-        first = records_in(house.log.read(offset, 500))[0]
+        first = records_in(crashable.log.read(offset, 500))[0]
         assert first.offset == offset
-    assert asyncio.run(_offsets_of(house.log, [NOON_MS + offset * 1000 for offset in range(COUNT)])) == offsets(house)
-    ends = [segment.base_offset for segment in house.log.segments[1:]]
-    for segment, end in zip(house.log.segments, [*ends, COUNT], strict=True):
+    assert asyncio.run(_offsets_of(crashable.log, [NOON_MS + offset * 1000 for offset in range(COUNT)])) == offsets(
+        crashable
+    )
+    ends = [segment.base_offset for segment in crashable.log.segments[1:]]
+    for segment, end in zip(crashable.log.segments, [*ends, COUNT], strict=True):
         assert segment.max_timestamp == NOON_MS + (end - 1) * 1000
-    assert apply_retention(house.log, NOON_MS + HOUR_MS) == 0
-    assert house.log.append(batch("next")).base_offset == COUNT
+    assert apply_retention(crashable.log, NOON_MS + HOUR_MS) == 0
+    assert crashable.log.append(batch("next")).base_offset == COUNT
 
 
 async def _offsets_of(log: PartitionLog, timestamps: Sequence[int]) -> list[int | None]:
@@ -204,22 +206,24 @@ async def _offsets_of(log: PartitionLog, timestamps: Sequence[int]) -> list[int 
 @pytest.mark.parametrize("damage", [b"\xff" * 34, bytes(34), bytes(5)], ids=["0xff", "zeros", "half an entry"])
 def test_corrupt_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
     # given
-    house = LogHouse(tmp_path, segment_bytes="300")
+    crashable = CrashableLogs(tmp_path, segment_bytes="300")
     for sequence in range(3):
         record = batch("x" * 50, producer_id=9, producer_epoch=0, base_sequence=sequence, is_transactional=True)
-        house.log.append(record, is_verified=True)
-    append_marker(house.log, ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=0, now_ms=NOON_MS)
+        crashable.log.append(record, is_verified=True)
+    append_marker(
+        crashable.log, ControlType.ABORT, producer_id=9, producer_epoch=0, coordinator_epoch=0, now_ms=NOON_MS
+    )
     for _ in range(8):
-        house.log.append(batch("y" * 50))
-    found = overlapping(house.log.segments, 0, house.log.end_offset)
+        crashable.log.append(batch("y" * 50))
+    found = overlapping(crashable.log.segments, 0, crashable.log.end_offset)
     assert found
-    stop(house, clean=True)
+    stop(crashable, clean=True)
     # when
     (path,) = (tmp_path / "t-0").glob("*.txnindex")
     path.write_bytes(damage)
-    house.open()
+    crashable.open()
     # then
-    assert overlapping(house.log.segments, 0, house.log.end_offset) == found
+    assert overlapping(crashable.log.segments, 0, crashable.log.end_offset) == found
 
 
 # -- batches
@@ -240,66 +244,67 @@ def test_corruption_in_a_closed_segment_is_an_error_and_the_rest_is_served(
     tmp_path: Path, damage: Callable[[int], bytes]
 ) -> None:
     # given
-    house = filled(tmp_path)
-    stop(house, clean=True)
-    house.open()
-    closed = house.log.segments[1]
+    crashable = filled(tmp_path)
+    stop(crashable, clean=True)
+    crashable.open()
+    closed = crashable.log.segments[1]
     bad = closed.base_offset + 10
     _overwrite(closed, bad, damage)
     # when
-    house.open().recover()
+    crashable.open().recover()
     # then
     with pytest.raises(CorruptBatchError):
-        house.log.read(bad, 1 << 20)
+        crashable.log.read(bad, 1 << 20)
     found = set()
     for offset in range(COUNT):
         with suppress(CorruptBatchError):
-            found.add(records_in(house.log.read(offset, 1))[0].offset)
-    assert found >= {*range(bad), *range(house.log.segments[2].base_offset, COUNT)}
+            found.add(records_in(crashable.log.read(offset, 1))[0].offset)
+    assert found >= {*range(bad), *range(crashable.log.segments[2].base_offset, COUNT)}
     assert bad not in found
-    assert apply_retention(house.log, NOON_MS) == 0
-    assert house.log.append(batch("next")).base_offset == COUNT
+    assert apply_retention(crashable.log, NOON_MS) == 0
+    assert crashable.log.append(batch("next")).base_offset == COUNT
 
 
 def test_records_after_damage_survive_without_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    house = filled(tmp_path)
-    stop(house, clean=True)
-    house.open()
-    closed = house.log.segments[1]
+    crashable = filled(tmp_path)
+    stop(crashable, clean=True)
+    crashable.open()
+    closed = crashable.log.segments[1]
     bad = closed.base_offset + 1
     _overwrite(closed, bad, bytes)
     closed.offset_index.file.path.unlink()
 
-    house.open().recover()
+    crashable.open().recover()
 
     assert f"{closed.file.path} is damaged" in caplog.text
     with pytest.raises(CorruptBatchError):
-        house.log.read(bad, 1 << 20)
+        crashable.log.read(bad, 1 << 20)
     assert (
-        records_in(house.log.read(house.log.segments[2].base_offset, 1))[0].offset == house.log.segments[2].base_offset
+        records_in(crashable.log.read(crashable.log.segments[2].base_offset, 1))[0].offset
+        == crashable.log.segments[2].base_offset
     )
     # The newest record of the damaged segment is not known, so the age of the file counts.
-    assert apply_retention(house.log, NOON_MS + 604_800_000 + 5 * HOUR_MS) == 1
+    assert apply_retention(crashable.log, NOON_MS + 604_800_000 + 5 * HOUR_MS) == 1
 
 
 def test_timestamp_lookup_rejects_a_batch_with_wrong_checksum(tmp_path: Path) -> None:
-    house = filled(tmp_path)
-    _overwrite_last_byte(house.log.segments[0], 5)
+    crashable = filled(tmp_path)
+    _overwrite_last_byte(crashable.log.segments[0], 5)
 
     with pytest.raises(CorruptBatchError):
-        asyncio.run(offset_for_timestamp(house.log, NOON_MS + 5000))
-    assert asyncio.run(offset_for_timestamp(house.log, NOON_MS + 6000)).offset == 6
+        asyncio.run(offset_for_timestamp(crashable.log, NOON_MS + 5000))
+    assert asyncio.run(offset_for_timestamp(crashable.log, NOON_MS + 6000)).offset == 6
 
 
 def test_compaction_does_not_recompute_the_checksum_of_corrupt_records(tmp_path: Path) -> None:
-    house = filled(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
-    segment = house.log.segments[0]
+    crashable = filled(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    segment = crashable.log.segments[0]
     _overwrite_last_byte(segment, 5)
     before = segment.file.path.read_bytes()
 
-    assert asyncio.run(compact(house.log, house.clock.now_ms)) == 0
+    assert asyncio.run(compact(crashable.log, crashable.clock.now_ms)) == 0
 
-    assert house.log.is_uncleanable
+    assert crashable.log.is_uncleanable
     assert segment.file.path.read_bytes() == before
 
 
@@ -314,14 +319,14 @@ def _overwrite_last_byte(segment: LogSegment, offset: int) -> None:
 
 
 def test_offsets_below_the_log_start_are_not_used_again_when_the_log_was_lost(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x"))
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("x"))
     write_offsets(tmp_path / "log-start-offset-checkpoint", {"t-0": 50})
 
-    house.open()
+    crashable.open()
 
-    assert (house.log.log_start_offset, house.log.end_offset) == (50, 50)
-    assert house.log.append(batch("y")).base_offset == 50
-    assert offsets(house) == [50]
-    house.open()
-    assert offsets(house) == [50]
+    assert (crashable.log.log_start_offset, crashable.log.end_offset) == (50, 50)
+    assert crashable.log.append(batch("y")).base_offset == 50
+    assert offsets(crashable) == [50]
+    crashable.open()
+    assert offsets(crashable) == [50]

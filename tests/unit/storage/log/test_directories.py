@@ -16,7 +16,7 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogManager, delete_records
 from klamm.storage.log.directories import STRAY_RETENTION_MS, read_topic_id, write_topic_id
-from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
+from tests.support.logs import TOPIC_ID, CrashableLogs, batch, read_all
 
 OTHER_ID = UUID(int=8)
 LONGEST_NAME = "n" * 249
@@ -40,24 +40,24 @@ def append(manager: LogManager, topic_id: UUID, partition: int, value: str) -> N
 
 
 def test_deleted_topic_is_gone_and_its_files_are_removed_later(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x"))
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("x"))
 
-    house.manager.delete_topic(TOPIC_ID)
+    crashable.manager.delete_topic(TOPIC_ID)
 
-    assert house.manager.get(TOPIC_ID, 0) is None
+    assert crashable.manager.get(TOPIC_ID, 0) is None
     assert names(tmp_path) == ["t-0.<uuid>-delete"]
-    house.partitions.clear()
-    asyncio.run(house.open().remove_retired())
+    crashable.partitions.clear()
+    asyncio.run(crashable.open().remove_retired())
     assert names(tmp_path) == []
 
 
 def test_recreated_topic_is_empty_after_a_restart(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("old"))
-    house.partitions = [(OTHER_ID, "t", 0)]
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("old"))
+    crashable.partitions = [(OTHER_ID, "t", 0)]
 
-    manager = house.open()
+    manager = crashable.open()
     append(manager, OTHER_ID, 0, "new")
 
     assert values(manager, OTHER_ID) == [b"new"]
@@ -66,20 +66,20 @@ def test_recreated_topic_is_empty_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["t", "n" * 240, LONGEST_NAME])
 def test_many_partitions_of_a_long_name_are_deleted_and_created_again(tmp_path: Path, name: str) -> None:
-    house = LogHouse(tmp_path)
-    house.partitions = [(TOPIC_ID, name, partition) for partition in range(12)]
-    manager = house.open()
-    for _, _, partition in house.partitions:
+    crashable = CrashableLogs(tmp_path)
+    crashable.partitions = [(TOPIC_ID, name, partition) for partition in range(12)]
+    manager = crashable.open()
+    for _, _, partition in crashable.partitions:
         append(manager, TOPIC_ID, partition, f"old {partition}")
 
     manager.delete_topic(TOPIC_ID)
-    for _, _, partition in house.partitions:
+    for _, _, partition in crashable.partitions:
         manager.create(OTHER_ID, name, partition)
         append(manager, OTHER_ID, partition, f"new {partition}")
 
     assert [values(manager, OTHER_ID, n) for n in range(12)] == [[b"new %d" % n] for n in range(12)]
-    house.partitions = [(OTHER_ID, name, partition) for partition in range(12)]
-    manager = house.open()
+    crashable.partitions = [(OTHER_ID, name, partition) for partition in range(12)]
+    manager = crashable.open()
     asyncio.run(manager.remove_retired())
     assert [values(manager, OTHER_ID, n) for n in range(12)] == [[b"new %d" % n] for n in range(12)]
     assert names(tmp_path) == sorted(f"{name}-{partition}" for partition in range(12))
@@ -87,14 +87,14 @@ def test_many_partitions_of_a_long_name_are_deleted_and_created_again(tmp_path: 
 
 def test_repeated_stray_directories_are_all_renamed(tmp_path: Path) -> None:
     """The metadata of the topic is gone after each crash, as when it was deleted and the broker was killed."""
-    house = LogHouse(tmp_path)
-    house.partitions.clear()
+    crashable = CrashableLogs(tmp_path)
+    crashable.partitions.clear()
     for number in range(4):
         topic_id = UUID(int=100 + number)
-        house.manager.create(topic_id, "t", 0)
-        append(house.manager, topic_id, 0, "x")
+        crashable.manager.create(topic_id, "t", 0)
+        append(crashable.manager, topic_id, 0, "x")
 
-        house.open().put_strays_aside()
+        crashable.open().put_strays_aside()
 
     assert names(tmp_path) == ["t-0.<uuid>-stray"] * 4
 
@@ -104,24 +104,24 @@ def test_directory_without_partition_is_kept(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "t-x" / "partition.metadata").touch()
 
-    LogHouse(tmp_path).open().put_strays_aside()
+    CrashableLogs(tmp_path).open().put_strays_aside()
 
     assert names(tmp_path) == ["lost+found", "my-notes", "t-0", "t-x"]
 
 
 def test_strays_are_removed_after_a_week_also_over_restarts(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x"))
-    house.partitions.clear()
-    house.open().put_strays_aside()
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("x"))
+    crashable.partitions.clear()
+    crashable.open().put_strays_aside()
     (tmp_path / "u-0-stray").mkdir()
-    os.utime(tmp_path / "u-0-stray", (house.clock.now_ms / 1000, house.clock.now_ms / 1000))
+    os.utime(tmp_path / "u-0-stray", (crashable.clock.now_ms / 1000, crashable.clock.now_ms / 1000))
 
-    house.clock.now_ms += STRAY_RETENTION_MS - 1000
-    asyncio.run(house.open().close())
+    crashable.clock.now_ms += STRAY_RETENTION_MS - 1000
+    asyncio.run(crashable.open().close())
     kept = names(tmp_path)
-    house.clock.now_ms += 2000
-    asyncio.run(house.open().remove_retired())
+    crashable.clock.now_ms += 2000
+    asyncio.run(crashable.open().remove_retired())
 
     assert kept == ["t-0.<uuid>-stray", "u-0-stray"]
     assert names(tmp_path) == []
@@ -130,27 +130,27 @@ def test_strays_are_removed_after_a_week_also_over_restarts(tmp_path: Path) -> N
 def test_directory_without_readable_topic_id_belongs_to_the_topic_of_its_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = LogHouse(tmp_path, flush_messages="1")
-    house.log.append(batch("x"))
-    house.flush_log()
+    crashable = CrashableLogs(tmp_path, flush_messages="1")
+    crashable.log.append(batch("x"))
+    crashable.flush_log()
     (tmp_path / "t-0" / "partition.metadata").write_bytes(b"")
 
-    house.open()
+    crashable.open()
 
-    assert values(house.manager, TOPIC_ID) == [b"x"]
+    assert values(crashable.manager, TOPIC_ID) == [b"x"]
     assert "t-0 has no readable topic id" in caplog.text
     assert read_topic_id(tmp_path / "t-0") == TOPIC_ID
 
 
 async def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> None:
     """Not even one without a readable id: a new partition has no directory."""
-    house = LogHouse(tmp_path)
-    house.log.append(batch("old"))
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("old"))
     (tmp_path / "t-0" / "partition.metadata").unlink()
     (tmp_path / "t-0" / f"{0:020d}.log").rename(tmp_path / "t-0" / "aside")  # no partition to the start
-    house.partitions.clear()
+    crashable.partitions.clear()
 
-    manager = house.open()
+    manager = crashable.open()
     await manager.start()
     (tmp_path / "t-0" / "aside").rename(tmp_path / "t-0" / f"{0:020d}.log")
     manager.create(OTHER_ID, "t", 0)
@@ -161,33 +161,33 @@ async def test_new_topic_does_not_reuse_existing_directory(tmp_path: Path) -> No
 
 def test_checkpoints_of_a_deleted_topic_do_not_apply_to_its_successor(tmp_path: Path) -> None:
     """Not even when the broker is killed before it writes the checkpoints again."""
-    house = LogHouse(tmp_path)
+    crashable = CrashableLogs(tmp_path)
     for _ in range(10):
-        house.log.append(batch("old"))
-    delete_records(house.log, 5)
-    house.flush_log()
-    asyncio.run(house.manager.checkpoint())
+        crashable.log.append(batch("old"))
+    delete_records(crashable.log, 5)
+    crashable.flush_log()
+    asyncio.run(crashable.manager.checkpoint())
 
-    house.manager.delete_topic(TOPIC_ID)
-    house.manager.create(OTHER_ID, "t", 0)
-    append(house.manager, OTHER_ID, 0, "new")
-    house.partitions = [(OTHER_ID, "t", 0)]
-    house.open()
+    crashable.manager.delete_topic(TOPIC_ID)
+    crashable.manager.create(OTHER_ID, "t", 0)
+    append(crashable.manager, OTHER_ID, 0, "new")
+    crashable.partitions = [(OTHER_ID, "t", 0)]
+    crashable.open()
 
-    log = house.manager.get(OTHER_ID, 0)
+    log = crashable.manager.get(OTHER_ID, 0)
     assert log is not None
     assert (log.log_start_offset, log.recovery_point) == (0, 0)
-    assert values(house.manager, OTHER_ID) == [b"new"]
+    assert values(crashable.manager, OTHER_ID) == [b"new"]
 
 
 def test_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x"))
-    house.flush_log()
-    older = house.manager._snapshot()
-    asyncio.run(house.manager.checkpoint())
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("x"))
+    crashable.flush_log()
+    older = crashable.manager._snapshot()
+    asyncio.run(crashable.manager.checkpoint())
 
-    house.manager._checkpoint_files.write(older)
+    crashable.manager._checkpoint_files.write(older)
 
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
 
@@ -211,40 +211,40 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_threads_create_the_directories_of_new_partitions_before_the_first_append(
     tmp_path: Path, writers: list[str]
 ) -> None:
-    house = LogHouse(tmp_path)
-    house.manager.create(TOPIC_ID, "t", 1)
+    crashable = CrashableLogs(tmp_path)
+    crashable.manager.create(TOPIC_ID, "t", 1)
     both = [(TOPIC_ID, 0), (TOPIC_ID, 1)]
 
-    assert [house.manager.is_new(*partition) for partition in both] == [True, True]
-    await asyncio.gather(*(house.manager.create_directories([*both, *both]) for _ in range(3)))
-    assert [house.manager.is_new(*partition) for partition in both] == [False, False]
-    append(house.manager, TOPIC_ID, 0, "x")
+    assert [crashable.manager.is_new(*partition) for partition in both] == [True, True]
+    await asyncio.gather(*(crashable.manager.create_directories([*both, *both]) for _ in range(3)))
+    assert [crashable.manager.is_new(*partition) for partition in both] == [False, False]
+    append(crashable.manager, TOPIC_ID, 0, "x")
 
     assert len(writers) == 2
     assert all(name.startswith("klamm-flush") for name in writers)
     assert read_topic_id(tmp_path / "t-1") == TOPIC_ID
-    house.partitions.append((TOPIC_ID, "t", 1))
-    assert not house.open().is_new(TOPIC_ID, 1)
-    assert not house.manager.is_new(OTHER_ID, 0)
-    append(house.manager, TOPIC_ID, 1, "y")
+    crashable.partitions.append((TOPIC_ID, "t", 1))
+    assert not crashable.open().is_new(TOPIC_ID, 1)
+    assert not crashable.manager.is_new(OTHER_ID, 0)
+    append(crashable.manager, TOPIC_ID, 1, "y")
     assert len(writers) == 2
 
 
 def test_failed_directory_creation_is_reported_by_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = LogHouse(tmp_path)
+    crashable = CrashableLogs(tmp_path)
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", fail)
-    asyncio.run(house.manager.create_directories([(TOPIC_ID, 0)]))
+    asyncio.run(crashable.manager.create_directories([(TOPIC_ID, 0)]))
 
     with pytest.raises(StorageError, match="No space"):
-        house.log.append(batch("x"))
+        crashable.log.append(batch("x"))
 
 
 async def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house, has_begun, may_go_on = LogHouse(tmp_path), threading.Event(), threading.Event()
+    crashable, has_begun, may_go_on = CrashableLogs(tmp_path), threading.Event(), threading.Event()
 
     def write(directory: Path, topic_id: UUID) -> None:
         has_begun.set()
@@ -253,17 +253,17 @@ async def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)
 
-    first = asyncio.create_task(house.manager.create_directories([(TOPIC_ID, 0)]))
+    first = asyncio.create_task(crashable.manager.create_directories([(TOPIC_ID, 0)]))
     await asyncio.to_thread(has_begun.wait, 10)
     (tmp_path / "t-0").rmdir()  # the thread has not got there yet
-    house.manager.delete_topic(TOPIC_ID)
-    house.manager.create(OTHER_ID, "t", 0)
-    second = asyncio.create_task(house.manager.create_directories([(OTHER_ID, 0)]))
+    crashable.manager.delete_topic(TOPIC_ID)
+    crashable.manager.create(OTHER_ID, "t", 0)
+    second = asyncio.create_task(crashable.manager.create_directories([(OTHER_ID, 0)]))
     await asyncio.sleep(0)
     (tmp_path / "t-0").mkdir()
     may_go_on.set()
     await asyncio.gather(first, second)
-    append(house.manager, OTHER_ID, 0, "new")
+    append(crashable.manager, OTHER_ID, 0, "new")
 
     assert names(tmp_path) == ["t-0", "t-0.<uuid>-delete"]
     assert read_topic_id(tmp_path / "t-0") == OTHER_ID
@@ -289,15 +289,15 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_failed_rename_of_a_directory_does_not_stop_deletion_or_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("old"))
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("old"))
 
-    house.manager.delete_topic(TOPIC_ID)
+    crashable.manager.delete_topic(TOPIC_ID)
 
-    assert house.manager.get(TOPIC_ID, 0) is None
-    house.partitions.clear()
+    assert crashable.manager.get(TOPIC_ID, 0) is None
+    crashable.partitions.clear()
 
-    manager = house.open()
+    manager = crashable.open()
     await manager.start()
     await manager.close()
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
@@ -305,11 +305,11 @@ async def test_failed_rename_of_a_directory_does_not_stop_deletion_or_start(
 
 @pytest.mark.usefixtures("stuck")
 def test_directory_of_another_topic_is_never_opened(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("old"))
-    house.partitions = [(OTHER_ID, "t", 0)]
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("old"))
+    crashable.partitions = [(OTHER_ID, "t", 0)]
 
-    manager = house.open()
+    manager = crashable.open()
     manager.recover()
 
     with pytest.raises(OSError, match="another topic"):
@@ -317,13 +317,13 @@ def test_directory_of_another_topic_is_never_opened(tmp_path: Path) -> None:
 
 
 def test_undeletable_file_does_not_block_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    house = LogHouse(tmp_path, file_delete_delay_ms="0")
-    house.log.append(batch("x"))
+    crashable = CrashableLogs(tmp_path, file_delete_delay_ms="0")
+    crashable.log.append(batch("x"))
     (tmp_path / "t-0" / "stuck").mkdir()
     (tmp_path / "t-0" / "gone").touch()
-    house.log.retire_files([tmp_path / "t-0" / "stuck", tmp_path / "t-0" / "gone"])
+    crashable.log.retire_files([tmp_path / "t-0" / "stuck", tmp_path / "t-0" / "gone"])
 
-    asyncio.run(house.manager.remove_retired())
+    asyncio.run(crashable.manager.remove_retired())
 
     assert not (tmp_path / "t-0" / "gone").exists()
     assert "stuck cannot be removed" in caplog.text

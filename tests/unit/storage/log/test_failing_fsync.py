@@ -16,7 +16,7 @@ from klamm.protocol.errors import StorageError
 from klamm.storage.log.directories import CLEAN_SHUTDOWN, OFFLINE
 from klamm.storage.log.files import FsyncError
 from klamm.storage.log.housekeeping import ErrorReports
-from tests.support.logs import TOPIC_ID, LogHouse, batch, read_all
+from tests.support.logs import TOPIC_ID, CrashableLogs, batch, read_all
 from tests.support.transactions import ABORT, end, write
 
 if TYPE_CHECKING:
@@ -53,139 +53,147 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> LogHouse:
+def crashable(tmp_path: Path) -> CrashableLogs:
     """Partitions t-0 and other-0 with a record each."""
-    house = LogHouse(tmp_path)
-    house.partitions.append((OTHER_ID, "other", 0))
-    house.open()
-    house.log.append(batch("a"))
-    other(house).append(batch("b"))
-    return house
+    crashable = CrashableLogs(tmp_path)
+    crashable.partitions.append((OTHER_ID, "other", 0))
+    crashable.open()
+    crashable.log.append(batch("a"))
+    other(crashable).append(batch("b"))
+    return crashable
 
 
-def other(house: LogHouse) -> PartitionLog:
-    log = house.manager.get(OTHER_ID, 0)
+def other(crashable: CrashableLogs) -> PartitionLog:
+    log = crashable.manager.get(OTHER_ID, 0)
     assert log is not None
     return log
 
 
-async def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(house: LogHouse, disk: Disk) -> None:
+async def test_flush_after_a_failed_fsync_does_not_advance_the_recovery_point(
+    crashable: CrashableLogs, disk: Disk
+) -> None:
     disk.broken = "t-0/"
     with pytest.raises(FsyncError):
-        await house.manager.flush(house.log)
+        await crashable.manager.flush(crashable.log)
     with pytest.raises(FsyncError):
-        await house.manager.flush(house.log)
-    await house.manager.checkpoint()
+        await crashable.manager.flush(crashable.log)
+    await crashable.manager.checkpoint()
 
-    assert house.log.recovery_point == 0
-    assert "t 0" not in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
-    for rejected in (lambda: house.log.append(batch("c")), lambda: house.log.read(0, 100)):
+    assert crashable.log.recovery_point == 0
+    assert "t 0" not in (crashable.data_dir / "recovery-point-offset-checkpoint").read_text()
+    for rejected in (lambda: crashable.log.append(batch("c")), lambda: crashable.log.read(0, 100)):
         with pytest.raises(StorageError, match="t-0 is offline since fsync failed"):
             rejected()
     with pytest.raises(StorageError):
-        end(house.log, 1, ABORT)
-    assert (house.manager.offline_count, house.manager.flush_failures) == (1, 1)
-    assert house.manager.offline_partitions(TOPIC_ID) == {0}
-    house.manager.delete_topic(TOPIC_ID)
-    assert (house.manager.offline_count, house.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
+        end(crashable.log, 1, ABORT)
+    assert (crashable.manager.offline_count, crashable.manager.flush_failures) == (1, 1)
+    assert crashable.manager.offline_partitions(TOPIC_ID) == {0}
+    crashable.manager.delete_topic(TOPIC_ID)
+    assert (crashable.manager.offline_count, crashable.manager.offline_partitions(TOPIC_ID)) == (0, frozenset())
 
 
-async def test_failed_flush_of_cancelled_request_takes_the_log_offline(house: LogHouse, disk: Disk) -> None:
+async def test_failed_flush_of_cancelled_request_takes_the_log_offline(crashable: CrashableLogs, disk: Disk) -> None:
     disk.broken = "t-0/"
     disk.released.clear()
-    flushing = asyncio.create_task(house.manager.flush(house.log))
+    flushing = asyncio.create_task(crashable.manager.flush(crashable.log))
     await asyncio.sleep(0)
     flushing.cancel()
     await asyncio.sleep(0)  # the cancellation arrives while the fsync is running
     disk.released.set()
     with pytest.raises(asyncio.CancelledError):
         await flushing
-    assert house.manager.offline_count == 1
+    assert crashable.manager.offline_count == 1
 
 
-async def test_file_that_cannot_be_opened_is_flushed_later(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_cannot_be_opened_is_flushed_later(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patch:
         patch.setattr("klamm.storage.log.flusher.fsync_path", no_descriptor)
         with pytest.raises(OSError, match="Too many open files"):
-            await house.manager.flush(house.log)
-    await house.manager.flush(house.log)
-    assert (house.manager.offline_count, house.log.recovery_point) == (0, 1)
+            await crashable.manager.flush(crashable.log)
+    await crashable.manager.flush(crashable.log)
+    assert (crashable.manager.offline_count, crashable.log.recovery_point) == (0, 1)
 
 
-def test_restart_reads_offline_log_from_disk(house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_reads_offline_log_from_disk(
+    crashable: CrashableLogs, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The page cache shows records that the disk never received."""
-    asyncio.run(house.manager.flush(house.log))
-    durable = house.log.size
-    house.log.append(batch("dropped by the kernel"))
+    asyncio.run(crashable.manager.flush(crashable.log))
+    durable = crashable.log.size
+    crashable.log.append(batch("dropped by the kernel"))
     disk.broken = "t-0/"
     with pytest.raises(FsyncError):
-        asyncio.run(house.manager.flush(house.log))
+        asyncio.run(crashable.manager.flush(crashable.log))
 
     def drop_the_cache(descriptor: int, _offset: int, _length: int, advice: int) -> None:
         assert advice == os.POSIX_FADV_DONTNEED
         os.pwrite(descriptor, bytes(os.fstat(descriptor).st_size - durable), durable)
 
     monkeypatch.setattr(os, "posix_fadvise", drop_the_cache)
-    house.open()
+    crashable.open()
 
-    assert [record.value for record in read_all(house.log)] == [b"a"]
-    assert not (house.log.directory / OFFLINE).exists()
-    assert house.log.append(batch("c")).base_offset == 1
+    assert [record.value for record in read_all(crashable.log)] == [b"a"]
+    assert not (crashable.log.directory / OFFLINE).exists()
+    assert crashable.log.append(batch("c")).base_offset == 1
 
 
 @pytest.mark.parametrize("failing", ["t-0/", "other-0/"])
 def test_failed_fsync_does_not_affect_other_logs(
-    house: LogHouse, disk: Disk, failing: str, caplog: pytest.LogCaptureFixture
+    crashable: CrashableLogs, disk: Disk, failing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.configs.update({"flush.ms": "1", "segment.bytes": "140", "retention.bytes": "0"})
-    house.manager.update_configs()
-    for log in (house.log, other(house)):
+    crashable.configs.update({"flush.ms": "1", "segment.bytes": "140", "retention.bytes": "0"})
+    crashable.manager.update_configs()
+    for log in (crashable.log, other(crashable)):
         for _ in range(3):
             log.append(batch("x" * 60))
-    house.clock.now_ms += 1000
+    crashable.clock.now_ms += 1000
     disk.broken = failing
 
     async def scenario() -> None:
         for _ in range(3):
-            await house.manager._housekeeper.tick()
-            await house.manager._housekeeper.check()
+            await crashable.manager._housekeeper.tick()
+            await crashable.manager._housekeeper.check()
 
     asyncio.run(scenario())
 
-    sound = other(house) if failing == "t-0/" else house.log
+    sound = other(crashable) if failing == "t-0/" else crashable.log
     assert (sound.recovery_point, sound.log_start_offset) == (4, 4)
-    points = (house.data_dir / "recovery-point-offset-checkpoint").read_text()
+    points = (crashable.data_dir / "recovery-point-offset-checkpoint").read_text()
     assert f"{sound.topic} 0 4" in points
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
 def test_failed_cleanup_of_one_log_does_not_affect_others(
-    house: LogHouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.configs.update({"segment.bytes": "140", "retention.bytes": "0"})
-    house.manager.update_configs()
-    for log in (house.log, other(house)):
+    crashable.configs.update({"segment.bytes": "140", "retention.bytes": "0"})
+    crashable.manager.update_configs()
+    for log in (crashable.log, other(crashable)):
         for _ in range(3):
             log.append(batch("x" * 60))
 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(house.log, "retire", fail)
-    asyncio.run(house.manager._housekeeper.check())
-    asyncio.run(house.manager._housekeeper.check())
+    monkeypatch.setattr(crashable.log, "retire", fail)
+    asyncio.run(crashable.manager._housekeeper.check())
+    asyncio.run(crashable.manager._housekeeper.check())
 
-    assert other(house).log_start_offset == 4
+    assert other(crashable).log_start_offset == 4
     assert len([record for record in caplog.records if "cannot remove old segments" in record.message]) == 1
 
 
-def test_failed_compaction_of_one_log_does_not_affect_others(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.configs.update({"segment.bytes": "140", "cleanup.policy": "compact"})
-    house.manager.update_configs()
-    for log in (house.log, other(house)):
+def test_failed_compaction_of_one_log_does_not_affect_others(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashable.configs.update({"segment.bytes": "140", "cleanup.policy": "compact"})
+    crashable.manager.update_configs()
+    for log in (crashable.log, other(crashable)):
         for _ in range(3):
             log.append(batch("x" * 60))
     compacted = []
@@ -197,41 +205,41 @@ def test_failed_compaction_of_one_log_does_not_affect_others(house: LogHouse, mo
         return 0
 
     monkeypatch.setattr("klamm.storage.log.cleaner.compact", compact)
-    asyncio.run(house.manager._cleaner.clean())
+    asyncio.run(crashable.manager._cleaner.clean())
 
     assert compacted == ["t-0", "other-0"]
 
 
 async def test_failed_producer_snapshot_keeps_only_its_recovery_point(
-    house: LogHouse, monkeypatch: pytest.MonkeyPatch
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(house.log, "save_producers", fail)
+    monkeypatch.setattr(crashable.log, "save_producers", fail)
 
-    for log in (house.log, other(house)):
-        await house.manager.flush(log)
-    await house.manager.checkpoint()
-    points = (house.data_dir / "recovery-point-offset-checkpoint").read_text()
+    for log in (crashable.log, other(crashable)):
+        await crashable.manager.flush(log)
+    await crashable.manager.checkpoint()
+    points = (crashable.data_dir / "recovery-point-offset-checkpoint").read_text()
     assert ("t 0 1" in points, "other 0 1" in points) == (False, True)
 
 
-def test_shutdown_after_a_failed_fsync_is_not_clean_but_saves_other_logs(house: LogHouse, disk: Disk) -> None:
+def test_shutdown_after_a_failed_fsync_is_not_clean_but_saves_other_logs(crashable: CrashableLogs, disk: Disk) -> None:
     disk.broken = "t-0/"
 
-    asyncio.run(house.manager.close())
+    asyncio.run(crashable.manager.close())
 
-    assert "other 0 1" in (house.data_dir / "recovery-point-offset-checkpoint").read_text()
-    assert not (house.data_dir / CLEAN_SHUTDOWN).exists()
+    assert "other 0 1" in (crashable.data_dir / "recovery-point-offset-checkpoint").read_text()
+    assert not (crashable.data_dir / CLEAN_SHUTDOWN).exists()
 
 
 def test_transaction_index_is_rewritten_after_a_failed_fsync(
-    house: LogHouse, disk: Disk, monkeypatch: pytest.MonkeyPatch
+    crashable: CrashableLogs, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(house.log, 1, "no", sequence=0)
-    end(house.log, 1, ABORT)
-    index = house.log.segments[-1].aborted
+    write(crashable.log, 1, "no", sequence=0)
+    end(crashable.log, 1, ABORT)
+    index = crashable.log.segments[-1].aborted
     disk.broken = ".txnindex"
     with pytest.raises(FsyncError):
         index.sync()
@@ -244,17 +252,17 @@ def test_transaction_index_is_rewritten_after_a_failed_fsync(
 
 @pytest.mark.parametrize(("flush_messages", "waits"), [("1", True), (str(2**63 - 1), False)])
 def test_duplicate_batch_waits_for_the_disk_like_the_first_one(
-    house: LogHouse, flush_messages: str, waits: bool
+    crashable: CrashableLogs, flush_messages: str, waits: bool
 ) -> None:
-    house.configs["flush.messages"] = flush_messages
-    house.manager.update_configs()
+    crashable.configs["flush.messages"] = flush_messages
+    crashable.manager.update_configs()
     data = [bytes(batch("once", producer_id=1, producer_epoch=0, base_sequence=0)) for _ in range(3)]
 
-    assert house.log.append(memoryview(data[0])).needs_flush is waits
-    assert house.log.append(memoryview(data[1])).needs_flush is waits
-    asyncio.run(house.manager.flush(house.log))
-    assert house.log.append(memoryview(data[2])).needs_flush is False
-    assert house.log.end_offset == 2
+    assert crashable.log.append(memoryview(data[0])).needs_flush is waits
+    assert crashable.log.append(memoryview(data[1])).needs_flush is waits
+    asyncio.run(crashable.manager.flush(crashable.log))
+    assert crashable.log.append(memoryview(data[2])).needs_flush is False
+    assert crashable.log.end_offset == 2
 
 
 def test_persistent_error_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:

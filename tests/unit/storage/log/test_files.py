@@ -10,26 +10,26 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogRange, delete_records
 from klamm.storage.log.cleaner import compact
-from tests.support.logs import TOPIC_ID, LogHouse, batch
+from tests.support.logs import TOPIC_ID, CrashableLogs, batch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def range_with_bytes(house: LogHouse) -> tuple[LogRange, bytes]:
+def range_with_bytes(crashable: CrashableLogs) -> tuple[LogRange, bytes]:
     """Return the range of the first segment and what it holds now."""
-    item = house.log.find(0, 1 << 20)
+    item = crashable.log.find(0, 1 << 20)
     assert item is not None
     return item, item.read()
 
 
-def filled(data_dir: Path, **configs: str) -> LogHouse:
-    house = LogHouse(data_dir, **configs)
+def filled(data_dir: Path, **configs: str) -> CrashableLogs:
+    crashable = CrashableLogs(data_dir, **configs)
     for number in range(6):
-        house.log.append(batch(f"value-{number}"))
-    house.log.roll()
-    house.log.append(batch("last"))
-    return house
+        crashable.log.append(batch(f"value-{number}"))
+    crashable.log.roll()
+    crashable.log.append(batch("last"))
+    return crashable
 
 
 def test_range_is_read_in_any_parts(tmp_path: Path) -> None:
@@ -40,42 +40,42 @@ def test_range_is_read_in_any_parts(tmp_path: Path) -> None:
 
 
 def test_range_outlives_its_descriptor_and_later_appends(tmp_path: Path) -> None:
-    house = filled(tmp_path)
-    item, whole = range_with_bytes(house)
-    house.log.segments[0].close()
-    house.log.append(batch("later"))
+    crashable = filled(tmp_path)
+    item, whole = range_with_bytes(crashable)
+    crashable.log.segments[0].close()
+    crashable.log.append(batch("later"))
     assert item.read() == whole
 
 
 def test_range_stays_readable_after_retention_until_file_deletion(tmp_path: Path) -> None:
-    house = filled(tmp_path, file_delete_delay_ms="60000")
-    item, whole = range_with_bytes(house)
-    delete_records(house.log, 6)
-    asyncio.run(house.manager.checkpoint())
+    crashable = filled(tmp_path, file_delete_delay_ms="60000")
+    item, whole = range_with_bytes(crashable)
+    delete_records(crashable.log, 6)
+    asyncio.run(crashable.manager.checkpoint())
     assert item.read() == whole
-    house.clock.now_ms += 60_000
-    asyncio.run(house.manager.remove_retired())
-    house.pool.close()
+    crashable.clock.now_ms += 60_000
+    asyncio.run(crashable.manager.remove_retired())
+    crashable.pool.close()
     with pytest.raises(StorageError):
         item.read()
 
 
 def test_range_of_a_compacted_segment_fails(tmp_path: Path) -> None:
-    house = filled(tmp_path, cleanup_policy="compact")
-    item, _ = range_with_bytes(house)
-    asyncio.run(compact(house.log, house.clock.now_ms))
-    assert len(house.log.read(0, 1 << 20)) < len(item)
+    crashable = filled(tmp_path, cleanup_policy="compact")
+    item, _ = range_with_bytes(crashable)
+    asyncio.run(compact(crashable.log, crashable.clock.now_ms))
+    assert len(crashable.log.read(0, 1 << 20)) < len(item)
     with pytest.raises(StorageError):
         item.read()
 
 
 def test_range_of_a_deleted_topic_fails(tmp_path: Path) -> None:
-    house = filled(tmp_path)
-    item, _ = range_with_bytes(house)
-    house.manager.delete_topic(TOPIC_ID)
-    for file in (house.data_dir / "t-0").glob("*"):
+    crashable = filled(tmp_path)
+    item, _ = range_with_bytes(crashable)
+    crashable.manager.delete_topic(TOPIC_ID)
+    for file in (crashable.data_dir / "t-0").glob("*"):
         pytest.fail(f"{file} is still there")
-    (house.data_dir / "t-0").mkdir()
-    (house.data_dir / "t-0" / "00000000000000000000.log").write_bytes(bytes(10_000))
+    (crashable.data_dir / "t-0").mkdir()
+    (crashable.data_dir / "t-0" / "00000000000000000000.log").write_bytes(bytes(10_000))
     with pytest.raises(StorageError):
         item.read()

@@ -13,7 +13,7 @@ import pytest
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
 from klamm.storage.log.directories import LOG_START_OFFSETS
 from klamm.storage.log.housekeeping import apply_retention
-from tests.support.logs import NOON_MS, TOPIC_ID, Clock, LogHouse, batch, read_all
+from tests.support.logs import NOON_MS, TOPIC_ID, Clock, CrashableLogs, batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,44 +22,44 @@ DAY_MS = 86_400_000
 SIZE = len(batch("x" * 100))
 
 
-def filled(tmp_path: Path, count: int, *, step_ms: int = 0, **configs: str) -> LogHouse:
+def filled(tmp_path: Path, count: int, *, step_ms: int = 0, **configs: str) -> CrashableLogs:
     """Two batches to a segment."""
-    house = LogHouse(tmp_path, segment_bytes=str(2 * SIZE), segment_ms=str(10**15), **configs)
+    crashable = CrashableLogs(tmp_path, segment_bytes=str(2 * SIZE), segment_ms=str(10**15), **configs)
     for number in range(count):
-        house.log.append(batch("x" * 100, at=NOON_MS - (count - number) * step_ms))
-    return house
+        crashable.log.append(batch("x" * 100, at=NOON_MS - (count - number) * step_ms))
+    return crashable
 
 
 def test_segments_past_retention_ms_are_deleted(tmp_path: Path) -> None:
-    house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+    crashable = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
 
-    assert apply_retention(house.log, NOON_MS) == 2
+    assert apply_retention(crashable.log, NOON_MS) == 2
 
-    assert house.log.log_start_offset == 4
-    assert [record.offset for record in read_all(house.log)] == [4, 5, 6, 7, 8, 9]
-    assert len(house.log.doomed) == 2
-    asyncio.run(house.manager.checkpoint())
+    assert crashable.log.log_start_offset == 4
+    assert [record.offset for record in read_all(crashable.log)] == [4, 5, 6, 7, 8, 9]
+    assert len(crashable.log.doomed) == 2
+    asyncio.run(crashable.manager.checkpoint())
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))[0] == f"{4:020d}.log"
 
 
 def test_log_with_only_expired_records_keeps_its_end_offset(tmp_path: Path) -> None:
-    house = filled(tmp_path, 4, step_ms=DAY_MS, retention_ms="1000")
+    crashable = filled(tmp_path, 4, step_ms=DAY_MS, retention_ms="1000")
 
-    apply_retention(house.log, NOON_MS)
-    asyncio.run(house.manager.checkpoint())
+    apply_retention(crashable.log, NOON_MS)
+    asyncio.run(crashable.manager.checkpoint())
 
-    assert (house.log.log_start_offset, house.log.end_offset, house.log.size) == (4, 4, 0)
-    house.open()
-    assert (house.log.log_start_offset, house.log.end_offset) == (4, 4)
-    assert house.log.append(batch("y")).base_offset == 4
+    assert (crashable.log.log_start_offset, crashable.log.end_offset, crashable.log.size) == (4, 4, 0)
+    crashable.open()
+    assert (crashable.log.log_start_offset, crashable.log.end_offset) == (4, 4)
+    assert crashable.log.append(batch("y")).base_offset == 4
 
 
 def test_no_file_is_renamed_before_the_log_start_offset_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    crashable = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
     files = sorted((tmp_path / "t-0").glob("*.log"))
-    apply_retention(house.log, NOON_MS)
+    apply_retention(crashable.log, NOON_MS)
 
     def fail(*_: object, **__: object) -> None:
         assert sorted((tmp_path / "t-0").glob("*.log")) == files
@@ -68,61 +68,61 @@ def test_no_file_is_renamed_before_the_log_start_offset_is_durable(
     with monkeypatch.context() as patched:
         patched.setattr("klamm.storage.log.directories.write_offsets", fail)
         with pytest.raises(OSError, match="No space"):
-            asyncio.run(house.manager.checkpoint())
+            asyncio.run(crashable.manager.checkpoint())
     assert sorted((tmp_path / "t-0").glob("*.log")) == files
 
-    asyncio.run(house.manager.checkpoint())
+    asyncio.run(crashable.manager.checkpoint())
 
     assert sorted((tmp_path / "t-0").glob("*.log")) == files[1:]
-    assert house.log.doomed == []
+    assert crashable.log.doomed == []
     assert "t 0 2" in (tmp_path / LOG_START_OFFSETS).read_text()
 
 
 def test_failed_rename_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = filled(tmp_path, 8, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
-    apply_retention(house.log, NOON_MS)
-    first, second = house.log.doomed
+    crashable = filled(tmp_path, 8, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    apply_retention(crashable.log, NOON_MS)
+    first, second = crashable.log.doomed
     (tmp_path / "t-0" / f"{first.file.path.name}.deleted").mkdir()
 
-    asyncio.run(house.manager.checkpoint())
-    assert house.log.doomed == [first]
+    asyncio.run(crashable.manager.checkpoint())
+    assert crashable.log.doomed == [first]
     (tmp_path / "t-0" / f"{first.file.path.name}.deleted").rmdir()
-    asyncio.run(house.manager.checkpoint())
+    asyncio.run(crashable.manager.checkpoint())
 
-    assert house.log.doomed == []
-    assert {file.path.name for file in house.log.retired} >= {
+    assert crashable.log.doomed == []
+    assert {file.path.name for file in crashable.log.retired} >= {
         f"{0:020d}.log.deleted",
         f"{second.base_offset:020d}.log.deleted",
     }
 
 
 def test_unlimited_retention_keeps_all_segments(tmp_path: Path) -> None:
-    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="-1")
+    crashable = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="-1")
 
-    assert apply_retention(house.log, NOON_MS + 10_000 * DAY_MS) == 0
+    assert apply_retention(crashable.log, NOON_MS + 10_000 * DAY_MS) == 0
 
 
 def test_retention_bytes_are_kept_at_least(tmp_path: Path) -> None:
-    house = filled(tmp_path, 10, retention_bytes=str(5 * SIZE))
+    crashable = filled(tmp_path, 10, retention_bytes=str(5 * SIZE))
 
-    assert apply_retention(house.log, NOON_MS) == 2
-    assert house.log.size == 6 * SIZE
+    assert apply_retention(crashable.log, NOON_MS) == 2
+    assert crashable.log.size == 6 * SIZE
 
 
 def test_compacted_topic_is_not_subject_to_retention(tmp_path: Path) -> None:
-    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="1", retention_bytes="1", cleanup_policy="compact")
+    crashable = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms="1", retention_bytes="1", cleanup_policy="compact")
 
-    assert apply_retention(house.log, NOON_MS) == 0
+    assert apply_retention(crashable.log, NOON_MS) == 0
 
 
 def test_cached_position_is_not_used_after_removal(tmp_path: Path) -> None:
-    house = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    crashable = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
     for _ in range(2):
-        assert read_all(house.log, 0, max_bytes=SIZE)
+        assert read_all(crashable.log, 0, max_bytes=SIZE)
 
-    apply_retention(house.log, NOON_MS)
+    apply_retention(crashable.log, NOON_MS)
 
-    assert [record.offset for record in read_all(house.log)] == [2, 3, 4, 5]
+    assert [record.offset for record in read_all(crashable.log)] == [2, 3, 4, 5]
 
 
 def test_configs_are_parsed_and_missing_ones_have_kafkas_defaults() -> None:
@@ -148,14 +148,14 @@ def test_configs_are_parsed_and_missing_ones_have_kafkas_defaults() -> None:
 
 def test_housekeeping_task_cleans_closed_logs_and_ends_with_the_manager(tmp_path: Path) -> None:
     """Also for logs that were not opened since the start."""
-    house = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
-    asyncio.run(house.manager.close())
+    crashable = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+    asyncio.run(crashable.manager.close())
 
     async def live() -> None:
         manager = LogManager(
             tmp_path,
-            configs_of=lambda _: house.configs,
-            now_ms=house.clock,
+            configs_of=lambda _: crashable.configs,
+            now_ms=crashable.clock,
             settings=lambda: HousekeepingSettings(retention_check_interval_s=0.02),
         )
         manager.create(TOPIC_ID, "t", 0)
@@ -195,7 +195,7 @@ async def test_producers_expire_with_an_interval_of_their_own(tmp_path: Path) ->
 
 async def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next one would write the same file at the same time."""
-    house = filled(tmp_path, 2)
+    crashable = filled(tmp_path, 2)
     writes: list[str] = []
     is_cancelled = threading.Event()
 
@@ -205,55 +205,55 @@ async def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: py
         writes.append(f"end {path.name}")
 
     monkeypatch.setattr("klamm.storage.log.directories.write_offsets", write_slowly)
-    first = asyncio.create_task(house.manager.checkpoint())
+    first = asyncio.create_task(crashable.manager.checkpoint())
     while not writes:  # noqa: ASYNC110  # a thread tells
         await asyncio.sleep(0.001)
     first.cancel()
     asyncio.get_running_loop().call_later(0.02, is_cancelled.set)
-    await house.manager.checkpoint()
+    await crashable.manager.checkpoint()
     assert first.cancelled()
     assert writes[0].startswith("begin")
     assert all(end == f"end{begin.removeprefix('begin')}" for begin, end in zip(writes[::2], writes[1::2], strict=True))
 
 
 def test_closed_segments_and_overdue_logs_become_durable(tmp_path: Path) -> None:
-    house = filled(tmp_path, 5)
-    asyncio.run(house.manager._housekeeper.tick())
-    assert house.log.recovery_point == 5
+    crashable = filled(tmp_path, 5)
+    asyncio.run(crashable.manager._housekeeper.tick())
+    assert crashable.log.recovery_point == 5
 
-    house.log.append(batch("y"))
-    asyncio.run(house.manager._housekeeper.tick())
-    assert house.log.recovery_point == 5
+    crashable.log.append(batch("y"))
+    asyncio.run(crashable.manager._housekeeper.tick())
+    assert crashable.log.recovery_point == 5
 
-    house.configs["flush.ms"] = "1000"
-    house.manager.update_config(TOPIC_ID)
-    house.clock.now_ms += 1000
-    asyncio.run(house.manager._housekeeper.tick())
-    assert house.log.recovery_point == 6
+    crashable.configs["flush.ms"] = "1000"
+    crashable.manager.update_config(TOPIC_ID)
+    crashable.clock.now_ms += 1000
+    asyncio.run(crashable.manager._housekeeper.tick())
+    assert crashable.log.recovery_point == 6
 
 
 def test_clock_set_back_does_not_delay_flushes(tmp_path: Path) -> None:
-    house = filled(tmp_path, 1, flush_ms="1000")
-    house.clock.now_ms += 1000
-    asyncio.run(house.manager._housekeeper.tick())
-    house.log.append(batch("y"))
+    crashable = filled(tmp_path, 1, flush_ms="1000")
+    crashable.clock.now_ms += 1000
+    asyncio.run(crashable.manager._housekeeper.tick())
+    crashable.log.append(batch("y"))
 
-    house.clock.now_ms -= 3_600_000
-    asyncio.run(house.manager._housekeeper.tick())
+    crashable.clock.now_ms -= 3_600_000
+    asyncio.run(crashable.manager._housekeeper.tick())
 
-    assert house.log.recovery_point == house.log.end_offset
+    assert crashable.log.recovery_point == crashable.log.end_offset
 
 
 def test_idle_producers_expire(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    house.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
-    asyncio.run(house.manager._housekeeper.expire_producers())
-    assert len(house.log.producers) == 1
+    crashable = CrashableLogs(tmp_path)
+    crashable.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
+    asyncio.run(crashable.manager._housekeeper.expire_producers())
+    assert len(crashable.log.producers) == 1
 
-    house.clock.now_ms += DAY_MS + 1
-    asyncio.run(house.manager._housekeeper.check())
-    assert len(house.log.producers) == 1, "with log.retention.check.interval.ms"
-    asyncio.run(house.manager._housekeeper.expire_producers())
+    crashable.clock.now_ms += DAY_MS + 1
+    asyncio.run(crashable.manager._housekeeper.check())
+    assert len(crashable.log.producers) == 1, "with log.retention.check.interval.ms"
+    asyncio.run(crashable.manager._housekeeper.expire_producers())
 
-    assert len(house.log.producers) == 0
-    assert house.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1
+    assert len(crashable.log.producers) == 0
+    assert crashable.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1

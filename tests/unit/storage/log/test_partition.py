@@ -22,76 +22,76 @@ from klamm.protocol.errors import (
 )
 from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches, patch_header, verify_crc
 from klamm.storage.log import InvalidRecordsError, InvalidTimestampsError, PartitionLog
-from tests.support.logs import NOON_MS, TOPIC_ID, LogHouse, batch, read_all, records_in
+from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all, records_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> LogHouse:
-    return LogHouse(tmp_path)
+def crashable(tmp_path: Path) -> CrashableLogs:
+    return CrashableLogs(tmp_path)
 
 
-def test_records_get_consecutive_offsets_and_are_read_unchanged(house: LogHouse) -> None:
+def test_records_get_consecutive_offsets_and_are_read_unchanged(crashable: CrashableLogs) -> None:
     # when
-    first = house.log.append(batch("a", "b"))
-    second = house.log.append(batch("c"))
+    first = crashable.log.append(batch("a", "b"))
+    second = crashable.log.append(batch("c"))
     # then
     assert (first.base_offset, first.last_offset, second.base_offset) == (0, 1, 2)
-    assert (house.log.log_start_offset, house.log.high_watermark, house.log.end_offset) == (0, 3, 3)
-    assert read_all(house.log) == [
+    assert (crashable.log.log_start_offset, crashable.log.high_watermark, crashable.log.end_offset) == (0, 3, 3)
+    assert read_all(crashable.log) == [
         Record(b"k", b"a", (), NOON_MS, 0),
         Record(b"k", b"b", (), NOON_MS + 1, 1),
         Record(b"k", b"c", (), NOON_MS, 2),
     ]
 
 
-def test_append_overwrites_base_offset_and_leader_epoch(house: LogHouse) -> None:
+def test_append_overwrites_base_offset_and_leader_epoch(crashable: CrashableLogs) -> None:
     sent = bytearray(batch("a"))
     patch_header(sent, partition_leader_epoch=77)
-    house.log.append(batch("x"))
+    crashable.log.append(batch("x"))
 
-    house.log.append(memoryview(sent))
+    crashable.log.append(memoryview(sent))
 
-    (stored,) = iter_batches(house.log.read(1, 1000))
+    (stored,) = iter_batches(crashable.log.read(1, 1000))
     assert (stored.base_offset, stored.partition_leader_epoch) == (1, 0)
     assert verify_crc(stored)
     assert bytes(stored.buffer[16:]) == bytes(sent[16:])
 
 
-def test_read_at_end_is_empty_and_outside_is_out_of_range(house: LogHouse) -> None:
-    house.log.append(batch("a"))
+def test_read_at_end_is_empty_and_outside_is_out_of_range(crashable: CrashableLogs) -> None:
+    crashable.log.append(batch("a"))
 
-    assert house.log.read(1, 1000) == b""
+    assert crashable.log.read(1, 1000) == b""
     for offset in (-1, 2):
         with pytest.raises(OffsetOutOfRangeError):
-            house.log.read(offset, 1000)
+            crashable.log.read(offset, 1000)
 
 
-def test_whole_batches_are_read_within_the_limit(house: LogHouse) -> None:
+def test_whole_batches_are_read_within_the_limit(crashable: CrashableLogs) -> None:
     size = len(batch("x" * 100))
     for _ in range(100):
-        house.log.append(batch("x" * 100))
+        crashable.log.append(batch("x" * 100))
 
     for count in (1, 2, 50, 99, 100):
         for slack in (0, size - 1):
-            assert len(house.log.read(0, count * size + slack)) == min(count, 100) * size
+            assert len(crashable.log.read(0, count * size + slack)) == min(count, 100) * size
 
 
-def test_first_batch_above_max_bytes_is_returned_alone_or_not_at_all(house: LogHouse) -> None:
-    house.log.append(batch("x" * 100))
-    house.log.append(batch("y"))
+def test_first_batch_above_max_bytes_is_returned_alone_or_not_at_all(crashable: CrashableLogs) -> None:
+    crashable.log.append(batch("x" * 100))
+    crashable.log.append(batch("y"))
 
-    assert [record.offset for record in records_in(house.log.read(0, 10))] == [0]
-    assert house.log.read(0, 10, min_one_batch=False) == b""
-    assert house.log.read(0, -5, min_one_batch=False) == b""
+    assert [record.offset for record in records_in(crashable.log.read(0, 10))] == [0]
+    assert crashable.log.read(0, 10, min_one_batch=False) == b""
+    assert crashable.log.read(0, -5, min_one_batch=False) == b""
 
 
-def test_read_within_a_batch_returns_the_whole_batch(house: LogHouse) -> None:
-    house.log.append(batch("a", "b", "c"))
+def test_read_within_a_batch_returns_the_whole_batch(crashable: CrashableLogs) -> None:
+    crashable.log.append(batch("a", "b", "c"))
 
-    assert [record.offset for record in records_in(house.log.read(2, 1000))] == [0, 1, 2]
+    assert [record.offset for record in records_in(crashable.log.read(2, 1000))] == [0, 1, 2]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -100,62 +100,64 @@ def test_any_offset_is_found_in_any_segment(
     sizes: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # given
-    house = LogHouse(tmp_path_factory.mktemp("log"), segment_bytes="8000", index_interval_bytes="500")
+    crashable = CrashableLogs(tmp_path_factory.mktemp("log"), segment_bytes="8000", index_interval_bytes="500")
     for size in sizes:
-        house.log.append(batch("x" * size, "y"))
+        crashable.log.append(batch("x" * size, "y"))
     # when
     offset = data.draw(st.integers(min_value=0, max_value=2 * len(sizes) - 1))
     max_bytes = data.draw(st.integers(min_value=0, max_value=9000))
-    found = house.log.read(offset, max_bytes)
+    found = crashable.log.read(offset, max_bytes)
     # then
     records = records_in(found)
     assert records[0].offset == offset - offset % 2
     assert len(found) <= max_bytes or len(records) == 2
-    assert [record.offset for record in read_all(house.log, offset, max_bytes)] == list(range(offset, 2 * len(sizes)))
+    assert [record.offset for record in read_all(crashable.log, offset, max_bytes)] == list(
+        range(offset, 2 * len(sizes))
+    )
 
 
 # -- what is rejected
 
 
-def test_rejected_batch_leaves_no_bytes(house: LogHouse) -> None:
+def test_rejected_batch_leaves_no_bytes(crashable: CrashableLogs) -> None:
     broken = bytearray(batch("abc"))
     broken[-1] ^= 1
 
     with pytest.raises(CorruptBatchError):
-        house.log.append(memoryview(broken))
+        crashable.log.append(memoryview(broken))
 
-    assert house.log.end_offset == 0
+    assert crashable.log.end_offset == 0
 
 
 def test_batch_above_max_message_bytes_is_rejected(tmp_path: Path) -> None:
     size = len(batch("x" * 100))
-    house = LogHouse(tmp_path, max_message_bytes=str(size))
-    house.log.append(batch("x" * 100))
+    crashable = CrashableLogs(tmp_path, max_message_bytes=str(size))
+    crashable.log.append(batch("x" * 100))
 
-    house.configs["max.message.bytes"] = str(size - 1)
-    house.manager.update_config(TOPIC_ID)
+    crashable.configs["max.message.bytes"] = str(size - 1)
+    crashable.manager.update_config(TOPIC_ID)
 
     with pytest.raises(MessageTooLargeError, match=f"{size} bytes which exceeds the maximum configured value"):
-        house.log.append(batch("x" * 100))
+        crashable.log.append(batch("x" * 100))
 
 
-def test_produce_requires_exactly_one_batch(house: LogHouse) -> None:
+def test_produce_requires_exactly_one_batch(crashable: CrashableLogs) -> None:
     for records in (b"", bytes(batch("a")) * 2):
         with pytest.raises(InvalidRecordError, match="exactly one"):
-            house.log.append(memoryview(records))
+            crashable.log.append(memoryview(records))
 
 
 @pytest.mark.parametrize(("offset", "value"), [(23, 5), (23, -1), (57, 2), (57, 0), (57, -1)])
-def test_record_count_mismatch_is_rejected(house: LogHouse, offset: int, value: int) -> None:
+def test_record_count_mismatch_is_rejected(crashable: CrashableLogs, offset: int, value: int) -> None:
     sent = bytearray(batch("a", "b", "c"))
     struct.pack_into(">i", sent, offset, value)
     patch_header(sent, producer_id=-1)  # a right checksum over wrong numbers
 
     with pytest.raises(InvalidRecordError, match="Inconsistent"):
-        house.log.append(memoryview(sent))
+        crashable.log.append(memoryview(sent))
 
 
-def test_control_old_format_moved_and_unsequenced_batches_are_rejected(house: LogHouse) -> None:
+def test_control_old_format_moved_and_unsequenced_batches_are_rejected(crashable: CrashableLogs) -> None:
     control = encode_batch([Record(b"k", b"v")], is_control=True)
     moved = encode_batch([Record(b"k", b"v", (), 0, 5)])
     old = bytearray(batch("a" * 30))
@@ -164,85 +166,85 @@ def test_control_old_format_moved_and_unsequenced_batches_are_rejected(house: Lo
 
     for sent in (control, moved, old, unsequenced):
         with pytest.raises(InvalidRecordError):
-            house.log.append(memoryview(sent))
+            crashable.log.append(memoryview(sent))
 
 
-def test_unknown_codec_is_rejected(house: LogHouse) -> None:
+def test_unknown_codec_is_rejected(crashable: CrashableLogs) -> None:
     sent = bytearray(batch("a"))
     patch_header(sent, attributes=5)
 
     with pytest.raises(UnsupportedCompressionTypeError):
-        house.log.append(memoryview(sent))
+        crashable.log.append(memoryview(sent))
 
 
 def test_record_without_key_is_rejected_on_a_compacted_topic(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, cleanup_policy="delete,compact")
+    crashable = CrashableLogs(tmp_path, cleanup_policy="delete,compact")
     mixed = encode_batch([Record(b"k", b"1", (), 0, 0), Record(None, b"2", (), 0, 1)], codec=Codec.GZIP)
 
     with pytest.raises(InvalidRecordsError) as rejection:
-        house.log.append(memoryview(mixed))
+        crashable.log.append(memoryview(mixed))
 
     assert [error.batch_index for error in rejection.value.record_errors] == [1]
-    house.log.append(batch("with key"))
+    crashable.log.append(batch("with key"))
 
 
-def test_record_from_the_future_is_rejected_by_index(house: LogHouse) -> None:
+def test_record_from_the_future_is_rejected_by_index(crashable: CrashableLogs) -> None:
     records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS + 3_600_001, 1)]
 
     with pytest.raises(InvalidTimestampsError) as rejection:
-        house.log.append(memoryview(encode_batch(records)))
+        crashable.log.append(memoryview(encode_batch(records)))
 
     assert [error.batch_index for error in rejection.value.record_errors] == [1]
 
 
 def test_record_before_the_timestamp_limit_is_rejected(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, message_timestamp_before_max_ms="1000")
+    crashable = CrashableLogs(tmp_path, message_timestamp_before_max_ms="1000")
     records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS - 1001, 1)]
 
     with pytest.raises(InvalidTimestampsError):
-        house.log.append(memoryview(encode_batch(records)))
-    house.log.append(batch("in time", at=NOON_MS - 1000))
+        crashable.log.append(memoryview(encode_batch(records)))
+    crashable.log.append(batch("in time", at=NOON_MS - 1000))
 
 
 def test_log_append_time_set_by_a_producer_is_rejected(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, message_timestamp_type="LogAppendTime")
+    crashable = CrashableLogs(tmp_path, message_timestamp_type="LogAppendTime")
     sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
 
     with pytest.raises(InvalidTimestampError):
-        house.log.append(memoryview(sent))
+        crashable.log.append(memoryview(sent))
 
 
-def test_log_append_time_of_a_producer_becomes_create_time(house: LogHouse) -> None:
+def test_log_append_time_of_a_producer_becomes_create_time(crashable: CrashableLogs) -> None:
     """Kafka 4.4 takes such a batch, with the header's time for all records."""
     sent = encode_batch([Record(b"k", b"v")], timestamp_type=TimestampType.LOG_APPEND_TIME, log_append_time=5)
 
-    house.log.append(memoryview(sent))
+    crashable.log.append(memoryview(sent))
 
-    (stored,) = iter_batches(house.log.read(0, 1000))
+    (stored,) = iter_batches(crashable.log.read(0, 1000))
     assert (stored.timestamp_type, stored.max_timestamp, verify_crc(stored)) == (TimestampType.CREATE_TIME, 5, True)
 
 
 def test_log_append_time_is_stamped_if_configured(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, message_timestamp_type="LogAppendTime")
+    crashable = CrashableLogs(tmp_path, message_timestamp_type="LogAppendTime")
 
-    result = house.log.append(batch("a", "b", at=1))
+    result = crashable.log.append(batch("a", "b", at=1))
 
-    (stored,) = iter_batches(house.log.read(0, 1000))
+    (stored,) = iter_batches(crashable.log.read(0, 1000))
     assert result.log_append_time_ms == NOON_MS
     assert verify_crc(stored)
-    assert {record.timestamp for record in read_all(house.log)} == {NOON_MS}
+    assert {record.timestamp for record in read_all(crashable.log)} == {NOON_MS}
 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_compression_type_of_the_topic_replaces_the_producers(tmp_path: Path, codec: Codec) -> None:
     name = "uncompressed" if codec is Codec.NONE else codec.name.lower()
-    house = LogHouse(tmp_path, compression_type=name)
+    crashable = CrashableLogs(tmp_path, compression_type=name)
 
-    house.log.append(memoryview(encode_batch([Record(b"k", b"v" * 500, (), 5, 0)], codec=Codec.GZIP)))
+    crashable.log.append(memoryview(encode_batch([Record(b"k", b"v" * 500, (), 5, 0)], codec=Codec.GZIP)))
 
-    (stored,) = iter_batches(house.log.read(0, 1000))
+    (stored,) = iter_batches(crashable.log.read(0, 1000))
     assert stored.codec == codec
-    assert read_all(house.log) == [Record(b"k", b"v" * 500, (), 5, 0)]
+    assert read_all(crashable.log) == [Record(b"k", b"v" * 500, (), 5, 0)]
 
 
 # -- idempotent producers
@@ -252,82 +254,82 @@ def sequenced(sequence: int, *, epoch: int = 0, count: int = 1, producer: int = 
     return batch(*["v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_duplicate_batch_is_answered_with_its_first_offset(house: LogHouse) -> None:
-    house.log.append(batch("other"))
-    first = house.log.append(sequenced(0, count=3))
+def test_duplicate_batch_is_answered_with_its_first_offset(crashable: CrashableLogs) -> None:
+    crashable.log.append(batch("other"))
+    first = crashable.log.append(sequenced(0, count=3))
     for sequence in range(3, 7):
-        house.log.append(sequenced(sequence))
+        crashable.log.append(sequenced(sequence))
 
-    again = house.log.append(sequenced(0, count=3))
+    again = crashable.log.append(sequenced(0, count=3))
 
     assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset) == (1, 3)
-    assert house.log.end_offset == 8
+    assert crashable.log.end_offset == 8
 
 
-def test_last_five_batches_of_a_producer_are_remembered(house: LogHouse) -> None:
+def test_last_five_batches_of_a_producer_are_remembered(crashable: CrashableLogs) -> None:
     for sequence in range(6):
-        house.log.append(sequenced(sequence))
+        crashable.log.append(sequenced(sequence))
 
-    assert house.log.append(sequenced(1)).base_offset == 1
+    assert crashable.log.append(sequenced(1)).base_offset == 1
     with pytest.raises(OutOfOrderSequenceError):
-        house.log.append(sequenced(0))
+        crashable.log.append(sequenced(0))
 
 
-def test_sequence_gap_is_rejected_and_the_right_batch_accepted(house: LogHouse) -> None:
-    house.log.append(sequenced(0, count=2))
+def test_sequence_gap_is_rejected_and_the_right_batch_accepted(crashable: CrashableLogs) -> None:
+    crashable.log.append(sequenced(0, count=2))
 
     with pytest.raises(OutOfOrderSequenceError):
-        house.log.append(sequenced(3))
+        crashable.log.append(sequenced(3))
 
-    assert house.log.append(sequenced(2)).base_offset == 2
-
-
-def test_unknown_producer_may_start_at_any_sequence(house: LogHouse) -> None:
-    assert house.log.append(sequenced(1234)).base_offset == 0
+    assert crashable.log.append(sequenced(2)).base_offset == 2
 
 
-def test_sequence_wraps_to_zero_after_the_maximum(house: LogHouse) -> None:
-    house.log.append(sequenced(2**31 - 2, count=2))
-
-    assert house.log.append(sequenced(0)).base_offset == 2
+def test_unknown_producer_may_start_at_any_sequence(crashable: CrashableLogs) -> None:
+    assert crashable.log.append(sequenced(1234)).base_offset == 0
 
 
-def test_older_epoch_is_fenced_and_newer_one_starts_at_zero(house: LogHouse) -> None:
-    house.log.append(sequenced(0, epoch=3))
+def test_sequence_wraps_to_zero_after_the_maximum(crashable: CrashableLogs) -> None:
+    crashable.log.append(sequenced(2**31 - 2, count=2))
+
+    assert crashable.log.append(sequenced(0)).base_offset == 2
+
+
+def test_older_epoch_is_fenced_and_newer_one_starts_at_zero(crashable: CrashableLogs) -> None:
+    crashable.log.append(sequenced(0, epoch=3))
 
     with pytest.raises(InvalidProducerEpochError):
-        house.log.append(sequenced(1, epoch=2))
+        crashable.log.append(sequenced(1, epoch=2))
     with pytest.raises(OutOfOrderSequenceError):
-        house.log.append(sequenced(1, epoch=4))
-    assert house.log.append(sequenced(0, epoch=4)).base_offset == 1
+        crashable.log.append(sequenced(1, epoch=4))
+    assert crashable.log.append(sequenced(0, epoch=4)).base_offset == 1
 
 
 # -- disks that fail
 
 
 @pytest.mark.parametrize("room", [0, 1, 15, 16, 60])
-def test_full_disk_rejects_the_batch_and_leaves_the_log_unchanged(house: LogHouse, room: int) -> None:
-    house.log.append(sequenced(0))
-    size = house.log.size
+def test_full_disk_rejects_the_batch_and_leaves_the_log_unchanged(crashable: CrashableLogs, room: int) -> None:
+    crashable.log.append(sequenced(0))
+    size = crashable.log.size
 
-    house.pool.room = room
+    crashable.pool.room = room
     with pytest.raises(StorageError):
-        house.log.append(sequenced(1))
-    house.pool.room = None
+        crashable.log.append(sequenced(1))
+    crashable.pool.room = None
 
-    assert (house.log.end_offset, house.log.size) == (1, size)
-    assert (house.data_dir / "t-0" / f"{0:020d}.log").stat().st_size == size
-    assert house.log.append(sequenced(1)).base_offset == 1
-    assert [record.offset for record in read_all(house.log)] == [0, 1]
+    assert (crashable.log.end_offset, crashable.log.size) == (1, size)
+    assert (crashable.data_dir / "t-0" / f"{0:020d}.log").stat().st_size == size
+    assert crashable.log.append(sequenced(1)).base_offset == 1
+    assert [record.offset for record in read_all(crashable.log)] == [0, 1]
 
 
-def test_partial_writes_are_completed(house: LogHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = house.pool.writev
-    monkeypatch.setattr(house.pool, "writev", lambda fd, buffers, at: whole(fd, [b"".join(buffers)[:50]], at))
+def test_partial_writes_are_completed(crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = crashable.pool.writev
+    monkeypatch.setattr(crashable.pool, "writev", lambda fd, buffers, at: whole(fd, [b"".join(buffers)[:50]], at))
 
-    house.log.append(batch("x" * 300))
+    crashable.log.append(batch("x" * 300))
 
-    assert read_all(house.log)[0].value == b"x" * 300
+    assert read_all(crashable.log)[0].value == b"x" * 300
 
 
 # -- segments
@@ -335,28 +337,28 @@ def test_partial_writes_are_completed(house: LogHouse, monkeypatch: pytest.Monke
 
 def test_full_segment_is_rolled(tmp_path: Path) -> None:
     size = len(batch("x" * 100))
-    house = LogHouse(tmp_path, segment_bytes=str(3 * size))
+    crashable = CrashableLogs(tmp_path, segment_bytes=str(3 * size))
     for _ in range(7):
-        house.log.append(batch("x" * 100))
+        crashable.log.append(batch("x" * 100))
 
-    assert [segment.base_offset for segment in house.log.segments] == [0, 3, 6]
-    assert [record.offset for record in read_all(house.log)] == list(range(7))
+    assert [segment.base_offset for segment in crashable.log.segments] == [0, 3, 6]
+    assert [record.offset for record in read_all(crashable.log)] == list(range(7))
 
 
 def test_segment_is_rolled_after_segment_ms(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, segment_ms="1000")
+    crashable = CrashableLogs(tmp_path, segment_ms="1000")
     for at in (0, 1000, 1001, 1500):
-        house.log.append(batch("x", at=at))
+        crashable.log.append(batch("x", at=at))
 
-    assert [segment.base_offset for segment in house.log.segments] == [0, 2]
+    assert [segment.base_offset for segment in crashable.log.segments] == [0, 2]
 
 
 def test_flush_messages_requests_a_flush_before_the_response(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, flush_messages="3")
+    crashable = CrashableLogs(tmp_path, flush_messages="3")
 
-    needs = [house.log.append(batch("x")).needs_flush for _ in range(3)]
-    house.flush_log()
-    needs.append(house.log.append(batch("x")).needs_flush)
+    needs = [crashable.log.append(batch("x")).needs_flush for _ in range(3)]
+    crashable.flush_log()
+    needs.append(crashable.log.append(batch("x")).needs_flush)
 
     assert needs == [False, False, True, False]
 
@@ -370,10 +372,10 @@ class Waiter:
         self.sizes.append(size)
 
 
-def test_waiters_are_notified_of_every_batch(house: LogHouse) -> None:
+def test_waiters_are_notified_of_every_batch(crashable: CrashableLogs) -> None:
     waiter = Waiter()
-    house.log.waiters.add(waiter)
+    crashable.log.waiters.add(waiter)
 
-    house.log.append(batch("x"))
+    crashable.log.append(batch("x"))
 
     assert waiter.sizes == [len(batch("x"))]

@@ -19,7 +19,7 @@ from klamm.protocol.errors import (
 from klamm.storage.log import append_marker, delete_records
 from klamm.storage.log.cleaner import compact
 from klamm.storage.log.housekeeping import apply_retention
-from tests.support.logs import NOON_MS, LogHouse, batch, read_all
+from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all
 from tests.support.transactions import ABORT, COMMIT, committed_records, committed_values, end, write
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def test_committed_records_are_read_when_their_transaction_has_ended(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     log.append(batch("before"))
     write(log, 1, "a", "b", sequence=0)
     log.append(batch("behind"))
@@ -41,7 +41,7 @@ def test_committed_records_are_read_when_their_transaction_has_ended(tmp_path: P
 
 
 def test_read_committed_skips_aborted_records(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     write(log, 1, "no", sequence=0)
     write(log, 2, "yes", sequence=0)
     end(log, 1, ABORT)
@@ -55,17 +55,17 @@ def test_read_committed_skips_aborted_records(tmp_path: Path) -> None:
 
 
 def test_transaction_index_has_kafkas_format(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    write(house.log, 7, "open", sequence=0)
-    write(house.log, 8, "no", sequence=0)
-    end(house.log, 8, ABORT)
+    crashable = CrashableLogs(tmp_path)
+    write(crashable.log, 7, "open", sequence=0)
+    write(crashable.log, 8, "no", sequence=0)
+    end(crashable.log, 8, ABORT)
 
-    (path,) = house.data_dir.glob("t-0/*.txnindex")
+    (path,) = crashable.data_dir.glob("t-0/*.txnindex")
     assert list(struct.iter_unpack(">hqqqq", path.read_bytes())) == [(0, 8, 1, 2, 0)]
 
 
 def test_transactional_batch_needs_a_verified_transaction(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     data = batch("x", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
 
     with pytest.raises(InvalidTxnStateError):
@@ -77,7 +77,7 @@ def test_transactional_batch_needs_a_verified_transaction(tmp_path: Path) -> Non
 
 
 def test_non_transactional_batch_in_open_transaction_is_rejected(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     write(log, 1, "x", sequence=0)
 
     with pytest.raises(InvalidTxnStateError):
@@ -86,7 +86,7 @@ def test_non_transactional_batch_in_open_transaction_is_rejected(tmp_path: Path)
 
 def test_unknown_producer_restarts_at_sequence_zero_after_its_error(tmp_path: Path) -> None:
     """KIP-890; without it the batches before may have been deleted."""
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     of_one, of_two = (
         batch("x", producer_id=number, producer_epoch=0, base_sequence=3, is_transactional=True) for number in (1, 2)
     )
@@ -100,21 +100,21 @@ def test_unknown_producer_restarts_at_sequence_zero_after_its_error(tmp_path: Pa
 
 
 def test_marker_with_newer_epoch_fences_the_old_producer(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path)
-    write(house.log, 1, "x", sequence=0)
-    end(house.log, 1, ABORT, epoch=1)
+    crashable = CrashableLogs(tmp_path)
+    write(crashable.log, 1, "x", sequence=0)
+    end(crashable.log, 1, ABORT, epoch=1)
 
     for _ in range(2):
         with pytest.raises(InvalidProducerEpochError):
-            write(house.log, 1, "zombie", sequence=1)
+            write(crashable.log, 1, "zombie", sequence=1)
         with pytest.raises(InvalidProducerEpochError):
-            end(house.log, 1, COMMIT)
-        house.open()  # also after a crash
-    assert write(house.log, 1, "y", sequence=0, epoch=1) == 2
+            end(crashable.log, 1, COMMIT)
+        crashable.open()  # also after a crash
+    assert write(crashable.log, 1, "y", sequence=0, epoch=1) == 2
 
 
 def test_marker_of_an_older_coordinator_epoch_is_rejected(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     append_marker(log, COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=5, now_ms=NOON_MS)
 
     with pytest.raises(TransactionCoordinatorFencedError):
@@ -122,7 +122,7 @@ def test_marker_of_an_older_coordinator_epoch_is_rejected(tmp_path: Path) -> Non
 
 
 def test_deleted_records_of_open_transaction_do_not_block_readers(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     write(log, 1, "x", "y", "z", sequence=0)
 
     delete_records(log, 2)
@@ -133,20 +133,20 @@ def test_deleted_records_of_open_transaction_do_not_block_readers(tmp_path: Path
 
 
 def test_retention_deletes_the_transaction_index_with_its_segment(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, segment_bytes="200", retention_bytes="0")
+    crashable = CrashableLogs(tmp_path, segment_bytes="200", retention_bytes="0")
     for sequence in range(10):
-        write(house.log, 1, "x" * 100, sequence=sequence)
-        end(house.log, 1, ABORT)
+        write(crashable.log, 1, "x" * 100, sequence=sequence)
+        end(crashable.log, 1, ABORT)
 
-    apply_retention(house.log, NOON_MS)
-    asyncio.run(house.manager.checkpoint())
+    apply_retention(crashable.log, NOON_MS)
+    asyncio.run(crashable.manager.checkpoint())
 
-    assert list(house.data_dir.glob("t-0/*.txnindex")) == []
-    assert committed_values(house.log) == []
+    assert list(crashable.data_dir.glob("t-0/*.txnindex")) == []
+    assert committed_values(crashable.log) == []
 
 
 def test_producer_with_an_open_transaction_does_not_expire(tmp_path: Path) -> None:
-    log = LogHouse(tmp_path).log
+    log = CrashableLogs(tmp_path).log
     write(log, 1, "x", sequence=0)
     log.producers.expire(NOON_MS + 10**9)
     assert log.producers.has_open(1, 0)
@@ -156,14 +156,16 @@ def test_producer_with_an_open_transaction_does_not_expire(tmp_path: Path) -> No
     assert len(log.producers) == 0
 
 
-def _compact(house: LogHouse) -> None:
-    house.log.roll()
-    asyncio.run(compact(house.log, house.clock()))
+def _compact(crashable: CrashableLogs) -> None:
+    crashable.log.roll()
+    asyncio.run(compact(crashable.log, crashable.clock()))
 
 
 def test_compaction_removes_aborted_records_and_keeps_open_transactions(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000")
-    log = house.log
+    crashable = CrashableLogs(
+        tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000"
+    )
+    log = crashable.log
     log.append(batch("kept", key=b"a"))
     write(log, 1, "no", sequence=0, key=b"a")
     end(log, 1, ABORT)
@@ -174,7 +176,7 @@ def test_compaction_removes_aborted_records_and_keeps_open_transactions(tmp_path
     log.roll()
     write(log, 2, "open", sequence=0, key=b"a")
 
-    _compact(house)
+    _compact(crashable)
 
     assert [(record.offset, record.value) for record in committed_records(log)] == [(0, b"kept"), (5, b"new")]
     records = {record.offset: record.value for record in read_all(log)}
@@ -182,13 +184,15 @@ def test_compaction_removes_aborted_records_and_keeps_open_transactions(tmp_path
     assert records[7] == b"open", "an open transaction is not looked at yet"
     assert not {1, 3} & set(records)
     assert {2, 4, 6} <= set(records), "markers stay for the time being"
-    house.open()
-    assert committed_values(house.log) == ["kept", "new"]
+    crashable.open()
+    assert committed_values(crashable.log) == ["kept", "new"]
 
 
 def test_markers_expire_after_the_records_of_their_transaction(tmp_path: Path) -> None:
-    house = LogHouse(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000")
-    log = house.log
+    crashable = CrashableLogs(
+        tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio="0", delete_retention_ms="1000"
+    )
+    log = crashable.log
     write(log, 1, "no", sequence=0, key=b"a")
     end(log, 1, ABORT)
     write(log, 1, "old", sequence=1, key=b"b")
@@ -199,9 +203,9 @@ def test_markers_expire_after_the_records_of_their_transaction(tmp_path: Path) -
 
     for _ in range(4):
         log.append(batch("x", key=b"filler"))
-        _compact(house)
+        _compact(crashable)
         offsets.append({record.offset for record in read_all(log)} & set(range(6)))
-        house.clock.now_ms += 2_000
+        crashable.clock.now_ms += 2_000
 
     assert offsets[0] == {1, 3, 4, 5}
     assert offsets[-1] == {4, 5}, "the last marker ends a transaction that is still there"
@@ -256,23 +260,23 @@ STEPS = st.lists(
 def test_read_committed_is_correct_after_any_history(
     steps: list[tuple[int, str]], segment_bytes: str, max_bytes: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    house = LogHouse(tmp_path_factory.mktemp("log"), segment_bytes=segment_bytes)
+    crashable = CrashableLogs(tmp_path_factory.mktemp("log"), segment_bytes=segment_bytes)
     model = _Model()
     for producer, what in steps:
         if what == "crash":
-            house.open()
+            crashable.open()
         elif what == "stop":
-            asyncio.run(house.manager.close())
-            house.open()
+            asyncio.run(crashable.manager.close())
+            crashable.open()
         elif what == "flush":
-            asyncio.run(_flush(house))
+            asyncio.run(_flush(crashable))
         else:
-            model.step(house.log, producer, what)
-        stable, values = model.readable(house.log.end_offset)
-        assert house.log.last_stable_offset == stable
-        assert committed_values(house.log, max_bytes) == values
+            model.step(crashable.log, producer, what)
+        stable, values = model.readable(crashable.log.end_offset)
+        assert crashable.log.last_stable_offset == stable
+        assert committed_values(crashable.log, max_bytes) == values
 
 
-async def _flush(house: LogHouse) -> None:
-    await house.manager.flush(house.log)
-    await house.manager.checkpoint()
+async def _flush(crashable: CrashableLogs) -> None:
+    await crashable.manager.flush(crashable.log)
+    await crashable.manager.checkpoint()

@@ -7,7 +7,7 @@ import pytest
 from klamm.broker.groups.classic.group import MAX_PENDING_MEMBERS
 from klamm.broker.groups.classic.model import GroupState, JoinedMember, JoinReply, MemberIdentity, SyncReply
 from klamm.protocol.errors import ErrorCode
-from tests.support.groups import GroupScene, attempt
+from tests.support.groups import ClassicGroupClients, attempt
 
 BOTH = (("range", b"r"), ("sticky", b"s"))
 
@@ -21,30 +21,30 @@ def gone(member_id: str, instance_id: str | None = None) -> MemberIdentity:
 
 def test_new_dynamic_member_gets_member_id_required() -> None:
     """KIP-394."""
-    scene = GroupScene()
+    clients = ClassicGroupClients()
 
-    assert scene.send_join(attempt(new_member_id="m1")) == [
+    assert clients.send_join(attempt(new_member_id="m1")) == [
         JoinReply(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m1")
     ]
-    assert scene.state is GroupState.EMPTY
+    assert clients.state is GroupState.EMPTY
 
 
 def test_join_before_v4_is_accepted_without_member_id() -> None:
-    scene = GroupScene()
+    clients = ClassicGroupClients()
 
-    joined = scene.send_join(attempt(new_member_id="m1", version=3))
-    scene.wait(3)
+    joined = clients.send_join(attempt(new_member_id="m1", version=3))
+    clients.wait(3)
 
     assert joined[0].member_id == "m1"
     assert joined[0].generation_id == 1
 
 
 def test_first_member_is_leader_and_gets_the_members() -> None:
-    scene = GroupScene()
-    first = scene.new_dynamic("m1", protocols=(("range", b"one"),))
-    second = scene.new_dynamic("m2", protocols=(("range", b"two"),))
+    clients = ClassicGroupClients()
+    first = clients.new_dynamic("m1", protocols=(("range", b"one"),))
+    second = clients.new_dynamic("m2", protocols=(("range", b"two"),))
 
-    scene.wait(6)
+    clients.wait(6)
 
     assert first == [
         JoinReply(
@@ -62,32 +62,32 @@ def test_first_member_is_leader_and_gets_the_members() -> None:
     assert second == [
         JoinReply(member_id="m2", generation_id=1, protocol_type="consumer", protocol_name="range", leader="m1")
     ]
-    assert scene.state is GroupState.COMPLETING_REBALANCE
+    assert clients.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_unknown_member_id_is_rejected() -> None:
-    scene = GroupScene()
+    clients = ClassicGroupClients()
 
-    assert scene.send_join(attempt("stranger")) == [
+    assert clients.send_join(attempt("stranger")) == [
         JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="stranger")
     ]
 
 
 def test_pending_member_id_is_rejected_for_static_member() -> None:
-    scene = GroupScene()
-    scene.send_join(attempt(new_member_id="m1"))
+    clients = ClassicGroupClients()
+    clients.send_join(attempt(new_member_id="m1"))
 
-    assert scene.send_join(attempt("m1", "instance"))[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.send_join(attempt("m1", "instance"))[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("change", [{"protocols": ()}, {"protocol_type": ""}], ids=["no protocol", "no protocol type"])
 def test_first_member_without_protocol_is_rejected(change: dict[str, object]) -> None:
-    scene = GroupScene()
+    clients = ClassicGroupClients()
 
-    reply = scene.send_join(attempt(**change))  # type: ignore[arg-type]
+    reply = clients.send_join(attempt(**change))  # type: ignore[arg-type]
 
     assert reply == [JoinReply(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)]
-    assert scene.group.is_blank
+    assert clients.group.is_blank
 
 
 @pytest.mark.parametrize(
@@ -96,104 +96,104 @@ def test_first_member_without_protocol_is_rejected(change: dict[str, object]) ->
     ids=["another protocol", "another protocol type"],
 )
 def test_member_with_inconsistent_protocol_is_rejected(change: dict[str, object]) -> None:
-    scene = GroupScene()
-    scene.stable("m1")
+    clients = ClassicGroupClients()
+    clients.stable("m1")
 
-    assert scene.send_join(attempt(**change))[0].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
+    assert clients.send_join(attempt(**change))[0].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
 
 
 def test_empty_group_accepts_any_protocol_type() -> None:
-    scene = GroupScene()
-    scene.stable("m1")
-    scene.group.leave([gone("m1")], scene.now)
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    clients.group.leave([gone("m1")], clients.now)
 
-    scene.new_dynamic("m2", protocol_type="connect", protocols=(("default", b""),))
-    scene.wait(3)
+    clients.new_dynamic("m2", protocol_type="connect", protocols=(("default", b""),))
+    clients.wait(3)
 
-    assert scene.group.protocol_type == "connect"
-    assert scene.group.protocol_name == "default"
+    assert clients.group.protocol_type == "connect"
+    assert clients.group.protocol_name == "default"
 
 
 def test_only_protocol_supported_by_all_members_is_selected() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1", protocols=(("only-one", b""), ("range", b"")))
-    scene.new_dynamic("m2", protocols=(("sticky", b""), ("range", b""), ("also", b"")))
-    scene.new_dynamic("m3", protocols=(("sticky", b""), ("range", b"")))
-    scene.wait(9)
-    assert scene.group.protocol_name == "range"
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1", protocols=(("only-one", b""), ("range", b"")))
+    clients.new_dynamic("m2", protocols=(("sticky", b""), ("range", b""), ("also", b"")))
+    clients.new_dynamic("m3", protocols=(("sticky", b""), ("range", b"")))
+    clients.wait(9)
+    assert clients.group.protocol_name == "range"
 
 
 def test_protocol_with_most_votes_wins_and_oldest_member_breaks_ties() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1", protocols=BOTH)
-    scene.new_dynamic("m2", protocols=tuple(reversed(BOTH)))
-    scene.wait(6)
-    assert scene.group.protocol_name == "range"
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1", protocols=BOTH)
+    clients.new_dynamic("m2", protocols=tuple(reversed(BOTH)))
+    clients.wait(6)
+    assert clients.group.protocol_name == "range"
 
-    scene.new_dynamic("m3", protocols=tuple(reversed(BOTH)))
+    clients.new_dynamic("m3", protocols=tuple(reversed(BOTH)))
     for member_id, protocols in (("m1", BOTH), ("m2", tuple(reversed(BOTH)))):
-        scene.send_join(attempt(member_id, protocols=protocols))
-    assert scene.group.protocol_name == "sticky"
+        clients.send_join(attempt(member_id, protocols=protocols))
+    assert clients.group.protocol_name == "sticky"
 
 
 def test_full_group_rejects_further_members() -> None:
-    scene = GroupScene(max_size=2)
-    scene.stable("m1", "m2")
+    clients = ClassicGroupClients(max_size=2)
+    clients.stable("m1", "m2")
 
-    reply = scene.send_join(attempt(new_member_id="m3"))
+    reply = clients.send_join(attempt(new_member_id="m3"))
 
     assert reply == [JoinReply(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED)]
-    assert scene.send_join(attempt("m2"))[0].error_code == ErrorCode.NONE
+    assert clients.send_join(attempt("m2"))[0].error_code == ErrorCode.NONE
 
 
 def test_pending_member_id_is_removed_when_group_is_full() -> None:
-    scene = GroupScene(max_size=1)
-    scene.new_dynamic("m1")
-    scene.send_join(attempt(new_member_id="m2"))
+    clients = ClassicGroupClients(max_size=1)
+    clients.new_dynamic("m1")
+    clients.send_join(attempt(new_member_id="m2"))
 
-    assert scene.send_join(attempt("m2"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert "m2" not in scene.group.members.pending
+    assert clients.send_join(attempt("m2"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert "m2" not in clients.group.members.pending
 
 
 def test_pending_member_ids_are_limited() -> None:
-    scene = GroupScene()
+    clients = ClassicGroupClients()
     for number in range(MAX_PENDING_MEMBERS):
-        scene.send_join(attempt(new_member_id=str(number)))
+        clients.send_join(attempt(new_member_id=str(number)))
 
-    assert scene.send_join(attempt(new_member_id="m1"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    scene.wait(11)
-    assert scene.send_join(attempt(new_member_id="m1"))[0].error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert clients.send_join(attempt(new_member_id="m1"))[0].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    clients.wait(11)
+    assert clients.send_join(attempt(new_member_id="m1"))[0].error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
 # ---- joining again
 
 
 def test_unchanged_follower_rejoins_current_generation() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
 
-    reply = scene.send_join(attempt("m2"))
+    reply = clients.send_join(attempt("m2"))
 
     assert reply[0].generation_id == generation_id
     assert reply[0].members == ()
-    assert scene.state is GroupState.STABLE
+    assert clients.state is GroupState.STABLE
 
 
 def test_rejoining_leader_triggers_rebalance() -> None:
-    scene = GroupScene()
-    scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    clients.stable("m1", "m2")
 
-    assert scene.send_join(attempt("m1")) == []
-    assert scene.state is GroupState.PREPARING_REBALANCE
+    assert clients.send_join(attempt("m1")) == []
+    assert clients.state is GroupState.PREPARING_REBALANCE
 
 
 def test_changed_subscription_triggers_rebalance() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
 
-    again = scene.send_join(attempt("m2", protocols=(("range", b"other topics"),)))
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
-    leader = scene.send_join(attempt("m1"))
+    again = clients.send_join(attempt("m2", protocols=(("range", b"other topics"),)))
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+    leader = clients.send_join(attempt("m1"))
 
     assert again[0].generation_id == leader[0].generation_id == generation_id + 1
     assert leader[0].members[1].metadata == b"other topics"
@@ -204,61 +204,61 @@ def test_changed_session_timeout_causes_no_rebalance(member_id: str) -> None:
     """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
     rebalance for that alone.
     """
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
-    scene.group.take_unsaved()
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
+    clients.group.take_unsaved()
 
-    reply = scene.send_join(attempt(member_id, session_timeout_ms=30_000))
+    reply = clients.send_join(attempt(member_id, session_timeout_ms=30_000))
 
     assert reply[0].generation_id == generation_id
     assert reply[0].skip_assignment is (member_id == "m1")
-    assert scene.state is GroupState.STABLE
-    assert scene.group.take_unsaved()
-    scene.wait(9)
+    assert clients.state is GroupState.STABLE
+    assert clients.group.take_unsaved()
+    clients.wait(9)
     other = "m2" if member_id == "m1" else "m1"
-    assert scene.heartbeat(other, generation_id) == ErrorCode.NONE
-    scene.wait(9)
-    assert scene.heartbeat(other, generation_id) == ErrorCode.NONE
-    scene.wait(9)
-    assert scene.heartbeat(member_id, generation_id) == ErrorCode.NONE
+    assert clients.heartbeat(other, generation_id) == ErrorCode.NONE
+    clients.wait(9)
+    assert clients.heartbeat(other, generation_id) == ErrorCode.NONE
+    clients.wait(9)
+    assert clients.heartbeat(member_id, generation_id) == ErrorCode.NONE
 
 
 def test_enforced_session_timeout_keeps_member_alive() -> None:
     """K649-94."""
-    scene = GroupScene()
-    generation_id = scene.stable("m1", enforced_session_timeout_ms=60_000)
-    scene.wait(50)
-    assert scene.heartbeat("m1", generation_id, enforced_ms=60_000) == ErrorCode.NONE
-    scene.wait(61)
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", enforced_session_timeout_ms=60_000)
+    clients.wait(50)
+    assert clients.heartbeat("m1", generation_id, enforced_ms=60_000) == ErrorCode.NONE
+    clients.wait(61)
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_changed_enforced_session_timeout_applies_at_next_heartbeat() -> None:
     """K649-94."""
-    scene = GroupScene()
-    generation_id = scene.stable("m1")
-    assert scene.heartbeat("m1", generation_id, enforced_ms=30_000) == ErrorCode.NONE
-    scene.wait(29)
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE, "the config is removed"
-    scene.wait(9)
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE
-    scene.wait(11)
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
+    assert clients.heartbeat("m1", generation_id, enforced_ms=30_000) == ErrorCode.NONE
+    clients.wait(29)
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.NONE, "the config is removed"
+    clients.wait(9)
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.NONE
+    clients.wait(11)
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_rejoining_leader_rebalances_despite_changed_enforced_session_timeout() -> None:
-    scene = GroupScene()
-    scene.stable("m1", enforced_session_timeout_ms=30_000)
-    assert scene.send_join(attempt("m1", enforced_session_timeout_ms=20_000))[0].generation_id == 2
+    clients = ClassicGroupClients()
+    clients.stable("m1", enforced_session_timeout_ms=30_000)
+    assert clients.send_join(attempt("m1", enforced_session_timeout_ms=20_000))[0].generation_id == 2
 
 
 def test_leader_with_changed_session_timeout_keeps_its_assignment() -> None:
     """K649-78: an old leader that cannot skip the assignment computes one, which changes nothing."""
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
 
-    reply = scene.send_join(attempt("m1", session_timeout_ms=30_000, version=5))
-    synced = scene.send_sync("m1", generation_id, {"m1": b"all of it"})
+    reply = clients.send_join(attempt("m1", session_timeout_ms=30_000, version=5))
+    synced = clients.send_sync("m1", generation_id, {"m1": b"all of it"})
 
     assert [member.member_id for member in reply[0].members] == ["m1", "m2"]
     assert not reply[0].skip_assignment
@@ -266,41 +266,41 @@ def test_leader_with_changed_session_timeout_keeps_its_assignment() -> None:
 
 
 def test_changed_subscription_and_session_timeout_trigger_rebalance() -> None:
-    scene = GroupScene()
-    scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    clients.stable("m1", "m2")
 
-    scene.send_join(attempt("m2", session_timeout_ms=30_000, protocols=(("range", b"other"),)))
+    clients.send_join(attempt("m2", session_timeout_ms=30_000, protocols=(("range", b"other"),)))
 
-    assert scene.state is GroupState.PREPARING_REBALANCE
+    assert clients.state is GroupState.PREPARING_REBALANCE
 
 
 def test_repeated_join_before_sync_gets_the_same_response() -> None:
-    scene = GroupScene()
-    first = scene.new_dynamic("m1")
-    scene.wait(3)
+    clients = ClassicGroupClients()
+    first = clients.new_dynamic("m1")
+    clients.wait(3)
 
-    assert scene.send_join(attempt("m1")) == first
+    assert clients.send_join(attempt("m1")) == first
 
 
 def test_changed_subscription_before_sync_restarts_rebalance() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1")
-    scene.new_dynamic("m2")
-    scene.wait(6)
-    waiting = scene.send_sync("m2", 1)
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1")
+    clients.new_dynamic("m2")
+    clients.wait(6)
+    waiting = clients.send_sync("m2", 1)
 
-    scene.send_join(attempt("m1", protocols=(("range", b"other"),)))
+    clients.send_join(attempt("m1", protocols=(("range", b"other"),)))
 
     assert waiting == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
-    assert scene.state is GroupState.PREPARING_REBALANCE
+    assert clients.state is GroupState.PREPARING_REBALANCE
 
 
 def test_repeated_join_ends_the_parked_one() -> None:
-    scene = GroupScene()
-    scene.stable("m1", "m2")
-    parked = scene.send_join(attempt("m1"))
+    clients = ClassicGroupClients()
+    clients.stable("m1", "m2")
+    parked = clients.send_join(attempt("m1"))
 
-    scene.send_join(attempt("m1"))
+    clients.send_join(attempt("m1"))
 
     assert parked == [JoinReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id="m1")]
 
@@ -309,151 +309,151 @@ def test_repeated_join_ends_the_parked_one() -> None:
 
 
 def test_static_member_joins_without_member_id_required() -> None:
-    scene = GroupScene()
+    clients = ClassicGroupClients()
 
-    joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
-    scene.wait(3)
+    joined = clients.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    clients.wait(3)
 
     assert joined[0].member_id == "s1"
     assert joined[0].members[0].group_instance_id == "i1"
 
 
-def static_pair(scene: GroupScene) -> int:
-    scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
-    scene.send_join(attempt(instance_id="i2", new_member_id="s2"))
-    scene.wait(6)
-    scene.sync_all(1, "s1", "s2")
-    scene.group.take_unsaved()
+def static_pair(clients: ClassicGroupClients) -> int:
+    clients.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    clients.send_join(attempt(instance_id="i2", new_member_id="s2"))
+    clients.wait(6)
+    clients.sync_all(1, "s1", "s2")
+    clients.group.take_unsaved()
     return 1
 
 
 def test_restarted_static_follower_rejoins_without_rebalance() -> None:
-    scene = GroupScene()
-    generation_id = static_pair(scene)
+    clients = ClassicGroupClients()
+    generation_id = static_pair(clients)
 
-    joined = scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
-    synced = scene.send_sync("s2-again", generation_id, instance_id="i2")
+    joined = clients.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
+    synced = clients.send_sync("s2-again", generation_id, instance_id="i2")
 
     assert joined[0].generation_id == generation_id
     assert not joined[0].skip_assignment
     assert synced[0].assignment == b"share of s2"
-    assert scene.state is GroupState.STABLE
-    assert scene.group.take_unsaved()
+    assert clients.state is GroupState.STABLE
+    assert clients.group.take_unsaved()
 
 
 def test_restarted_static_leader_skips_assignment() -> None:
     """KIP-814."""
-    scene = GroupScene()
-    generation_id = static_pair(scene)
+    clients = ClassicGroupClients()
+    generation_id = static_pair(clients)
 
-    joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1-again"))
+    joined = clients.send_join(attempt(instance_id="i1", new_member_id="s1-again"))
 
     assert joined[0].leader == joined[0].member_id == "s1-again"
     assert joined[0].skip_assignment
     assert [member.member_id for member in joined[0].members] == ["s2", "s1-again"]
     assert joined[0].generation_id == generation_id
-    assert scene.group.members.leader_id == "s1-again"
+    assert clients.group.members.leader_id == "s1-again"
 
 
 def test_restarted_static_leader_before_v9_gets_its_old_member_id() -> None:
-    scene = GroupScene()
-    static_pair(scene)
+    clients = ClassicGroupClients()
+    static_pair(clients)
 
-    joined = scene.send_join(attempt(instance_id="i1", new_member_id="s1-again", version=5))
+    joined = clients.send_join(attempt(instance_id="i1", new_member_id="s1-again", version=5))
 
     assert joined[0].leader == "s1"
     assert joined[0].members == ()
-    assert scene.group.members.leader_id == "s1-again"
+    assert clients.group.members.leader_id == "s1-again"
 
 
 def test_restarted_static_member_that_changes_selected_protocol_rebalances() -> None:
-    scene = GroupScene()
-    scene.send_join(attempt(instance_id="i1", new_member_id="s1", protocols=BOTH))
-    scene.wait(3)
-    scene.sync_all(1, "s1")
+    clients = ClassicGroupClients()
+    clients.send_join(attempt(instance_id="i1", new_member_id="s1", protocols=BOTH))
+    clients.wait(3)
+    clients.sync_all(1, "s1")
 
-    parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1b", protocols=tuple(reversed(BOTH))))
+    parked = clients.send_join(attempt(instance_id="i1", new_member_id="s1b", protocols=tuple(reversed(BOTH))))
 
     assert parked[0].generation_id == 2
-    assert scene.group.protocol_name == "sticky"
+    assert clients.group.protocol_name == "sticky"
 
 
 def test_requests_of_replaced_static_member_are_fenced() -> None:
-    scene = GroupScene()
-    generation_id = static_pair(scene)
-    scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
+    clients = ClassicGroupClients()
+    generation_id = static_pair(clients)
+    clients.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
 
-    assert scene.heartbeat("s2", generation_id, "i2") == ErrorCode.FENCED_INSTANCE_ID
-    assert scene.commit("s2", generation_id, "i2") == ErrorCode.FENCED_INSTANCE_ID
-    assert scene.send_sync("s2", generation_id, instance_id="i2")[0].error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert scene.send_join(attempt("s2", "i2"))[0].error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert scene.group.leave([gone("s2", "i2")], scene.now) == (ErrorCode.FENCED_INSTANCE_ID,)
-    assert scene.heartbeat("s2", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.heartbeat("s2", generation_id, "i2") == ErrorCode.FENCED_INSTANCE_ID
+    assert clients.commit("s2", generation_id, "i2") == ErrorCode.FENCED_INSTANCE_ID
+    assert clients.send_sync("s2", generation_id, instance_id="i2")[0].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert clients.send_join(attempt("s2", "i2"))[0].error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert clients.group.leave([gone("s2", "i2")], clients.now) == (ErrorCode.FENCED_INSTANCE_ID,)
+    assert clients.heartbeat("s2", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_parked_requests_of_a_replaced_static_member_are_fenced() -> None:
-    scene = GroupScene()
-    parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    clients = ClassicGroupClients()
+    parked = clients.send_join(attempt(instance_id="i1", new_member_id="s1"))
 
-    scene.send_join(attempt(instance_id="i1", new_member_id="s1-again"))
+    clients.send_join(attempt(instance_id="i1", new_member_id="s1-again"))
 
     assert parked == [JoinReply(error_code=ErrorCode.FENCED_INSTANCE_ID, member_id="s1")]
 
 
 def test_parked_sync_of_replaced_static_member_is_fenced() -> None:
-    scene = GroupScene()
-    scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
-    scene.send_join(attempt(instance_id="i2", new_member_id="s2"))
-    scene.wait(6)
-    parked = scene.send_sync("s2", 1, instance_id="i2")
+    clients = ClassicGroupClients()
+    clients.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    clients.send_join(attempt(instance_id="i2", new_member_id="s2"))
+    clients.wait(6)
+    parked = clients.send_sync("s2", 1, instance_id="i2")
 
-    scene.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
+    clients.send_join(attempt(instance_id="i2", new_member_id="s2-again"))
 
     assert parked == [SyncReply(error_code=ErrorCode.FENCED_INSTANCE_ID)]
-    assert scene.state is GroupState.PREPARING_REBALANCE
+    assert clients.state is GroupState.PREPARING_REBALANCE
 
 
 def test_unused_group_instance_id_is_unknown_member() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
 
-    assert scene.heartbeat("m1", generation_id, "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.heartbeat("m1", generation_id, "nobody") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # ---- syncing
 
 
 def test_followers_wait_for_the_leader_and_then_get_their_shares() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1")
-    scene.new_dynamic("m2")
-    scene.wait(6)
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1")
+    clients.new_dynamic("m2")
+    clients.wait(6)
 
-    follower = scene.send_sync("m2", 1)
+    follower = clients.send_sync("m2", 1)
     assert follower == []
-    leader = scene.send_sync("m1", 1, {"m1": b"one", "m2": b"two", "stranger": b"three"})
+    leader = clients.send_sync("m1", 1, {"m1": b"one", "m2": b"two", "stranger": b"three"})
 
     assert leader == [SyncReply(protocol_type="consumer", protocol_name="range", assignment=b"one")]
     assert follower == [SyncReply(protocol_type="consumer", protocol_name="range", assignment=b"two")]
-    assert scene.state is GroupState.STABLE
-    assert scene.group.take_unsaved()
+    assert clients.state is GroupState.STABLE
+    assert clients.group.take_unsaved()
 
 
 def test_member_without_assignment_gets_an_empty_one() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1")
-    scene.new_dynamic("m2")
-    scene.wait(6)
-    scene.send_sync("m1", 1, {"m1": b"one"})
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1")
+    clients.new_dynamic("m2")
+    clients.wait(6)
+    clients.send_sync("m1", 1, {"m1": b"one"})
 
-    assert scene.send_sync("m2", 1)[0] == SyncReply(protocol_type="consumer", protocol_name="range")
+    assert clients.send_sync("m2", 1)[0] == SyncReply(protocol_type="consumer", protocol_name="range")
 
 
 def test_late_sync_gets_its_assignment_from_stable_group() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
 
-    assert scene.send_sync("m2", generation_id)[0].assignment == b"share of m2"
+    assert clients.send_sync("m2", generation_id)[0].assignment == b"share of m2"
 
 
 @pytest.mark.parametrize(
@@ -475,30 +475,30 @@ def test_sync_with_wrong_member_generation_or_protocol_is_rejected(
     error_code: ErrorCode,
 ) -> None:
     """KIP-559 for the protocol, which versions before 5 do not send."""
-    scene = GroupScene()
-    scene.stable("m1")
+    clients = ClassicGroupClients()
+    clients.stable("m1")
 
-    reply = scene.send_sync(member_id, generation_id, protocol_type=protocol_type, protocol_name=protocol_name)
+    reply = clients.send_sync(member_id, generation_id, protocol_type=protocol_type, protocol_name=protocol_name)
 
     assert reply[0].error_code == error_code
 
 
 def test_sync_during_rebalance_gets_rebalance_in_progress() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
-    scene.new_dynamic("m3")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
+    clients.new_dynamic("m3")
 
-    assert scene.send_sync("m2", generation_id) == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
+    assert clients.send_sync("m2", generation_id) == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
 
 
 def test_repeated_sync_ends_the_parked_one() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1")
-    scene.new_dynamic("m2")
-    scene.wait(6)
-    parked = scene.send_sync("m2", 1)
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1")
+    clients.new_dynamic("m2")
+    clients.wait(6)
+    parked = clients.send_sync("m2", 1)
 
-    scene.send_sync("m2", 1)
+    clients.send_sync("m2", 1)
 
     assert parked == [SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS)]
 
@@ -507,20 +507,20 @@ def test_repeated_sync_ends_the_parked_one() -> None:
 
 
 def test_heartbeats_are_checked_for_member_and_generation() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
 
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.NONE
-    assert scene.heartbeat("m1", generation_id - 1) == ErrorCode.ILLEGAL_GENERATION
-    assert scene.heartbeat("stranger", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.NONE
+    assert clients.heartbeat("m1", generation_id - 1) == ErrorCode.ILLEGAL_GENERATION
+    assert clients.heartbeat("stranger", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_heartbeat_before_the_assignment_is_accepted() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1")
-    scene.wait(3)
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1")
+    clients.wait(3)
 
-    assert scene.heartbeat("m1", 1) == ErrorCode.NONE
+    assert clients.heartbeat("m1", 1) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -537,79 +537,79 @@ def test_heartbeat_before_the_assignment_is_accepted() -> None:
 def test_group_with_members_accepts_commits_of_members_only(
     member_id: str, generation_id: int, error_code: ErrorCode
 ) -> None:
-    scene = GroupScene()
-    scene.stable("m1")
+    clients = ClassicGroupClients()
+    clients.stable("m1")
 
-    assert scene.commit(member_id, generation_id) == error_code
+    assert clients.commit(member_id, generation_id) == error_code
 
 
 def test_empty_group_accepts_outside_commits_only() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1")
-    scene.group.leave([gone("m1")], scene.now)
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
+    clients.group.leave([gone("m1")], clients.now)
 
-    assert scene.commit("", -1) == ErrorCode.NONE
-    assert scene.commit("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.commit("", -1) == ErrorCode.NONE
+    assert clients.commit("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_commit_is_accepted_while_preparing_and_rejected_while_completing_rebalance() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
-    scene.new_dynamic("m3")
-    assert scene.commit("m1", generation_id) == ErrorCode.NONE
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
+    clients.new_dynamic("m3")
+    assert clients.commit("m1", generation_id) == ErrorCode.NONE
 
     for member_id in ("m1", "m2"):
-        scene.send_join(attempt(member_id))
+        clients.send_join(attempt(member_id))
 
-    assert scene.commit("m1", generation_id) == ErrorCode.ILLEGAL_GENERATION
-    assert scene.commit("m1", generation_id + 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert clients.commit("m1", generation_id) == ErrorCode.ILLEGAL_GENERATION
+    assert clients.commit("m1", generation_id + 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_commit_counts_as_heartbeat() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
 
     for _ in range(4):
-        scene.wait(8)
-        assert scene.commit("m1", generation_id) == ErrorCode.NONE
+        clients.wait(8)
+        assert clients.commit("m1", generation_id) == ErrorCode.NONE
 
 
 # ---- leaving
 
 
 def test_leaving_member_triggers_rebalance() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2", "m3")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2", "m3")
 
-    assert scene.group.leave([gone("m1")], scene.now) == (ErrorCode.NONE,)
+    assert clients.group.leave([gone("m1")], clients.now) == (ErrorCode.NONE,)
 
-    assert scene.heartbeat("m2", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert scene.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
-    joined = [scene.send_join(attempt(member_id)) for member_id in ("m3", "m2")]
+    assert clients.heartbeat("m2", generation_id) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert clients.heartbeat("m1", generation_id) == ErrorCode.UNKNOWN_MEMBER_ID
+    joined = [clients.send_join(attempt(member_id)) for member_id in ("m3", "m2")]
     assert {replies[0].leader for replies in joined} == {"m2"}
 
 
 def test_last_leaving_member_empties_and_stores_the_group() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1")
-    scene.group.take_unsaved()
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1")
+    clients.group.take_unsaved()
 
-    scene.group.leave([gone("m1")], scene.now)
+    clients.group.leave([gone("m1")], clients.now)
 
-    assert scene.state is GroupState.EMPTY
-    assert scene.group.generation_id == generation_id + 1
-    assert scene.group.protocol_type == "consumer"
-    assert scene.group.protocol_name is None
-    assert scene.group.take_unsaved()
+    assert clients.state is GroupState.EMPTY
+    assert clients.group.generation_id == generation_id + 1
+    assert clients.group.protocol_type == "consumer"
+    assert clients.group.protocol_name is None
+    assert clients.group.take_unsaved()
 
 
 def test_several_members_leave_at_once_each_with_its_own_answer() -> None:
-    scene = GroupScene()
-    static_pair(scene)
-    scene.send_join(attempt(new_member_id="pending"))
+    clients = ClassicGroupClients()
+    static_pair(clients)
+    clients.send_join(attempt(new_member_id="pending"))
 
-    codes = scene.group.leave(
-        [gone("", "i1"), gone("", "nobody"), gone("stranger"), gone("pending"), gone("s2", "i2"), gone("")], scene.now
+    codes = clients.group.leave(
+        [gone("", "i1"), gone("", "nobody"), gone("stranger"), gone("pending"), gone("s2", "i2"), gone("")], clients.now
     )
 
     assert codes == (
@@ -620,46 +620,46 @@ def test_several_members_leave_at_once_each_with_its_own_answer() -> None:
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
     )
-    assert scene.state is GroupState.EMPTY
+    assert clients.state is GroupState.EMPTY
 
 
 def test_leaving_pending_member_causes_no_rebalance() -> None:
-    scene = GroupScene()
-    scene.stable("m1")
-    scene.send_join(attempt(new_member_id="m2"))
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    clients.send_join(attempt(new_member_id="m2"))
 
-    assert scene.group.leave([gone("m2")], scene.now) == (ErrorCode.NONE,)
-    assert scene.state is GroupState.STABLE
+    assert clients.group.leave([gone("m2")], clients.now) == (ErrorCode.NONE,)
+    assert clients.state is GroupState.STABLE
 
 
 def test_leave_of_awaited_member_completes_rebalance() -> None:
-    scene = GroupScene()
-    scene.stable("m1", "m2")
-    parked = scene.send_join(attempt("m1"))
+    clients = ClassicGroupClients()
+    clients.stable("m1", "m2")
+    parked = clients.send_join(attempt("m1"))
 
-    scene.group.leave([gone("m2")], scene.now)
+    clients.group.leave([gone("m2")], clients.now)
 
     assert [member.member_id for member in parked[0].members] == ["m1"]
 
 
 def test_parked_join_of_removed_member_gets_response() -> None:
-    scene = GroupScene()
-    parked = scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    clients = ClassicGroupClients()
+    parked = clients.send_join(attempt(instance_id="i1", new_member_id="s1"))
 
-    scene.group.leave([gone("", "i1")], scene.now)
+    clients.group.leave([gone("", "i1")], clients.now)
 
     assert parked == [JoinReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)]
 
 
 def test_disbanded_group_answers_all_parked_requests() -> None:
-    scene = GroupScene()
-    scene.new_dynamic("m1")
-    scene.new_dynamic("m2")
-    scene.wait(6)
-    parked_sync = scene.send_sync("m2", 1)
-    parked_join = scene.new_dynamic("m3")
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1")
+    clients.new_dynamic("m2")
+    clients.wait(6)
+    parked_sync = clients.send_sync("m2", 1)
+    parked_join = clients.new_dynamic("m3")
 
-    scene.group.disband(ErrorCode.NOT_COORDINATOR)
+    clients.group.disband(ErrorCode.NOT_COORDINATOR)
 
     assert parked_sync[-1].error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert parked_join == [JoinReply(error_code=ErrorCode.NOT_COORDINATOR, member_id="m3")]

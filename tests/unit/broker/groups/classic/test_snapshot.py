@@ -7,24 +7,24 @@ import pytest
 from klamm.broker.groups.classic.model import GroupLimits, GroupState, MemberIdentity
 from klamm.broker.groups.classic.snapshot import from_payload, to_payload
 from klamm.protocol.errors import ErrorCode
-from tests.support.groups import GroupScene, attempt
+from tests.support.groups import ClassicGroupClients, attempt
 
 LIMITS = GroupLimits()
 
 
-def restarted(scene: GroupScene) -> GroupScene:
-    again = GroupScene()
-    again.seconds = scene.seconds + 500
-    again.group = from_payload("group", to_payload(scene.group), LIMITS, again.now)
+def restarted(clients: ClassicGroupClients) -> ClassicGroupClients:
+    again = ClassicGroupClients()
+    again.seconds = clients.seconds + 500
+    again.group = from_payload("group", to_payload(clients.group), LIMITS, again.now)
     return again
 
 
 def test_members_keep_their_generation_after_a_restart() -> None:
     # given
-    scene = GroupScene()
-    generation_id = scene.stable("m1", "m2")
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", "m2")
     # when
-    again = restarted(scene)
+    again = restarted(clients)
     # then
     assert again.state is GroupState.STABLE
     assert again.heartbeat("m1", generation_id) == ErrorCode.NONE
@@ -34,55 +34,55 @@ def test_members_keep_their_generation_after_a_restart() -> None:
 
 
 def test_leader_is_restored() -> None:
-    scene = GroupScene()
-    scene.stable("m1", "m2")
-    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
-    scene.new_dynamic("m3")
-    generation_id = scene.send_join(attempt("m2"))[0].generation_id
-    scene.sync_all(generation_id, "m2", "m3")
+    clients = ClassicGroupClients()
+    clients.stable("m1", "m2")
+    clients.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], clients.now)
+    clients.new_dynamic("m3")
+    generation_id = clients.send_join(attempt("m2"))[0].generation_id
+    clients.sync_all(generation_id, "m2", "m3")
 
-    assert restarted(scene).group.members.leader_id == "m2"
+    assert restarted(clients).group.members.leader_id == "m2"
 
 
 def test_static_members_are_restored() -> None:
-    scene = GroupScene()
-    scene.send_join(attempt(instance_id="i1", new_member_id="s1"))
-    scene.wait(3)
-    scene.sync_all(1, "s1")
+    clients = ClassicGroupClients()
+    clients.send_join(attempt(instance_id="i1", new_member_id="s1"))
+    clients.wait(3)
+    clients.sync_all(1, "s1")
 
-    again = restarted(scene)
+    again = restarted(clients)
 
     assert again.send_join(attempt(instance_id="i1", new_member_id="s1-again"))[0].generation_id == 1
 
 
 def test_empty_group_restores_generation_and_state_timestamp() -> None:
-    scene = GroupScene()
-    scene.stable("m1")
-    scene.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], scene.now)
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    clients.group.leave([MemberIdentity(member_id="m1", group_instance_id=None)], clients.now)
 
-    again = restarted(scene)
+    again = restarted(clients)
 
     assert again.state is GroupState.EMPTY
     assert again.group.generation_id == 2
     assert again.group.protocol_type == "consumer"
-    assert again.group.state_since_ms == scene.group.state_since_ms
+    assert again.group.state_since_ms == clients.group.state_since_ms
 
 
 def test_non_utf_8_bytes_are_restored() -> None:
-    scene = GroupScene()
-    scene.stable("m1", protocols=(("range", bytes(range(256))),))
+    clients = ClassicGroupClients()
+    clients.stable("m1", protocols=(("range", bytes(range(256))),))
 
-    member = restarted(scene).group.members.get("m1")
+    member = restarted(clients).group.members.get("m1")
 
     assert member is not None
     assert member.metadata("range") == bytes(range(256))
 
 
 def test_enforced_session_timeout_is_kept_for_the_first_session_after_a_restart() -> None:
-    scene = GroupScene()
-    generation_id = scene.stable("m1", enforced_session_timeout_ms=60_000)
+    clients = ClassicGroupClients()
+    generation_id = clients.stable("m1", enforced_session_timeout_ms=60_000)
 
-    again = restarted(scene)
+    again = restarted(clients)
 
     again.wait(50)
     assert again.heartbeat("m1", generation_id) == ErrorCode.NONE
@@ -91,13 +91,13 @@ def test_enforced_session_timeout_is_kept_for_the_first_session_after_a_restart(
 
 
 def test_group_stored_by_earlier_version_has_no_enforced_timeout() -> None:
-    scene = GroupScene()
-    scene.stable("m1")
-    facts = json.loads(to_payload(scene.group))
+    clients = ClassicGroupClients()
+    clients.stable("m1")
+    facts = json.loads(to_payload(clients.group))
     for member in facts["members"]:
         del member["requested_session_timeout_ms"]
 
-    again = from_payload("group", json.dumps(facts).encode(), LIMITS, scene.now)
+    again = from_payload("group", json.dumps(facts).encode(), LIMITS, clients.now)
 
     assert [member.requested_session_timeout_ms for member in again.members] == [10_000]
 
@@ -105,4 +105,4 @@ def test_group_stored_by_earlier_version_has_no_enforced_timeout() -> None:
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"members": [{}]}', json.dumps({"members": 3}).encode()])
 def test_malformed_payload_raises_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r"group|Expecting"):
-        from_payload("group", payload, LIMITS, GroupScene().now)
+        from_payload("group", payload, LIMITS, ClassicGroupClients().now)

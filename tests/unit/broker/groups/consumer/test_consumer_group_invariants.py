@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerGroupState, ConsumerLimits
 from klamm.broker.groups.consumer.snapshot import GroupWriter, from_payload
 from klamm.protocol.errors import ErrorCode
-from tests.support.consumer_groups import ConsumerScene, FakeMember
+from tests.support.consumer_groups import ConsumerGroupClients, FakeMember
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = ConsumerScene(**TOPICS)
+        self.clients = ConsumerGroupClients(**TOPICS)
         self.members: dict[str, FakeMember] = {}
         self.kept: dict[str, set[tuple[UUID, int]]] = {}
         """Partitions that a member has been asked to revoke and still uses."""
@@ -46,7 +46,9 @@ class AnyHistory(RuleBasedStateMachine):
         self.number += 1
         name = f"m{self.number}"
         member = FakeMember(member_id=name, instance_id=instance, topics=topics)
-        code = self.scene.rejected(lambda: member.take(self.scene.send(name, 0, topics=topics, instance_id=instance)))
+        code = self.clients.rejected(
+            lambda: member.take(self.clients.send(name, 0, topics=topics, instance_id=instance))
+        )
         if code is not ErrorCode.NONE:
             assert code is ErrorCode.UNRELEASED_INSTANCE_ID
             return
@@ -57,7 +59,7 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.members.keys() - self.held.keys())
     @rule(data=st.data(), loses_response=st.booleans(), revokes=st.booleans(), topics=st.none() | subscriptions)
     def beat(self, data: st.DataObject, *, loses_response: bool, revokes: bool, topics: frozenset[str] | None) -> None:
-        self.scene.computes_target = data.draw(st.booleans())
+        self.clients.computes_target = data.draw(st.booleans())
         member = data.draw(st.sampled_from([each for name, each in self.members.items() if name not in self.held]))
         kept = self.kept[member.member_id]
         if revokes:
@@ -66,9 +68,9 @@ class AnyHistory(RuleBasedStateMachine):
         member.topics = topics or member.topics
         full = FakeMember(member_id=member.member_id, owned=before)
         replies: list[HeartbeatReply] = []
-        code = self.scene.rejected(
+        code = self.clients.rejected(
             lambda: replies.append(
-                self.scene.send(
+                self.clients.send(
                     member.member_id,
                     member.epoch,
                     topics=member.topics if member.is_full else topics,
@@ -83,7 +85,7 @@ class AnyHistory(RuleBasedStateMachine):
             self._gone(lambda other: other is member)
         elif loses_response:
             member.is_full = True
-        elif self.scene.group.awaited(replies[0]) or self.scene.group.may_assign(self.scene.now):
+        elif self.clients.group.awaited(replies[0]) or self.clients.group.may_assign(self.clients.now):
             self.held[member.member_id] = replies[0], full
         else:
             member.take(replies[0])
@@ -100,7 +102,7 @@ class AnyHistory(RuleBasedStateMachine):
         member = data.draw(st.sampled_from(list(self.members.values())))
         self._gone(lambda other: other is member)
         epoch = STATIC_LEAVE_EPOCH if is_static and member.instance_id else -1
-        assert self.scene.rejected(lambda: self.scene.leave(member, epoch)) in {
+        assert self.clients.rejected(lambda: self.clients.leave(member, epoch)) in {
             ErrorCode.NONE,
             ErrorCode.UNKNOWN_MEMBER_ID,
         }
@@ -109,31 +111,31 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 20, 50]))
     def wait(self, seconds: int) -> None:
-        self.scene.wait(seconds)
-        self._gone(lambda other: other.member_id not in self.scene.group.members)
+        self.clients.wait(seconds)
+        self._gone(lambda other: other.member_id not in self.clients.group.members)
 
     @rule(interval_ms=st.sampled_from([0, 1_000, 15_000]))
     def change_the_interval(self, interval_ms: int) -> None:
-        self.scene.interval_ms = interval_ms
+        self.clients.interval_ms = interval_ms
 
     @rule(name=st.sampled_from([*TOPICS, "later"]), more=st.integers(1, 2))
     def grow(self, name: str, more: int) -> None:
-        topic = self.scene.topics.get(name)
-        self.scene.topics.add(name, more + (len(topic.partitions) if topic is not None else 0))
+        topic = self.clients.topics.get(name)
+        self.clients.topics.add(name, more + (len(topic.partitions) if topic is not None else 0))
 
     @rule()
     def restart(self) -> None:
-        group = self.scene.group
+        group = self.clients.group
         payload = GroupWriter().payload(group)
-        again = from_payload("group", payload, ConsumerLimits(), self.scene.now)
-        again.resume(45_000, self.scene.now)
+        again = from_payload("group", payload, ConsumerLimits(), self.clients.now)
+        again.resume(45_000, self.clients.now)
         assert GroupWriter().payload(again) == payload
         assert again.members == group.members
-        self.scene.group = again
+        self.clients.group = again
 
     def _release(self, name: str, *, loses_response: bool) -> None:
         early, before = self.held.pop(name)
-        reply = self.scene.group.continued(early, before.assignment, self.scene.topics, self.scene.now)
+        reply = self.clients.group.continued(early, before.assignment, self.clients.topics, self.clients.now)
         member = self.members[name]
         if loses_response:
             member.is_full = True
@@ -155,7 +157,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert len(used) == len(set(used))
         stored = [
             (topic, index)
-            for member in self.scene.group.members.values()
+            for member in self.clients.group.members.values()
             for assignment in (member.assigned, member.pending_revocation)
             for topic, indexes in assignment.items()
             for index in indexes
@@ -164,7 +166,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def epochs_never_go_back(self) -> None:
-        group = self.scene.group
+        group = self.clients.group
         assert group.group_epoch >= self.group_epoch
         assert group.assignment_epoch <= group.group_epoch
         self.group_epoch = group.group_epoch
@@ -175,22 +177,22 @@ class AnyHistory(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Let all members acknowledge; then everything is assigned."""
-        group = self.scene.group
-        self.scene.interval_ms = 0
-        self.scene.computes_target = True
+        group = self.clients.group
+        self.clients.interval_ms = 0
+        self.clients.computes_target = True
         for name in tuple(self.held):
             self._release(name, loses_response=False)
         for _ in range(6):
             for member in tuple(self.members.values()):
                 self.kept[member.member_id].clear()
-                if self.scene.rejected(partial(self.scene.beat, member)) is not ErrorCode.NONE:
+                if self.clients.rejected(partial(self.clients.beat, member)) is not ErrorCode.NONE:
                     del self.members[member.member_id]
-        self.scene.wait(0)
+        self.clients.wait(0)
         if group.state is not ConsumerGroupState.STABLE or group.members.keys() != self.members.keys():
             assert group.members.keys() > self.members.keys() or not group.members  # a member is away
             return
         names = {name for member in group.members.values() for name in member.topic_names}
-        topics = [topic for name in names if (topic := self.scene.topics.get(name)) is not None]
+        topics = [topic for name in names if (topic := self.clients.topics.get(name)) is not None]
         expected = {(topic.topic_id, index) for topic in topics for index in range(len(topic.partitions))}
         assert {item for member in self.members.values() for item in member.owned} == expected
 

@@ -9,7 +9,7 @@ import pytest
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimits
 from klamm.protocol.errors import ErrorCode
-from tests.support.consumer_groups import ConsumerScene, FakeMember
+from tests.support.consumer_groups import ConsumerGroupClients, FakeMember
 
 if TYPE_CHECKING:
     from klamm.broker.groups.classic.model import Moment
@@ -21,87 +21,87 @@ def indexes(member: FakeMember) -> list[int]:
 
 
 def test_first_member_gets_all_partitions_in_its_first_heartbeat() -> None:
-    scene = ConsumerScene(t=3)
+    clients = ConsumerGroupClients(t=3)
 
-    member = scene.join("m", "t")
+    member = clients.join("m", "t")
 
     assert (member.epoch, indexes(member)) == (2, [0, 1, 2])
-    assert scene.state == "STABLE"
+    assert clients.state == "STABLE"
 
 
 def test_partition_moves_in_three_heartbeats() -> None:
     """K848-02."""
-    scene = ConsumerScene(t=2)
-    first = scene.join("m1", "t")
-    second = scene.join("m2", "t")
+    clients = ConsumerGroupClients(t=2)
+    first = clients.join("m1", "t")
+    second = clients.join("m2", "t")
     assert (second.epoch, indexes(second)) == (3, [])
-    assert scene.state == "RECONCILING"
+    assert clients.state == "RECONCILING"
 
-    scene.beat(first)  # hears that it has to revoke
+    clients.beat(first)  # hears that it has to revoke
     assert (first.epoch, indexes(first)) == (2, [0])
-    scene.beat(second)
+    clients.beat(second)
     assert indexes(second) == []
-    scene.beat(first)  # reports that it has done so
+    clients.beat(first)  # reports that it has done so
     assert first.epoch == 3
-    scene.beat(second)
+    clients.beat(second)
 
     assert (second.epoch, indexes(second)) == (3, [1])
-    assert scene.state == "STABLE"
+    assert clients.state == "STABLE"
 
 
 def test_unchanged_heartbeat_has_no_assignment() -> None:
-    scene = ConsumerScene(t=2)
-    member = scene.join("m", "t")
-    scene.group.take_unsaved()
+    clients = ConsumerGroupClients(t=2)
+    member = clients.join("m", "t")
+    clients.group.take_unsaved()
 
-    reply = scene.send("m", member.epoch)
+    reply = clients.send("m", member.epoch)
 
     assert (reply.member_epoch, reply.assignment, reply.heartbeat_interval_ms) == (2, None, 5_000)
-    assert not scene.group.take_unsaved()
+    assert not clients.group.take_unsaved()
 
 
 def test_leaving_member_releases_its_partitions_at_once() -> None:
-    scene = ConsumerScene(t=2)
-    members = [scene.join("m1", "t"), scene.join("m2", "t")]
-    scene.settle(*members)
+    clients = ConsumerGroupClients(t=2)
+    members = [clients.join("m1", "t"), clients.join("m2", "t")]
+    clients.settle(*members)
 
-    scene.leave(members[0])
-    assert scene.state == "ASSIGNING"
-    scene.beat(members[1])
+    clients.leave(members[0])
+    assert clients.state == "ASSIGNING"
+    clients.beat(members[1])
 
     assert indexes(members[1]) == [0, 1]
-    scene.leave(members[1])
-    assert scene.state == "EMPTY"
-    assert not scene.group.is_blank
+    clients.leave(members[1])
+    assert clients.state == "EMPTY"
+    assert not clients.group.is_blank
 
 
 def test_member_without_heartbeats_is_fenced() -> None:
     """K848-08."""
-    scene = ConsumerScene(t=2)
-    members = [scene.join("m1", "t"), scene.join("m2", "t")]
-    scene.settle(*members)
-    scene.wait(30)
-    scene.beat(members[1])
-    scene.wait(20)
+    clients = ConsumerGroupClients(t=2)
+    members = [clients.join("m1", "t"), clients.join("m2", "t")]
+    clients.settle(*members)
+    clients.wait(30)
+    clients.beat(members[1])
+    clients.wait(20)
 
-    assert list(scene.group.members) == ["m2"]
-    scene.beat(members[1])
+    assert list(clients.group.members) == ["m2"]
+    clients.beat(members[1])
     assert indexes(members[1]) == [0, 1]
-    assert scene.rejected(lambda: scene.beat(members[0])) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.rejected(lambda: clients.beat(members[0])) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     """K848-08."""
-    scene = ConsumerScene(t=2)
-    first, second = scene.join("m1", "t"), scene.join("m2", "t")
-    scene.beat(first)
-    first.owned.add((scene.topics.add("t", 2).topic_id, 1))  # it keeps what it should give up
+    clients = ConsumerGroupClients(t=2)
+    first, second = clients.join("m1", "t"), clients.join("m2", "t")
+    clients.beat(first)
+    first.owned.add((clients.topics.add("t", 2).topic_id, 1))  # it keeps what it should give up
     for _ in range(7):
-        scene.wait(9)
-        scene.rejected(lambda: scene.beat(second))
-        scene.rejected(lambda: scene.send("m1", 2))
+        clients.wait(9)
+        clients.rejected(lambda: clients.beat(second))
+        clients.rejected(lambda: clients.send("m1", 2))
 
-    assert list(scene.group.members) == ["m2"]
+    assert list(clients.group.members) == ["m2"]
     assert indexes(second) == [0, 1]
 
 
@@ -119,73 +119,73 @@ def test_member_that_does_not_revoke_in_time_is_removed() -> None:
 )
 def test_only_current_epoch_or_lost_response_is_accepted(epoch: int, owned: str | None, code: ErrorCode) -> None:
     """K848-07."""
-    scene = ConsumerScene(t=2)
-    members = [scene.join("m1", "t"), scene.join("m2", "t")]
-    scene.settle(*members)
+    clients = ConsumerGroupClients(t=2)
+    members = [clients.join("m1", "t"), clients.join("m2", "t")]
+    clients.settle(*members)
     assert (members[0].epoch, indexes(members[0])) == (3, [0])
-    topic = scene.topics.add("t", 2).topic_id
+    topic = clients.topics.add("t", 2).topic_id
     reported = None if owned is None else {topic: frozenset(map(int, owned))} if owned else {}
 
-    assert scene.rejected(lambda: scene.send("m1", epoch, topics={"t"}, owned=reported)) is code
+    assert clients.rejected(lambda: clients.send("m1", epoch, topics={"t"}, owned=reported)) is code
 
 
 def test_new_topics_and_partitions_are_assigned_with_the_next_heartbeat() -> None:
-    scene = ConsumerScene(t=1)
-    member = scene.join("m", "t", "later")
+    clients = ConsumerGroupClients(t=1)
+    member = clients.join("m", "t", "later")
     assert indexes(member) == [0]
 
-    scene.topics.add("t", 2)
-    scene.beat(member)
+    clients.topics.add("t", 2)
+    clients.beat(member)
     assert (member.epoch, indexes(member)) == (3, [0, 1])
-    scene.topics.add("later", 1)
-    scene.beat(member)
+    clients.topics.add("later", 1)
+    clients.beat(member)
     assert (member.epoch, indexes(member)) == (4, [0, 0, 1])
-    scene.topics.add("other", 1)
-    scene.beat(member)
+    clients.topics.add("other", 1)
+    clients.beat(member)
     assert member.epoch == 4
 
 
 def test_deleted_topic_is_revoked() -> None:
-    scene = ConsumerScene(t=1, u=1)
-    member = scene.join("m", "t", "u")
+    clients = ConsumerGroupClients(t=1, u=1)
+    member = clients.join("m", "t", "u")
 
-    scene.topics.remove("t")
-    scene.settle(member)
+    clients.topics.remove("t")
+    clients.settle(member)
 
     assert (member.epoch, len(member.owned)) == (3, 1)
 
 
 def test_changed_subscription_changes_assignment() -> None:
-    scene = ConsumerScene(t=1, u=2)
-    member = scene.join("m", "t")
+    clients = ConsumerGroupClients(t=1, u=2)
+    member = clients.join("m", "t")
 
-    member.take(scene.send("m", 2, topics=["u"], owned=member.assignment))
-    scene.settle(member)
+    member.take(clients.send("m", 2, topics=["u"], owned=member.assignment))
+    clients.settle(member)
 
     assert (member.epoch, indexes(member)) == (3, [0, 1])
 
 
 def test_full_group_rejects_new_members() -> None:
     """K848-07."""
-    scene = ConsumerScene(t=1)
-    scene.group = ConsumerGroup("group", ConsumerLimits(max_size=1), scene.now)
-    member = scene.join("m1", "t")
+    clients = ConsumerGroupClients(t=1)
+    clients.group = ConsumerGroup("group", ConsumerLimits(max_size=1), clients.now)
+    member = clients.join("m1", "t")
 
-    assert scene.rejected(lambda: scene.join("m2", "t")) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    scene.beat(member)
+    assert clients.rejected(lambda: clients.join("m2", "t")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    clients.beat(member)
 
 
 def test_assignor_with_most_votes_is_used() -> None:
     """K848-04."""
-    scene = ConsumerScene(t=1)
-    scene.send("m1", 0, topics={"t"}, assignor="range")
-    scene.send("m2", 0, topics={"t"})
+    clients = ConsumerGroupClients(t=1)
+    clients.send("m1", 0, topics={"t"}, assignor="range")
+    clients.send("m2", 0, topics={"t"})
 
-    assert scene.group.assignor == "range"
-    epoch = scene.group.group_epoch
-    scene.send("m1", 2, assignor="uniform")
-    assert scene.group.assignor == "uniform"
-    assert scene.group.assignment_epoch == epoch + 1  # the new assignor is used at once
+    assert clients.group.assignor == "range"
+    epoch = clients.group.group_epoch
+    clients.send("m1", 2, assignor="uniform")
+    assert clients.group.assignor == "uniform"
+    assert clients.group.assignment_epoch == epoch + 1  # the new assignor is used at once
 
 
 # ---- static members
@@ -193,44 +193,44 @@ def test_assignor_with_most_votes_is_used() -> None:
 
 def test_static_member_rejoins_with_its_partitions() -> None:
     """K848-05."""
-    scene = ConsumerScene(t=2)
-    old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
-    scene.settle(old, other)
-    epoch = scene.group.group_epoch
+    clients = ConsumerGroupClients(t=2)
+    old, other = clients.join("m1", "t", instance_id="i"), clients.join("m2", "t")
+    clients.settle(old, other)
+    epoch = clients.group.group_epoch
 
-    scene.leave(old, STATIC_LEAVE_EPOCH)
-    scene.settle(other)
+    clients.leave(old, STATIC_LEAVE_EPOCH)
+    clients.settle(other)
     assert indexes(other) == [1]
-    new = scene.join("m3", "t", instance_id="i")
+    new = clients.join("m3", "t", instance_id="i")
 
-    assert (indexes(new), new.epoch, scene.group.group_epoch) == ([0], epoch, epoch)
-    assert scene.rejected(lambda: scene.beat(old)) is ErrorCode.FENCED_INSTANCE_ID
+    assert (indexes(new), new.epoch, clients.group.group_epoch) == ([0], epoch, epoch)
+    assert clients.rejected(lambda: clients.beat(old)) is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_static_member_that_does_not_return_is_removed() -> None:
-    scene = ConsumerScene(t=2)
-    old, other = scene.join("m1", "t", instance_id="i"), scene.join("m2", "t")
-    scene.settle(old, other)
-    scene.leave(old, STATIC_LEAVE_EPOCH)
-    scene.wait(44)
-    scene.beat(other)
+    clients = ConsumerGroupClients(t=2)
+    old, other = clients.join("m1", "t", instance_id="i"), clients.join("m2", "t")
+    clients.settle(old, other)
+    clients.leave(old, STATIC_LEAVE_EPOCH)
+    clients.wait(44)
+    clients.beat(other)
     assert indexes(other) == [1]
 
-    scene.wait(2)
-    scene.beat(other)
+    clients.wait(2)
+    clients.beat(other)
 
     assert indexes(other) == [0, 1]
-    assert scene.rejected(lambda: scene.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.rejected(lambda: clients.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_instance_id_in_use_is_unreleased() -> None:
     """K848-05, -07."""
-    scene = ConsumerScene(t=2)
-    old = scene.join("m1", "t", instance_id="i")
+    clients = ConsumerGroupClients(t=2)
+    old = clients.join("m1", "t", instance_id="i")
 
-    assert scene.rejected(lambda: scene.join("m2", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
-    scene.leave(old)
-    assert scene.join("m2", "t", instance_id="i").epoch == 4
+    assert clients.rejected(lambda: clients.join("m2", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
+    clients.leave(old)
+    assert clients.join("m2", "t", instance_id="i").epoch == 4
 
 
 # ---- regular expressions
@@ -238,44 +238,44 @@ def test_instance_id_in_use_is_unreleased() -> None:
 
 def test_regex_subscription_includes_new_topics() -> None:
     """K848-06."""
-    scene = ConsumerScene(**{"a-1": 1, "b-1": 1})
+    clients = ConsumerGroupClients(**{"a-1": 1, "b-1": 1})
     member = FakeMember(member_id="m")
-    member.take(scene.send("m", 0, regex="a-.*"))
+    member.take(clients.send("m", 0, regex="a-.*"))
     assert len(member.owned) == 1
 
-    scene.topics.add("a-2", 1)
-    scene.wait(2)
-    scene.beat(member)
+    clients.topics.add("a-2", 1)
+    clients.wait(2)
+    clients.beat(member)
     assert (member.epoch, len(member.owned)) == (3, 2)
-    assert scene.group.is_subscribed("a-2")
-    assert not scene.group.is_subscribed("b-1")
-    member.take(scene.send("m", 3, regex="", topics={"b-1"}, owned=member.assignment))
-    scene.settle(member)
-    assert (len(member.owned), dict(scene.group.regexes)) == (1, {})
+    assert clients.group.is_subscribed("a-2")
+    assert not clients.group.is_subscribed("b-1")
+    member.take(clients.send("m", 3, regex="", topics={"b-1"}, owned=member.assignment))
+    clients.settle(member)
+    assert (len(member.owned), dict(clients.group.regexes)) == (1, {})
 
 
 def test_regex_subscription_requires_describe_right_on_topics() -> None:
     """K848-06."""
-    scene = ConsumerScene(**{"a-1": 1, "a-2": 1})
-    scene.may_describe = "a-1".__eq__
+    clients = ConsumerGroupClients(**{"a-1": 1, "a-2": 1})
+    clients.may_describe = "a-1".__eq__
     member = FakeMember(member_id="m")
-    member.take(scene.send("m", 0, regex="a-.*"))
+    member.take(clients.send("m", 0, regex="a-.*"))
     assert len(member.owned) == 1
 
-    scene.may_describe = lambda _: True
+    clients.may_describe = lambda _: True
     for _ in range(20):  # the right is found when the expression is resolved again
-        scene.wait(31)
-        scene.beat(member)
+        clients.wait(31)
+        clients.beat(member)
 
     assert len(member.owned) == 2
 
 
 def test_invalid_regular_expression_is_rejected() -> None:
     """K848-07."""
-    scene = ConsumerScene(t=1)
+    clients = ConsumerGroupClients(t=1)
 
-    assert scene.rejected(lambda: scene.send("m", 0, regex="(")) is ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert scene.group.is_blank
+    assert clients.rejected(lambda: clients.send("m", 0, regex="(")) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert clients.group.is_blank
 
 
 # ---- committed offsets
@@ -292,55 +292,55 @@ def test_invalid_regular_expression_is_rejected() -> None:
 )
 def test_commits_and_fetches_require_the_member_epoch(member_id: str, epoch: int, code: ErrorCode) -> None:
     """K848-09."""
-    scene = ConsumerScene(t=1)
-    scene.join("m", "t")
+    clients = ConsumerGroupClients(t=1)
+    clients.join("m", "t")
 
-    assert scene.rejected(lambda: scene.group.admit_commit(member_id, epoch, (), api_version=9)) is code
-    assert scene.rejected(lambda: scene.group.admit_transactional_commit(member_id, "i", epoch, ())) is code
-    assert scene.rejected(lambda: scene.group.admit_fetch(member_id, epoch)) is code
-    assert scene.rejected(lambda: scene.group.admit_fetch(None, -1)) is ErrorCode.NONE
+    assert clients.rejected(lambda: clients.group.admit_commit(member_id, epoch, (), api_version=9)) is code
+    assert clients.rejected(lambda: clients.group.admit_transactional_commit(member_id, "i", epoch, ())) is code
+    assert clients.rejected(lambda: clients.group.admit_fetch(member_id, epoch)) is code
+    assert clients.rejected(lambda: clients.group.admit_fetch(None, -1)) is ErrorCode.NONE
 
 
 def test_older_epoch_commits_only_partitions_assigned_in_that_epoch() -> None:
     """K848-09: KIP-1251."""
-    scene = ConsumerScene(t=3)
-    topic = scene.topics.add("t", 3).topic_id
-    first = scene.join("m1", "t")
-    second = scene.join("m2", "t")
-    scene.settle(first, second)
+    clients = ConsumerGroupClients(t=3)
+    topic = clients.topics.add("t", 3).topic_id
+    first = clients.join("m1", "t")
+    second = clients.join("m2", "t")
+    clients.settle(first, second)
     assert (first.epoch, indexes(first), indexes(second)) == (3, [0, 1], [2])
-    scene.leave(second)
-    scene.beat(first)
+    clients.leave(second)
+    clients.beat(first)
     assert (first.epoch, indexes(first)) == (4, [0, 1, 2])
 
     def commit(epoch: int, *indexes: int) -> ErrorCode:
         partitions = [(topic, index) for index in indexes]
-        code = scene.rejected(lambda: scene.group.admit_commit("m1", epoch, partitions, api_version=9))
-        assert code is scene.rejected(lambda: scene.group.admit_transactional_commit("m1", None, epoch, partitions))
+        code = clients.rejected(lambda: clients.group.admit_commit("m1", epoch, partitions, api_version=9))
+        assert code is clients.rejected(lambda: clients.group.admit_transactional_commit("m1", None, epoch, partitions))
         return code
 
     stale, none = ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.NONE
     assert [commit(epoch, 0, 1) for epoch in (1, 2, 3, 4, 5)] == [stale, none, none, none, stale]
     assert [commit(3, index) for index in (0, 1, 2, 7)] == [none, none, stale, stale]
     assert (commit(3, 0, 2), commit(4, 0, 7)) == (stale, none)
-    assert scene.rejected(lambda: scene.group.admit_fetch("m1", 3)) is stale
+    assert clients.rejected(lambda: clients.group.admit_fetch("m1", 3)) is stale
 
 
 def test_outside_commits_to_empty_group_are_accepted() -> None:
-    scene = ConsumerScene(t=1)
-    member = scene.join("m", "t")
-    scene.group.admit_transactional_commit("", None, -1, ())  # in a transaction also while the group has members
-    scene.leave(member)
+    clients = ConsumerGroupClients(t=1)
+    member = clients.join("m", "t")
+    clients.group.admit_transactional_commit("", None, -1, ())  # in a transaction also while the group has members
+    clients.leave(member)
 
-    scene.group.admit_commit("", -1, (), api_version=8)
-    scene.group.admit_transactional_commit("", "i", -1, ())
+    clients.group.admit_commit("", -1, (), api_version=8)
+    clients.group.admit_transactional_commit("", "i", -1, ())
 
 
 def test_commit_version_without_member_epoch_is_rejected() -> None:
-    scene = ConsumerScene(t=1)
-    scene.join("m", "t")
+    clients = ConsumerGroupClients(t=1)
+    clients.join("m", "t")
 
-    code = scene.rejected(lambda: scene.group.admit_commit("m", 2, (), api_version=8))
+    code = clients.rejected(lambda: clients.group.admit_commit("m", 2, (), api_version=8))
 
     assert code is ErrorCode.UNSUPPORTED_VERSION
 
@@ -350,52 +350,52 @@ def test_commit_version_without_member_epoch_is_rejected() -> None:
 
 def test_held_heartbeat_response_returns_released_partitions() -> None:
     """K848-17."""
-    scene = ConsumerScene(t=3)
-    first = scene.join("m1", "t")
+    clients = ConsumerGroupClients(t=3)
+    first = clients.join("m1", "t")
     topic_id = next(iter(first.assignment))
-    scene.group.take_released()
+    clients.group.take_released()
 
     second = FakeMember(member_id="m2")
-    reply = scene.send("m2", 0, topics=["t"])
+    reply = clients.send("m2", 0, topics=["t"])
     assert (reply.member_epoch, reply.assignment) == (3, {})
-    assert scene.group.awaited(reply) == ((topic_id, 2),)
-    scene.beat(first)  # hears that it has to revoke
-    assert scene.group.take_released() == {topic_id: frozenset()}
-    assert scene.group.continued(reply, None, scene.topics, scene.now) is reply
-    scene.beat(first)  # reports that it has done so
-    assert scene.group.take_released() == {topic_id: {2}}
-    assert scene.group.take_released() == {}
-    second.take(scene.group.continued(reply, None, scene.topics, scene.now))
+    assert clients.group.awaited(reply) == ((topic_id, 2),)
+    clients.beat(first)  # hears that it has to revoke
+    assert clients.group.take_released() == {topic_id: frozenset()}
+    assert clients.group.continued(reply, None, clients.topics, clients.now) is reply
+    clients.beat(first)  # reports that it has done so
+    assert clients.group.take_released() == {topic_id: {2}}
+    assert clients.group.take_released() == {}
+    second.take(clients.group.continued(reply, None, clients.topics, clients.now))
 
-    assert (second.epoch, indexes(second), scene.state) == (3, [2], "STABLE")
-    assert scene.group.take_unsaved()
-    assert scene.group.awaited(reply) == ()
+    assert (second.epoch, indexes(second), clients.state) == (3, [2], "STABLE")
+    assert clients.group.take_unsaved()
+    assert clients.group.awaited(reply) == ()
 
 
 def test_lost_held_reply_is_sent_again() -> None:
-    scene = ConsumerScene(t=2)
-    first = scene.join("m1", "t")
-    reply = scene.send("m2", 0, topics=["t"])
-    scene.beat(first)
-    scene.beat(first)
-    scene.group.continued(reply, None, scene.topics, scene.now)
+    clients = ConsumerGroupClients(t=2)
+    first = clients.join("m1", "t")
+    reply = clients.send("m2", 0, topics=["t"])
+    clients.beat(first)
+    clients.beat(first)
+    clients.group.continued(reply, None, clients.topics, clients.now)
 
-    second = scene.join("m2", "t")
+    second = clients.join("m2", "t")
 
     assert (second.epoch, indexes(second)) == (3, [1])
 
 
 def test_responses_are_held_only_for_members_that_wait_for_others() -> None:
-    scene = ConsumerScene(t=2)
-    scene.join("m1", "t")
-    everything = scene.send("m1", 2)
-    nothing = scene.send("m0", 0, topics=["later"])
-    late = scene.send("m2", 0, topics=["t"])
-    scene.send("m2", late.member_epoch, topics=["t", "u"])  # another heartbeat of the same member
-    scene.group.leave("m0", None, -1, scene.now)
+    clients = ConsumerGroupClients(t=2)
+    clients.join("m1", "t")
+    everything = clients.send("m1", 2)
+    nothing = clients.send("m0", 0, topics=["later"])
+    late = clients.send("m2", 0, topics=["t"])
+    clients.send("m2", late.member_epoch, topics=["t", "u"])  # another heartbeat of the same member
+    clients.group.leave("m0", None, -1, clients.now)
 
-    assert [scene.group.awaited(reply) for reply in (everything, nothing, late)] == [(), (), ()]
-    assert scene.group.continued(nothing, None, scene.topics, scene.now) is nothing
+    assert [clients.group.awaited(reply) for reply in (everything, nothing, late)] == [(), (), ()]
+    assert clients.group.continued(nothing, None, clients.topics, clients.now) is nothing
 
 
 # ---- the interval between target assignments
@@ -403,106 +403,106 @@ def test_responses_are_held_only_for_members_that_wait_for_others() -> None:
 
 def test_changes_within_the_interval_are_assigned_together() -> None:
     """K848-16."""
-    scene = ConsumerScene(t=4)
-    scene.interval_ms = 1_000
-    first, second, third = scene.join("m1", "t"), scene.join("m2", "t"), scene.join("m3", "t")
+    clients = ConsumerGroupClients(t=4)
+    clients.interval_ms = 1_000
+    first, second, third = clients.join("m1", "t"), clients.join("m2", "t"), clients.join("m3", "t")
 
     assert [(member.epoch, indexes(member)) for member in (first, second, third)] == [
         (2, [0, 1, 2, 3]),
         (2, []),
         (2, []),
     ]
-    assert (scene.state, scene.group.group_epoch, scene.group.assignment_epoch) == ("ASSIGNING", 4, 2)
-    scene.wait(0.9)
-    scene.beat(second)
-    assert scene.group.assignment_epoch == 2
+    assert (clients.state, clients.group.group_epoch, clients.group.assignment_epoch) == ("ASSIGNING", 4, 2)
+    clients.wait(0.9)
+    clients.beat(second)
+    assert clients.group.assignment_epoch == 2
 
-    scene.wait(0.1)
-    scene.settle(second, first, third)
-    assert (scene.state, scene.group.assignment_epoch) == ("STABLE", 4)
+    clients.wait(0.1)
+    clients.settle(second, first, third)
+    assert (clients.state, clients.group.assignment_epoch) == ("STABLE", 4)
     assert sorted(indexes(first) + indexes(second) + indexes(third)) == [0, 1, 2, 3]
 
 
 def test_thousand_joining_members_cost_two_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
     """K848-15: computing one takes milliseconds, and the broker does nothing else meanwhile."""
-    scene = ConsumerScene(t=1_000)
-    scene.interval_ms = 1_000
+    clients = ConsumerGroupClients(t=1_000)
+    clients.interval_ms = 1_000
     computed: list[int] = []
-    assign = scene.group.assign
+    assign = clients.group.assign
 
     def count(topics: SubscribableTopics, now: Moment) -> None:
         assign(topics, now)
-        computed.append(len(scene.group.target))
+        computed.append(len(clients.group.target))
 
-    monkeypatch.setattr(scene.group, "assign", count)
-    members = [scene.join(f"m{number}", "t") for number in range(1_000)]
-    scene.wait(1)
+    monkeypatch.setattr(clients.group, "assign", count)
+    members = [clients.join(f"m{number}", "t") for number in range(1_000)]
+    clients.wait(1)
     for _ in range(3):
         for member in members:
-            scene.beat(member)
+            clients.beat(member)
 
     assert computed == [1, 1_000]
-    assert scene.state == "STABLE"
+    assert clients.state == "STABLE"
     assert {len(member.owned) for member in members} == {1}
 
 
 def test_thousand_joining_members_are_assigned_in_their_second_heartbeat() -> None:
     """K848-15: also if all send it before the first member has given up what it had alone."""
-    scene = ConsumerScene(t=1_000)
-    scene.interval_ms = 1_000
-    first, *others = [scene.join(f"m{number}", "t") for number in range(1_000)]
-    scene.wait(5)
+    clients = ConsumerGroupClients(t=1_000)
+    clients.interval_ms = 1_000
+    first, *others = [clients.join(f"m{number}", "t") for number in range(1_000)]
+    clients.wait(5)
 
-    scene.beat(first)
-    held = [(member, scene.send(member.member_id, member.epoch)) for member in others]
-    assert all(scene.group.awaited(reply) for _, reply in held)
-    scene.beat(first)
+    clients.beat(first)
+    held = [(member, clients.send(member.member_id, member.epoch)) for member in others]
+    assert all(clients.group.awaited(reply) for _, reply in held)
+    clients.beat(first)
     for member, reply in held:
-        member.take(scene.group.continued(reply, None, scene.topics, scene.now))
+        member.take(clients.group.continued(reply, None, clients.topics, clients.now))
 
-    assert scene.state == "STABLE"
+    assert clients.state == "STABLE"
     assert {len(member.owned) for member in (first, *others)} == {1}
 
 
 def test_assignment_interval_is_changeable_while_waiting() -> None:
-    scene = ConsumerScene(t=2)
-    scene.interval_ms = 15_000
-    members = [scene.join("m1", "t"), scene.join("m2", "t")]
-    scene.settle(*members)
-    assert scene.state == "ASSIGNING"
+    clients = ConsumerGroupClients(t=2)
+    clients.interval_ms = 15_000
+    members = [clients.join("m1", "t"), clients.join("m2", "t")]
+    clients.settle(*members)
+    assert clients.state == "ASSIGNING"
 
-    scene.interval_ms = 0
-    scene.settle(*members)
-    assert scene.state == "STABLE"
+    clients.interval_ms = 0
+    clients.settle(*members)
+    assert clients.state == "STABLE"
 
 
 def test_unsubscribed_topic_is_revoked_before_the_next_assignment() -> None:
-    scene = ConsumerScene(t=2, u=1)
-    scene.interval_ms = 1_000
-    member = scene.join("m", "t", "u")
+    clients = ConsumerGroupClients(t=2, u=1)
+    clients.interval_ms = 1_000
+    member = clients.join("m", "t", "u")
 
-    member.take(scene.send("m", member.epoch, topics=["u"], owned=member.assignment))
-    assert (member.epoch, indexes(member), scene.state) == (2, [0], "ASSIGNING")
-    scene.beat(member)
-    assert scene.group.members["m"].pending_revocation == {}
+    member.take(clients.send("m", member.epoch, topics=["u"], owned=member.assignment))
+    assert (member.epoch, indexes(member), clients.state) == (2, [0], "ASSIGNING")
+    clients.beat(member)
+    assert clients.group.members["m"].pending_revocation == {}
 
-    scene.wait(1)
-    scene.beat(member)
-    assert (member.epoch, indexes(member), scene.state) == (3, [0], "STABLE")
+    clients.wait(1)
+    clients.beat(member)
+    assert (member.epoch, indexes(member), clients.state) == (3, [0], "STABLE")
 
 
 def test_topic_unsubscribed_during_revocation_is_also_revoked() -> None:
-    scene = ConsumerScene(t=2, u=2)
-    first = scene.join("m1", "t", "u")
-    second = scene.join("m2", "t", "u")
+    clients = ConsumerGroupClients(t=2, u=2)
+    first = clients.join("m1", "t", "u")
+    second = clients.join("m2", "t", "u")
     held = first.assignment
-    scene.beat(first)
-    scene.interval_ms = 15_000
-    first.take(scene.send("m1", first.epoch, topics=["u"], owned=held))
+    clients.beat(first)
+    clients.interval_ms = 15_000
+    first.take(clients.send("m1", first.epoch, topics=["u"], owned=held))
 
-    state = scene.group.members["m1"]
-    left = scene.topics.add("t", 2).topic_id
+    state = clients.group.members["m1"]
+    left = clients.topics.add("t", 2).topic_id
     assert left not in state.assigned
     assert state.pending_revocation[left] == frozenset({0, 1})
-    scene.settle(first, second)
-    assert scene.group.members["m1"].pending_revocation == {}
+    clients.settle(first, second)
+    assert clients.group.members["m1"].pending_revocation == {}

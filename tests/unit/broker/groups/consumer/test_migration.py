@@ -17,8 +17,8 @@ from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimit
 from klamm.broker.groups.consumer.snapshot import GroupWriter, from_payload
 from klamm.broker.groups.errors import GroupIdNotFoundError
 from klamm.protocol.errors import ErrorCode
-from tests.support.consumer_groups import ConsumerScene, FakeMember
-from tests.support.groups import GroupScene, attempt
+from tests.support.consumer_groups import ConsumerGroupClients, FakeMember
+from tests.support.groups import ClassicGroupClients, attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def joins(member_id: str, *topics: str, owned: Sequence[int] = (), instance_id: 
     return attempt(member_id, instance_id, protocols=(("range", metadata),), new_member_id="new")
 
 
-class MixedScene(ConsumerScene):
+class MixedGroupClients(ConsumerGroupClients):
     """A consumer group with classic members."""
 
     def classic_join(self, request: JoinAttempt) -> JoinReply:
@@ -59,9 +59,11 @@ class MixedScene(ConsumerScene):
         return self.rejected(lambda: self.group.classic_heartbeat(member_id, None, generation_id, self.now))
 
 
-def upgraded(partitions: int = 4, members: Sequence[str] = ("c1", "c2")) -> tuple[MixedScene, GroupScene]:
-    """Return a scene with the consumer group that a stable classic group has become, and that classic group."""
-    classic = GroupScene(initial_delay_ms=0)
+def upgraded(
+    partitions: int = 4, members: Sequence[str] = ("c1", "c2")
+) -> tuple[MixedGroupClients, ClassicGroupClients]:
+    """Return clients of the consumer group that a stable classic group has become, and that classic group."""
+    classic = ClassicGroupClients(initial_delay_ms=0)
     for name in members:
         classic.group.members.pending[name] = 10_000.0
         classic.send_join(joins(name, "t"))
@@ -72,16 +74,16 @@ def upgraded(partitions: int = 4, members: Sequence[str] = ("c1", "c2")) -> tupl
     for name in sorted(members, key=lambda name: name != classic.group.members.leader_id):
         classic.send_sync(name, generation, assignments)
     assert classic.state is GroupState.STABLE
-    scene = MixedScene(t=partitions)
-    scene.group = to_consumer(classic.group, scene.topics, ConsumerLimits(), scene.now)
-    return scene, classic
+    clients = MixedGroupClients(t=partitions)
+    clients.group = to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+    return clients, classic
 
 
 def test_members_keep_their_partitions_when_the_group_becomes_a_consumer_group() -> None:
-    scene, classic = upgraded()
+    clients, classic = upgraded()
 
-    assert scene.group.group_epoch == classic.group.generation_id
-    assert {name: sorted(*member.assigned.values()) for name, member in scene.group.members.items()} == {
+    assert clients.group.group_epoch == classic.group.generation_id
+    assert {name: sorted(*member.assigned.values()) for name, member in clients.group.members.items()} == {
         "c1": [0, 2],
         "c2": [1, 3],
     }
@@ -89,54 +91,54 @@ def test_members_keep_their_partitions_when_the_group_becomes_a_consumer_group()
 
 def test_classic_members_release_partitions_to_a_consumer_member() -> None:
     """K848-10."""
-    scene, classic = upgraded()
+    clients, classic = upgraded()
     generation = classic.group.generation_id
-    newcomer = scene.join("n", "t")
+    newcomer = clients.join("n", "t")
     assert not newcomer.owned
 
     # The two members learn of the rebalance by heartbeats, and join again with what they own.
     owned = {"c1": [0, 2], "c2": [1, 3]}
     for _ in range(4):
         for name, own in owned.items():
-            if scene.classic_beat(name, scene.group.members[name].member_epoch) is ErrorCode.REBALANCE_IN_PROGRESS:
-                reply = scene.classic_join(joins(name, "t", owned=own))
-                owned[name] = list(scene.classic_sync(name, reply.generation_id).get("t", ()))
-        scene.beat(newcomer)
+            if clients.classic_beat(name, clients.group.members[name].member_epoch) is ErrorCode.REBALANCE_IN_PROGRESS:
+                reply = clients.classic_join(joins(name, "t", owned=own))
+                owned[name] = list(clients.classic_sync(name, reply.generation_id).get("t", ()))
+        clients.beat(newcomer)
 
-    assert scene.classic_beat("c1", generation) is ErrorCode.ILLEGAL_GENERATION
+    assert clients.classic_beat("c1", generation) is ErrorCode.ILLEGAL_GENERATION
     everything = sorted([*owned["c1"], *owned["c2"], *(index for _, index in newcomer.owned)])
     assert everything == [0, 1, 2, 3]
-    assert all(scene.classic_beat(name, newcomer.epoch) is ErrorCode.NONE for name in owned)
+    assert all(clients.classic_beat(name, newcomer.epoch) is ErrorCode.NONE for name in owned)
     newer, illegal = newcomer.epoch + 1, ErrorCode.ILLEGAL_GENERATION
-    assert scene.rejected(lambda: scene.group.admit_commit("c1", newer, (), api_version=8)) is illegal
-    scene.group.admit_commit("c1", newcomer.epoch, (), api_version=8)
-    topic = scene.topics.add("t", 4).topic_id
-    scene.group.admit_commit("c1", generation, [(topic, owned["c1"][0])], api_version=8)  # it had that one (KIP-1251)
+    assert clients.rejected(lambda: clients.group.admit_commit("c1", newer, (), api_version=8)) is illegal
+    clients.group.admit_commit("c1", newcomer.epoch, (), api_version=8)
+    topic = clients.topics.add("t", 4).topic_id
+    clients.group.admit_commit("c1", generation, [(topic, owned["c1"][0])], api_version=8)  # it had that one (KIP-1251)
     other = [(topic, owned["c2"][0])]
-    assert scene.rejected(lambda: scene.group.admit_commit("c1", generation, other, api_version=8)) is illegal
+    assert clients.rejected(lambda: clients.group.admit_commit("c1", generation, other, api_version=8)) is illegal
 
 
 def test_classic_member_that_does_not_rejoin_is_removed() -> None:
-    scene, _ = upgraded()
-    newcomer = scene.join("n", "t")
+    clients, _ = upgraded()
+    newcomer = clients.join("n", "t")
     for _ in range(7):
-        scene.classic_beat("c1", 1)
-        scene.wait(9)
-        scene.rejected(lambda: scene.beat(newcomer))
+        clients.classic_beat("c1", 1)
+        clients.wait(9)
+        clients.rejected(lambda: clients.beat(newcomer))
 
-    assert list(scene.group.members) == ["n"]
+    assert list(clients.group.members) == ["n"]
 
 
 def test_group_becomes_classic_when_the_last_consumer_member_leaves() -> None:
     """K848-10."""
-    scene, _ = upgraded()
-    newcomer = scene.join("n", "t")
-    epoch = scene.group.group_epoch
-    assert not scene.group.can_become_classic
+    clients, _ = upgraded()
+    newcomer = clients.join("n", "t")
+    epoch = clients.group.group_epoch
+    assert not clients.group.can_become_classic
 
-    scene.leave(newcomer)
-    assert scene.group.can_become_classic
-    classic = to_classic(scene.group, scene.topics, GroupLimits(), scene.now)
+    clients.leave(newcomer)
+    assert clients.group.can_become_classic
+    classic = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
 
     assert (classic.generation_id, classic.state) == (epoch, GroupState.PREPARING_REBALANCE)
     assert [member.member_id for member in classic.members] == ["c1", "c2"]
@@ -144,13 +146,13 @@ def test_group_becomes_classic_when_the_last_consumer_member_leaves() -> None:
 
 
 def test_classic_replacement_of_static_consumer_needs_no_rebalance() -> None:
-    scene = MixedScene(t=2)
-    member = scene.join("n", "t", instance_id="i")
-    scene.leave(member, STATIC_LEAVE_EPOCH)
+    clients = MixedGroupClients(t=2)
+    member = clients.join("n", "t", instance_id="i")
+    clients.leave(member, STATIC_LEAVE_EPOCH)
 
-    reply = scene.classic_join(joins("", "t", instance_id="i"))
-    assert scene.group.can_become_classic
-    classic = to_classic(scene.group, scene.topics, GroupLimits(), scene.now)
+    reply = clients.classic_join(joins("", "t", instance_id="i"))
+    assert clients.group.can_become_classic
+    classic = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
 
     assert (classic.state, reply.generation_id) == (GroupState.STABLE, classic.generation_id)
     assert read_assignment(classic.members.find("new", "i").assignment) == {"t": (0, 1)}
@@ -160,47 +162,47 @@ def test_classic_replacement_of_static_consumer_needs_no_rebalance() -> None:
     "change", [{"allows_downgrade": False}, {"classic_max_size": 1}, {"allows_downgrade": False, "classic_max_size": 1}]
 )
 def test_downgrade_is_limited_by_configs(change: dict[str, int]) -> None:
-    scene, _ = upgraded()
-    payload = GroupWriter().payload(scene.group)
-    scene.group = from_payload("group", payload, replace(ConsumerLimits(), **change), scene.now)  # type: ignore[arg-type]
+    clients, _ = upgraded()
+    payload = GroupWriter().payload(clients.group)
+    clients.group = from_payload("group", payload, replace(ConsumerLimits(), **change), clients.now)  # type: ignore[arg-type]
 
-    assert not scene.group.can_become_classic
+    assert not clients.group.can_become_classic
 
 
 def test_classic_members_survive_a_restart() -> None:
-    scene, _ = upgraded()
-    payload = GroupWriter().payload(scene.group)
+    clients, _ = upgraded()
+    payload = GroupWriter().payload(clients.group)
 
-    again = from_payload("group", payload, ConsumerLimits(), scene.now)
+    again = from_payload("group", payload, ConsumerLimits(), clients.now)
 
-    assert again.members == scene.group.members
-    assert again.target == scene.group.target
+    assert again.members == clients.group.members
+    assert again.target == clients.group.target
 
 
 def test_enforced_session_timeout_survives_sync_restart_and_migration() -> None:
     """K649-94."""
     # given
-    scene, classic = upgraded()
+    clients, classic = upgraded()
     generation = classic.group.generation_id
-    scene.group.classic_heartbeat("c1", None, generation, scene.now, enforced_session_timeout_ms=60_000)
+    clients.group.classic_heartbeat("c1", None, generation, clients.now, enforced_session_timeout_ms=60_000)
     # when
-    scene.group = from_payload("group", GroupWriter().payload(scene.group), ConsumerLimits(), scene.now)
-    scene.group.resume(45_000, scene.now)
-    scene.classic_sync("c1", generation)
-    scene.wait(50)
+    clients.group = from_payload("group", GroupWriter().payload(clients.group), ConsumerLimits(), clients.now)
+    clients.group.resume(45_000, clients.now)
+    clients.classic_sync("c1", generation)
+    clients.wait(50)
     # then
-    assert list(scene.group.members) == ["c1"]
+    assert list(clients.group.members) == ["c1"]
     # when: there and back again
-    again = to_classic(scene.group, scene.topics, GroupLimits(), scene.now)
-    migrated = to_consumer(again, scene.topics, ConsumerLimits(), scene.now)
+    again = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
+    migrated = to_consumer(again, clients.topics, ConsumerLimits(), clients.now)
     # then
     assert [member.session_timeout_ms for member in again.members] == [60_000]
-    assert migrated.members["c1"].classic == scene.group.members["c1"].classic
+    assert migrated.members["c1"].classic == clients.group.members["c1"].classic
     # when: the config is removed
-    scene.group.classic_heartbeat("c1", None, generation, scene.now)
-    scene.wait(11)
+    clients.group.classic_heartbeat("c1", None, generation, clients.now)
+    clients.wait(11)
     # then
-    assert not scene.group.members
+    assert not clients.group.members
 
 
 @pytest.mark.parametrize(
@@ -219,84 +221,84 @@ def test_upgrade_is_limited_by_configs(limits: ConsumerLimits, *, expected: bool
 
 
 def test_group_of_another_protocol_type_is_not_converted() -> None:
-    scene = GroupScene()
-    assert not can_become_consumer(scene.group, ConsumerLimits())
+    clients = ClassicGroupClients()
+    assert not can_become_consumer(clients.group, ConsumerLimits())
 
-    classic = GroupScene(initial_delay_ms=0)
+    classic = ClassicGroupClients(initial_delay_ms=0)
     classic.stable("m1")  # its metadata are no subscription
     with pytest.raises(GroupIdNotFoundError, match="malformed"):
-        to_consumer(classic.group, MixedScene().topics, ConsumerLimits(), classic.now)
+        to_consumer(classic.group, MixedGroupClients().topics, ConsumerLimits(), classic.now)
     assert classic.state is GroupState.STABLE
 
 
 def test_joining_members_rejoin_after_the_upgrade() -> None:
-    classic = GroupScene(initial_delay_ms=3000)
+    classic = ClassicGroupClients(initial_delay_ms=3000)
     classic.group.members.pending["c1"] = 10_000.0
     replies = classic.send_join(joins("c1", "t"))
-    scene = MixedScene(t=1)
+    clients = MixedGroupClients(t=1)
 
-    scene.group = to_consumer(classic.group, scene.topics, ConsumerLimits(), scene.now)
+    clients.group = to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
     classic.group.disband(ErrorCode.REBALANCE_IN_PROGRESS)
 
     assert replies[0].error_code is ErrorCode.REBALANCE_IN_PROGRESS
-    assert scene.classic_join(joins("c1", "t")).generation_id == 2
-    assert scene.classic_sync("c1", 2) == {"t": (0,)}
+    assert clients.classic_join(joins("c1", "t")).generation_id == 2
+    assert clients.classic_sync("c1", 2) == {"t": (0,)}
 
 
 def test_classic_members_wait_for_the_next_assignment_and_then_join_again() -> None:
-    scene, _ = upgraded(partitions=2)
-    scene.interval_ms = 1_000
-    scene.send("n", 0, topics=["t"])  # gets no partition: there are two for three members
-    scene.group.fence("c2", scene.now)
+    clients, _ = upgraded(partitions=2)
+    clients.interval_ms = 1_000
+    clients.send("n", 0, topics=["t"])  # gets no partition: there are two for three members
+    clients.group.fence("c2", clients.now)
     request = joins("c1", "t", owned=[0])
 
-    joined = scene.group.join(request, scene.topics, scene.now, assignment_interval_ms=1_000)
-    assert scene.classic_sync("c1", joined.generation_id) == {"t": (0,)}
-    assert scene.classic_beat("c1", joined.generation_id) is ErrorCode.NONE
-    scene.wait(1)
-    assert scene.classic_beat("c1", joined.generation_id) is ErrorCode.REBALANCE_IN_PROGRESS
-    again = scene.group.join(request, scene.topics, scene.now, assignment_interval_ms=1_000)
-    assert (again.generation_id, scene.group.is_target_stale) == (joined.generation_id + 1, False)
+    joined = clients.group.join(request, clients.topics, clients.now, assignment_interval_ms=1_000)
+    assert clients.classic_sync("c1", joined.generation_id) == {"t": (0,)}
+    assert clients.classic_beat("c1", joined.generation_id) is ErrorCode.NONE
+    clients.wait(1)
+    assert clients.classic_beat("c1", joined.generation_id) is ErrorCode.REBALANCE_IN_PROGRESS
+    again = clients.group.join(request, clients.topics, clients.now, assignment_interval_ms=1_000)
+    assert (again.generation_id, clients.group.is_target_stale) == (joined.generation_id + 1, False)
 
 
 def test_requests_of_the_wrong_protocol_are_rejected() -> None:
-    scene = MixedScene(t=1)
-    member = scene.join("n", "t")
+    clients = MixedGroupClients(t=1)
+    member = clients.join("n", "t")
 
-    assert scene.classic_beat("n", member.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert scene.rejected(lambda: scene.classic_sync("n", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
-    codes = scene.group.classic_leave(
+    assert clients.classic_beat("n", member.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert clients.rejected(lambda: clients.classic_sync("n", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    codes = clients.group.classic_leave(
         [
             MemberIdentity(member_id="n", group_instance_id=None),
             MemberIdentity(member_id="", group_instance_id="i"),
         ],
-        scene.now,
+        clients.now,
     )
     assert codes == (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
     other_type = replace(joins("c", "t"), protocol_type="connect")
     for request in (other_type, attempt("c")):
-        code = scene.rejected(lambda request=request: scene.classic_join(request))  # type: ignore[misc]
+        code = clients.rejected(lambda request=request: clients.classic_join(request))  # type: ignore[misc]
         assert code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert scene.rejected(lambda: scene.classic_join(joins("", "t"))) is ErrorCode.MEMBER_ID_REQUIRED
-    assert isinstance(scene.group, ConsumerGroup)
-    assert not isinstance(scene.group, ClassicGroup)
+    assert clients.rejected(lambda: clients.classic_join(joins("", "t"))) is ErrorCode.MEMBER_ID_REQUIRED
+    assert isinstance(clients.group, ConsumerGroup)
+    assert not isinstance(clients.group, ClassicGroup)
 
 
 def test_classic_members_leave_by_id_or_instance() -> None:
-    scene = MixedScene(t=2)
-    member: FakeMember = scene.join("n", "t")
-    scene.classic_join(joins("c1", "t"))
-    scene.classic_join(joins("", "t", instance_id="i"))
+    clients = MixedGroupClients(t=2)
+    member: FakeMember = clients.join("n", "t")
+    clients.classic_join(joins("c1", "t"))
+    clients.classic_join(joins("", "t", instance_id="i"))
 
-    codes = scene.group.classic_leave(
+    codes = clients.group.classic_leave(
         [
             MemberIdentity(member_id="c1", group_instance_id=None),
             MemberIdentity(member_id="other", group_instance_id="i"),
             MemberIdentity(member_id="", group_instance_id="i"),
         ],
-        scene.now,
+        clients.now,
     )
 
     assert codes == (ErrorCode.NONE, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.NONE)
-    scene.settle(member)
+    clients.settle(member)
     assert len(member.owned) == 2

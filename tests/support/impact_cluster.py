@@ -37,7 +37,7 @@ FAST: Final = {
 _NUMBERS = itertools.count(1)
 
 
-class Scene:
+class ImpactCluster:
     """A cluster, and the steps that scenarios share."""
 
     def __init__(self, servers: str) -> None:
@@ -132,9 +132,9 @@ def check_deleted(finding: Finding, before: int, after: int) -> None:
     )
 
 
-def old_and_new(scene: Scene) -> str:
+def old_and_new(impact_cluster: ImpactCluster) -> str:
     """Return a topic with 3 MiB of two days ago and 2 MiB of now, in segments of 1 MiB."""
-    topic = scene.topic(segment_bytes=str(MIB))
-    scene.produce(topic, 300, size=10_000, age_ms=2 * DAY_MS, linger_ms=0, batch_size=0)
-    scene.produce(topic, 200, size=10_000, linger_ms=0, batch_size=0)
+    topic = impact_cluster.topic(segment_bytes=str(MIB))
+    impact_cluster.produce(topic, 300, size=10_000, age_ms=2 * DAY_MS, linger_ms=0, batch_size=0)
+    impact_cluster.produce(topic, 200, size=10_000, linger_ms=0, batch_size=0)
     return topic

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from klamm.admin import AdminClient, NewTopic, TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -26,6 +28,9 @@ from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.producer_ids import BrokerConnection
+from klamm.mirror.replica.promotion import AdminSourceLogs, Promotion
 from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
@@ -307,3 +312,83 @@ def test_restarted_broker_catches_up_and_the_source_goes_on_with_a_higher_epoch(
     epochs = [next(iter_batches(data)).partition_leader_epoch for data in flow.stored(flow.remote[0], 1)]
     assert epochs == sorted(epochs)
     assert epochs[-1] > epochs[0]
+
+
+def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    servers = cluster.bootstrap_servers
+    flow.produce(3, 5)
+    with Confluent(servers, f"done-{flow.alias}") as producer:
+        producer.begin()
+        producer.send(flow.topic, "committed")
+        producer.commit()
+    remote = TopicPartition(flow.remote[0], 0)
+    with running(flow) as copier, Confluent(servers, f"open-{flow.alias}") as left_open, AdminClient(servers) as admin:
+        left_open.begin()
+        left_open.send(flow.topic, "open")
+        flow.produce(2)
+        copier.wait_for_replicas()
+        sealed_end = flow.end_of(flow.topic)
+        assert isinstance(copier.copier, ReplicaCopier)
+        node = copier.copier.node
+        nodes = [each for each in admin.describe_cluster().result().nodes if each.id != KLAMM]
+        # when
+        with contextlib.ExitStack() as stack:
+            settings = ConnectionSettings(bootstrap_servers=(servers,), client_id="klamm")
+            brokers = [stack.enter_context(BrokerConnection(each, settings)) for each in nodes]
+            promotion = Promotion(node, KLAMM, AdminSourceLogs(admin), brokers, brokers)
+            (report,) = promotion.promote({remote: TopicPartition(flow.topic, 0)})
+        # then
+        assert (report.promoted, report.aborted, report.warnings) == ((0,), 1, ())
+        of_source = admin.describe_producers([TopicPartition(flow.topic, 0)]).all().result()
+        assert report.producer_ids_from > max(each.producer_id for each in of_source[TopicPartition(flow.topic, 0)])
+        (topic,) = admin.describe_topics(flow.remote).all().result().values()
+        assert set(topic.partitions[0].isr) == set(topic.partitions[0].replicas) == set(cluster.nodes)
+        of_target = admin.describe_producers([remote]).all().result()[remote]
+        assert [each.transaction_start_offset for each in of_target] == [None] * 2
+        node.leave()
+        assert KLAMM not in {each.id for each in admin.describe_cluster().result().nodes}
+        left_open.abort()
+    for isolation in ("read_uncommitted", "read_committed"):
+        expected = [each for each in _consume(servers, flow.topic, isolation) if each[0] < sealed_end]
+        assert _consume(servers, remote.topic, isolation) == expected
+        assert expected
+    idempotent = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    errors: list[object] = []
+    idempotent.produce(remote.topic, b"idempotent", partition=0, on_delivery=lambda error, _: errors.append(error))
+    idempotent.flush(60)
+    assert errors == [None]
+    with Confluent(servers, f"new-{flow.alias}") as producer:
+        producer.begin()
+        producer.send(remote.topic, "transactional")
+        producer.commit()
+    values = [value for _, value in _consume(servers, remote.topic, "read_committed")]
+    assert values[-2:] == [b"idempotent", b"transactional"]
+
+
+def _consume(servers: str, topic: str, isolation: str) -> list[tuple[int, bytes]]:
+    """Return offset and value of all records up to the end that the isolation level shows."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "none",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([ConfluentPartition(topic, 0, 0)])
+    records: list[tuple[int, bytes]] = []
+    try:
+        while True:
+            message = consumer.poll(60)
+            assert message is not None, f"no end of {topic}"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return records
+            offset, value = message.offset(), message.value()
+            assert offset is not None
+            records.append((offset, value or b""))
+    finally:
+        consumer.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, cast
 from uuid import UUID
 
+from klamm.kafka_client.errors import api_error
 from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionImage, TopicMetadata
 from klamm.mirror.replica.leader_partition import LeaderPartition, Presence
 from klamm.mirror.replica.window import Window, read_chunk
@@ -18,9 +19,11 @@ from klamm.protocol.records.batch import patch_header
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from klamm.kraft.errors import MembershipError
+    from klamm.kraft.member import IsrChange, IsrState
+    from klamm.protocol.errors import KafkaApiError
 
 MAX_BYTES = 1 << 20
 
@@ -182,6 +185,7 @@ class FakeMember:
         self._callbacks: list[Callable[[ClusterImage], None]] = []
         self.leased = True
         self.error: MembershipError | None = None
+        self.next_producer_id = 0
 
     @property
     def observer(self) -> FakeMember:
@@ -206,6 +210,49 @@ class FakeMember:
         """Return ``leased``."""
         return self.leased
 
+    def wait_for(self, predicate: Callable[[ClusterImage], bool], timeout_s: float) -> ClusterImage:
+        """Return the image, which must be as expected."""
+        assert predicate(self.image)
+        return self.image
+
+    def unregister(self) -> None:
+        """Do nothing."""
+
+    def allocate_producer_ids(self) -> range:
+        """Return the next block."""
+        first = self.next_producer_id
+        self.next_producer_id += 1000
+        return range(first, first + 1000)
+
+    def alter_partitions(
+        self, changes: Mapping[tuple[UUID, int], IsrChange]
+    ) -> Mapping[tuple[UUID, int], IsrState | KafkaApiError]:
+        """Complete reassignments as the controller does when all added replicas are in the new ISR."""
+        return {key: self._alter(*key, change) for key, change in changes.items()}
+
+    def _alter(self, topic_id: UUID, index: int, change: IsrChange) -> IsrState | KafkaApiError:
+        topic = self.image.topics[topic_id]
+        before = topic.partitions[index]
+        if (change.leader_epoch, change.partition_epoch) != (before.leader_epoch, before.partition_epoch):
+            return api_error(ErrorCode.INVALID_UPDATE_VERSION)
+        assert set(before.adding) <= change.isr.keys()
+        assert before.leader in change.isr
+        brokers = tuple(node for node in before.replicas if node not in before.removing)
+        after = PartitionImage(
+            replicas=brokers,
+            isr=brokers,
+            leader=brokers[0],
+            leader_epoch=before.leader_epoch + 1,
+            partition_epoch=before.partition_epoch + 1,
+        )
+        self._publish({topic_id: replace(topic, partitions={**topic.partitions, index: after})})
+        return api_error(ErrorCode.NEW_LEADER_ELECTED)
+
+    def _publish(self, topics: Mapping[UUID, TopicMetadata]) -> None:
+        self.image = replace(self.image, topics={**self.image.topics, **topics})
+        for callback in list(self._callbacks):
+            callback(self.image)
+
     def fence(self, fenced: bool) -> None:
         """Publish an image in which this broker leads nothing, or everything again."""
         leader = -1 if fenced else self._node_id
@@ -219,9 +266,7 @@ class FakeMember:
             )
             for topic_id, topic in self.image.topics.items()
         }
-        self.image = replace(self.image, topics=topics)
-        for callback in list(self._callbacks):
-            callback(self.image)
+        self._publish(topics)
 
 
 def image_of(topic: str, topic_id: UUID, node_id: int, replicas: Sequence[int], address: str = "") -> ClusterImage:

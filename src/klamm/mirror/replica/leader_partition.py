@@ -133,7 +133,9 @@ class LeaderPartition:
         self.wanted_epoch = UNKNOWN
         """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
         self.is_sealed = False
-        """Whether batches of the source are no longer accepted."""
+        """Whether batches of the source are no longer accepted. The log end stays where it is."""
+        self.has_own_batches = False
+        """Whether klamm has appended batches that the source does not have."""
 
     @property
     def name(self) -> str:
@@ -182,7 +184,9 @@ class LeaderPartition:
     # --- the source ---------------------------------------------------------------------------------------------------
 
     def begin(self, log_start: int, log_end: int) -> None:
-        """Note the bounds of the source, at the start and after records were purged there."""
+        """Note the bounds of the source, at the start and after records were purged there. A sealed one has its own."""
+        if self.is_sealed:
+            return
         self.log_start = max(self.log_start, log_start)
         self.log_end = max(self.log_end, log_end)
         if self.tail is not None and self.tail.end < log_start:
@@ -227,33 +231,59 @@ class LeaderPartition:
             log_end: High watermark of the source.
             now: Monotonic time in seconds.
         """
+        if self.is_sealed:
+            return
         self.log_end = max(self.log_end, log_end)
-        if chunk is not None and window in (self.tail, self.catch_up) and not (self.is_sealed or self.halted):
+        if chunk is not None and window in (self.tail, self.catch_up) and not self.halted:
             window.append(chunk)
             self._trim(now)
             self._on_news(self)
 
     def seal(self) -> None:
-        """Accept no more batches of the source."""
+        """End the log after the batches that were read so far, and accept no more batches of the source.
+
+        Raises:
+            RuntimeError: Nothing is read yet, because not all replicas have fetched.
+        """
+        if self.tail is None:
+            raise RuntimeError(f"{self.name} is not read yet")
         self.is_sealed = True
+        self.log_end = self.tail.end
 
     def unseal(self) -> None:
-        """Accept batches of the source again. They are read again from where the followers end."""
+        """Accept batches of the source again. They are read again from where the followers end.
+
+        Raises:
+            RuntimeError: klamm has appended batches of its own, at offsets where the source has others.
+        """
+        if self.has_own_batches:
+            raise RuntimeError(f"{self.name} has batches that the source does not have")
         self.is_sealed = False
         self.tail = self.catch_up = None
 
+    @property
+    def next_own_epoch(self) -> int:
+        """Return the leader epoch for batches of klamm's own: at least its current one, and above the source's.
+
+        If the source is mirrored again after them, the replicas' last epoch differs from the source's: it halts.
+        """
+        current = UNKNOWN if self.leadership is None else self.leadership.leader_epoch
+        last = UNKNOWN if self.tail is None else self.tail.last_epoch
+        return max(current, last + 1)
+
     def append(self, chunk: Chunk, now: float) -> None:
-        """Append batches of klamm's own behind the end of the source, as the end of open transactions.
+        """Append batches of klamm's own behind the end of a sealed log, as the end of open transactions.
 
         Args:
-            chunk: Batches from the log end on, with klamm's leader epoch.
+            chunk: Batches from the log end on, with the leader epoch ``next_own_epoch``.
             now: Monotonic time in seconds.
 
         Raises:
-            RuntimeError: The partition is not sealed, or not read up to the end of the source.
+            RuntimeError: The partition is not sealed, or the replicas start again.
         """
         if not self.is_sealed or self.tail is None or self.tail.end != self.log_end:
-            raise RuntimeError(f"{self.name} is not sealed at the end of the source")
+            raise RuntimeError(f"{self.name} is not sealed")
+        self.has_own_batches = True
         self.tail.append(chunk)
         self.log_end = chunk.next_offset
         self._trim(now)

@@ -45,12 +45,14 @@ from klamm.server.sockets import bind, fastest_event_loop
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from uuid import UUID
 
     from klamm.configs.quotas import QuotaLimit
     from klamm.kraft.image import BrokerEndpoint, ClusterImage, PartitionImage, TopicMetadata
+    from klamm.kraft.member import IsrChange, IsrState
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
+    from klamm.protocol.errors import KafkaApiError
     from klamm.security.scram import ScramCredential, ScramMechanism
 
 logger = logging.getLogger(__name__)
@@ -80,6 +82,10 @@ class ImageObserver(Protocol):
         """Call a function with each new image."""
         ...
 
+    def wait_for(self, predicate: Callable[[ClusterImage], bool], timeout_s: float) -> ClusterImage:
+        """Wait for an image. Raise TimeoutError if it does not appear."""
+        ...
+
 
 class ClusterMembership(Protocol):
     """ClusterMembership in the target cluster (``klamm.kraft.member.BrokerMember``)."""
@@ -104,8 +110,22 @@ class ClusterMembership(Protocol):
         """Fence or unfence the broker."""
         ...
 
+    def alter_partitions(
+        self, changes: Mapping[tuple[UUID, int], IsrChange]
+    ) -> Mapping[tuple[UUID, int], IsrState | KafkaApiError]:
+        """Change the ISR of partitions that klamm leads."""
+        ...
+
+    def allocate_producer_ids(self) -> range:
+        """Take the next block of producer ids from the controller."""
+        ...
+
     def shut_down(self) -> None:
         """Leave in a controlled way. The registration stays."""
+        ...
+
+    def unregister(self) -> None:
+        """Leave, and remove the registration."""
         ...
 
     def close(self) -> None:
@@ -162,6 +182,9 @@ class ReplicaNode:
         self._server: Server | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._conditions: list[tuple[Callable[[], bool], Future[None]]] = []
+        """Conditions that other threads wait for."""
+        self._has_left = False
         self._raise_at = 0.0
         """Earliest time at which the leader epoch is raised again because of replicas that do not fetch."""
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
@@ -177,6 +200,8 @@ class ReplicaNode:
             TimeoutError: They do not answer, or count an earlier process as alive.
             MembershipError: They reject the broker.
         """
+        if self._has_left:
+            raise ConnectionError(f"broker {self._settings.node_id} has left the target after a promotion")
         if self._member is not None:
             return
         if self._server is None:
@@ -206,6 +231,23 @@ class ReplicaNode:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_CALL_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CALL_S)
+        self._member = None
+
+    def leave(self) -> None:
+        """Remove the registration from the target for good. ``start`` raises ConnectionError from now on.
+
+        Raises:
+            ValueError: Partitions still have replicas on this broker. Nothing is changed.
+            TimeoutError: The controller did not remove it in time.
+            MembershipError: It rejects that.
+        """
+        member = self._member
+        if member is None:
+            return
+        member.unregister()
+        self._has_left = True
+        self._unsubscribe()
+        self._unsubscribe = lambda: None
         self._member = None
 
     def _run(self) -> None:
@@ -274,6 +316,33 @@ class ReplicaNode:
 
         self._loop.call_soon_threadsafe(run)
         return result.result(_CALL_S)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until a condition of partitions is met, and return whether it is.
+
+        Args:
+            condition: Called on the event loop, now and after each change of a partition.
+            timeout_s: Limit in seconds.
+        """
+        entry = condition, Future[None]()
+
+        def begin() -> None:
+            self._conditions.append(entry)
+            self._check_conditions()
+
+        self.call(begin)
+        try:
+            entry[1].result(timeout_s)
+        except TimeoutError:
+            return self.call(condition)
+        finally:
+            self.call(lambda: self._conditions.remove(entry) if entry in self._conditions else None)
+        return True
+
+    def _check_conditions(self) -> None:
+        for condition, result in self._conditions:
+            if not result.done() and condition():
+                result.set_result(None)
 
     def partition(self, topic: str, index: int) -> LeaderPartition | None:
         """Return a partition if klamm has seen it in the metadata of the target."""
@@ -360,6 +429,7 @@ class ReplicaNode:
     def _note(self, leader: LeaderPartition) -> None:
         self._sessions.on_news(leader)
         self._on_news(leader)
+        self._check_conditions()
 
     # --- watching -----------------------------------------------------------------------------------------------------
 

@@ -123,6 +123,11 @@ class Window:
         self.dropped_bytes += size
         return size
 
+    @property
+    def last_epoch(self) -> int:
+        """Return the leader epoch of the last batch, or of the one before the window. -1: unknown."""
+        return self._last_epoch
+
     def epoch_before(self, offset: int) -> int | None:
         """Return the leader epoch of the last batch before an offset in the window. None: it is not the end of one."""
         if offset == self.start:

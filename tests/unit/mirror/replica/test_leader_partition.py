@@ -352,25 +352,63 @@ def test_silent_replica_keeps_no_batches_in_memory() -> None:
     assert third.batches == source.batches
 
 
+def test_sealed_log_ends_where_it_was_read_while_the_source_goes_on() -> None:
+    source = source_of()
+    followers = replicas(source)
+    leader = leader_of(source)
+    replicate(source, leader, *followers)
+    end = leader.log_end
+    leader.seal()
+    source.produce(3)
+
+    replicate(source, leader, *followers)
+
+    assert leader.log_end == end
+    assert [follower.end for follower in followers] == [end] * 3
+    assert leader.in_sync() == NODES
+
+
+def test_unsealed_partition_goes_on_with_the_source() -> None:
+    source = source_of()
+    followers = replicas(source)
+    leader = leader_of(source)
+    replicate(source, leader, *followers)
+    leader.seal()
+    source.produce(3)
+    leader.unseal()
+
+    replicate(source, leader, *followers)
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
 def test_sealed_partition_accepts_only_klamms_own_batches() -> None:
     source = source_of()
     followers = replicas(source)
     leader = leader_of(source, epoch=2)
-    replicate(source, leader, *followers, rounds=2)
-    leader.seal()
-    source.produce(1)
-    copy_once(source, leader, NOW)
-    with pytest.raises(RuntimeError, match="not sealed at the end"):
-        leader.append(*_own(13))
-    leader.unseal()
     replicate(source, leader, *followers)
+    end = leader.log_end
+    with pytest.raises(RuntimeError, match="not sealed"):
+        leader.append(*_own(end))
     leader.seal()
 
-    leader.append(*_own(13))
+    leader.append(*_own(end))
     replicate(source, leader, *followers)
 
-    assert [follower.end for follower in followers] == [14] * 3
+    assert [follower.end for follower in followers] == [end + 1] * 3
     assert leader.in_sync() == NODES
+    with pytest.raises(RuntimeError, match="has batches that the source does not have"):
+        leader.unseal()
+
+
+def test_own_batches_have_an_epoch_that_the_source_has_not() -> None:
+    source = source_of()
+    source.leader_epoch = 2
+    source.produce(1)
+    leader = leader_of(source, epoch=2)
+    replicate(source, leader, KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+
+    assert leader.next_own_epoch == 3
 
 
 def _own(offset: int) -> tuple[Chunk, float]:

@@ -1,0 +1,105 @@
+"""Producer ids of the target, raised above those in mirrored logs before a promotion.
+
+The batches of the source keep their producer ids. A broker that later gives one of these ids to a new producer would
+take the first batches of this producer for duplicates, or reject them with OUT_OF_ORDER_SEQUENCE_NUMBER. The controller
+assigns ids to brokers in blocks of 1,000, in ascending order, and each broker uses up its block.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.login import open_connection
+from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from klamm.retries import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from klamm.admin import Node
+    from klamm.kafka_client.connection.transport import ConnectionSettings
+
+BLOCK_SIZE: Final = 1000
+"""Number of producer ids in a block (Kafka's ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
+_FIRST_PAUSE_S: Final = 0.005
+_MAX_PAUSE_S: Final = 0.2
+_PATIENCE_S: Final = 10.0
+
+
+class ProducerIdBroker(Protocol):
+    """Source of new producer ids."""
+
+    def next_producer_id(self) -> int:
+        """Return a new producer id."""
+        ...
+
+
+class BrokerConnection:
+    """Connection to one broker that requests producer ids. Thread-confined; it blocks.
+
+    Raises:
+        ConnectionLostError: The broker cannot be reached.
+    """
+
+    def __init__(self, node: Node, settings: ConnectionSettings) -> None:
+        self._node = node
+        self._connection = open_connection(node.host, node.port, settings, BufferPool(max_free_bytes=0))
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def next_producer_id(self) -> int:
+        """Return a new producer id. A broker without a block waits for the controller; so does this.
+
+        Raises:
+            KafkaApiError: The broker rejects the request: the principal may write to no topic.
+            ConnectionLostError: It does not respond, or gets no block in time.
+        """
+        deadline, backoff = time.monotonic() + _PATIENCE_S, Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        request = InitProducerIdRequest(transactional_id=None)
+        while True:
+            response = self._connection.call(request, InitProducerIdResponse, timeout_s=_PATIENCE_S)
+            if response.error_code == ErrorCode.NONE:
+                return response.producer_id
+            error = api_error(response.error_code)
+            if response.error_code not in RETRIABLE_CODES:
+                raise error
+            if time.monotonic() >= deadline:
+                raise ConnectionLostError(f"broker {self._node.id} gets no producer ids: {error}") from error
+            time.sleep(backoff.next_s())
+
+
+def end_of_block(producer_id: int) -> int:
+    """Return the first producer id after the block of another one. -1: 0."""
+    return (producer_id // BLOCK_SIZE + 1) * BLOCK_SIZE
+
+
+def raise_producer_ids(allocate: Callable[[], range], brokers: Iterable[ProducerIdBroker], at_least: int) -> int:
+    """Use up the producer ids below a bound, so that no broker gives one of them to a producer any more.
+
+    Args:
+        allocate: Takes the next block from the controller. No producer gets the ids in it.
+        brokers: All live brokers of the target. One that starts later gets a later block.
+        at_least: Lowest id that brokers may give from now on.
+
+    Returns:
+        The lowest id that a broker gave at the end.
+    """
+    brokers = tuple(brokers)
+    ids = [broker.next_producer_id() for broker in brokers]
+    if min(ids, default=at_least) < at_least:
+        while allocate().stop < at_least:
+            pass
+    for at, broker in enumerate(brokers):
+        while ids[at] < at_least:
+            ids[at] = broker.next_producer_id()
+    return min(ids, default=at_least)

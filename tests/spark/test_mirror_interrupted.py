@@ -93,7 +93,7 @@ def test_ctrl_c_stops_mirror_gracefully(mirror: MirrorProcess) -> None:
     assert_ended_in_order(mirror, since, processes)
     lines = mirror.text().splitlines()
     assert "A->B STOPPED" in lines[-1]
-    assert [line for line in lines if not line.startswith("20") or "Spark" in line] == []
+    assert [line for line in lines if not line.startswith("20") or " klamm." not in line] == []
     assert len([line for line in lines if " A->B RUNNING" in line]) <= 2
 
 

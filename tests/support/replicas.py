@@ -184,6 +184,7 @@ class FakeMember:
         self._node_id = node_id
         self._callbacks: list[Callable[[ClusterImage], None]] = []
         self.leased = True
+        self.is_cordoned = False
         self.error: MembershipError | None = None
         self.next_producer_id = 0
 
@@ -252,6 +253,10 @@ class FakeMember:
         self.image = replace(self.image, topics={**self.image.topics, **topics})
         for callback in list(self._callbacks):
             callback(self.image)
+
+    def cordon(self, cordoned: bool) -> None:
+        """Note whether new partitions are accepted."""
+        self.is_cordoned = cordoned
 
     def fence(self, fenced: bool) -> None:
         """Publish an image in which this broker leads nothing, or everything again."""

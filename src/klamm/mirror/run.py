@@ -80,7 +80,7 @@ def run(
         settings.check_clients()
         settings.log_notes(logger)
         if plan:
-            from klamm.mirror.replay.obstacles import obstacles  # noqa: PLC0415 - the data path is loaded on demand
+            from klamm.mirror.obstacles import obstacles  # noqa: PLC0415 - the data path is loaded on demand
 
             return print_plan(settings, sys.stdout, obstacles=obstacles)
         live_keys = LiveKeys(properties_path, overrides)

@@ -100,6 +100,11 @@ class Cluster:
                     topic_id=topic.topic_id, leaders=leaders, partitions=partitions, leader_epochs=epochs
                 )
 
+    @property
+    def node_ids(self) -> frozenset[int]:
+        """Node ids of the live brokers at the last refresh."""
+        return frozenset(self._addresses)
+
     def topic_names(self) -> list[str]:
         """Return the names of all topics that the principal may describe, without Kafka's internal topics.
 

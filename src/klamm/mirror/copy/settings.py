@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
+from klamm.kraft.image import BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplaySettings, ReplicaSettings
 from klamm.mirror.copy.offset_sync_writer import SyncSettings
 from klamm.mirror.copy.partition import PartitionId
@@ -67,6 +68,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         SettingsError: A client property is not supported by the data connections.
     """
     consumer, producer = flow.clients["source.consumer"], flow.clients["target.producer"]
+    replays = flow.preserves_offsets and flow.replica is None
     return CopySettings(
         flow=flow.name,
         source_alias=flow.source_alias,
@@ -74,7 +76,7 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
         source_offsets_topic=flow.source_offsets_topic,
         source_offsets_interval_s=flow.source_offsets_interval.total_seconds(),
-        read_committed=flow.isolation_level is IsolationLevel.READ_COMMITTED,
+        read_committed=flow.replica is None and flow.isolation_level is IsolationLevel.READ_COMMITTED,
         auto_offset_reset=flow.auto_offset_reset,
         reset_duration_ms=flow.reset_duration // timedelta(milliseconds=1),
         fetch_limits=_fetch_limits(consumer),
@@ -82,7 +84,8 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         join_up_to=number(producer, "producer", "batch.size", _JOIN_UP_TO),
         syncs=_sync_settings(flow),
         transactions=_transaction_settings(flow),
-        replay=ReplaySettings(id_prefix=flow.transactional_id_prefix) if flow.preserves_offsets else None,
+        replay=ReplaySettings(id_prefix=flow.transactional_id_prefix) if replays else None,
+        replica=replica_settings(flow),
         continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
     )
 
@@ -97,6 +100,22 @@ def _transaction_settings(flow: FlowSettings) -> ShardSettings | None:
         interval_s=flow.exactly_once.interval.total_seconds(),
         shortest_s=flow.exactly_once.shortest.total_seconds(),
         timeout_ms=int(flow.exactly_once.timeout.total_seconds() * 1000),
+    )
+
+
+def replica_settings(flow: FlowSettings) -> ReplicaSettings | None:
+    """Return the settings of a flow that is a broker of the target, None for other flows."""
+    if (broker := flow.replica) is None:
+        return None
+    client = flow.clients["target.producer"]
+    return ReplicaSettings(
+        node_id=broker.node_id,
+        controllers=ConnectionSettings.of(flow.target.bootstrap_controllers, client, f"klamm-mirror-{flow.name}"),
+        listeners=tuple(
+            BrokerEndpoint(name=name, host=address.host, port=address.port, security_protocol="PLAINTEXT")
+            for name, address in broker.advertised.items()
+        ),
+        bind=tuple(broker.listen.values()),
     )
 
 

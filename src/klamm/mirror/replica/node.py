@@ -34,6 +34,7 @@ from klamm.mirror.replica.fetch_sessions import FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
 from klamm.mirror.replica.relay import ClientRelay
+from klamm.protocol.errors import UnsupportedVersionError
 from klamm.retries import Backoff
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
@@ -120,6 +121,10 @@ class ClusterMembership(Protocol):
         """Take the next block of producer ids from the controller."""
         ...
 
+    def cordon(self, cordoned: bool) -> None:
+        """Let the controller place no new partitions here, or again some."""
+        ...
+
     def shut_down(self) -> None:
         """Leave in a controlled way. The registration stays."""
         ...
@@ -188,6 +193,8 @@ class ReplicaNode:
         self._raise_at = 0.0
         """Earliest time at which the leader epoch is raised again because of replicas that do not fetch."""
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
+        self._is_cordoned: bool | None = False
+        """Whether the target places no partitions here. None: it cannot be kept from that."""
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -214,6 +221,7 @@ class ReplicaNode:
         except BaseException:
             member.close()
             raise
+        self._cordon(member)
         self._member = member
         self._unsubscribe = member.observer.subscribe(lambda image: self.post(self._apply, image))
         self.post(self._apply, member.observer.image)
@@ -441,6 +449,8 @@ class ReplicaNode:
             for leader in list(self._leaders.values()):
                 if leader.needs_tick:
                     leader.tick(now)
+            if (member := self._member) is not None:
+                await asyncio.to_thread(self._cordon, member)
             reason = self._reason_of_batches()
             if not reason and now >= self._raise_at:
                 reason = self._reason_of_replicas(now)
@@ -449,6 +459,24 @@ class ReplicaNode:
                 self._raise_at = now + self._raise_backoff.next_s()
             if reason and self._may_raise():
                 await self._raise_epochs(reason)
+
+    def _cordon(self, member: ClusterMembership) -> None:
+        """Accept new partitions only while one of the wanted partitions does not exist yet. Blocks if that changes."""
+        image = member.observer.image
+        topics = {name: image.topic(name) for name in self._wanted}
+        is_complete = all(
+            topic is not None and topic.partitions.keys() >= set(self._wanted[name]) for name, topic in topics.items()
+        )
+        if self._is_cordoned in (None, is_complete):
+            return
+        try:
+            member.cordon(is_complete)
+            self._is_cordoned = is_complete
+        except UnsupportedVersionError as error:
+            logger.warning("Broker %d cannot be cordoned: %s", self._settings.node_id, error)
+            self._is_cordoned = None
+        except _FAILURES as error:
+            logger.warning("Broker %d could not change its cordon: %s", self._settings.node_id, error)
 
     def _reason_of_batches(self) -> str:
         for leader in self._leaders.values():

@@ -25,13 +25,13 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin import NewPartitions, TopicPartition
+from klamm.admin import TopicPartition
 from klamm.mirror.cluster_admin import create_topics, rejections
 from klamm.protocol.errors import InvalidReplicationFactorError
 from klamm.protocol.partitioner import murmur2
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicDescription
 
@@ -61,24 +61,6 @@ def _led_by(topic: NewTopic, node_id: int) -> NewTopic:
         configs={**topic.configs, **_SAFE_CONFIGS},
         replicas_assignments=dict.fromkeys(range(topic.num_partitions), (node_id,)),
     )
-
-
-def grow(
-    admin: AdminClient, present: Mapping[str, int], wanted: Mapping[str, int], node_id: int
-) -> dict[str, KafkaApiError | None]:
-    """Add partitions to remote topics, with klamm as the only replica.
-
-    Args:
-        admin: Admin client of the target.
-        present: Partition counts of the remote topics.
-        wanted: New partition counts, each larger than the present one.
-        node_id: Node id of klamm.
-    """
-    new = {
-        name: NewPartitions(count, new_assignments=((node_id,),) * (count - present[name]))
-        for name, count in wanted.items()
-    }
-    return rejections(admin.create_partitions(new)) if new else {}
 
 
 def unspread(topics: Iterable[TopicDescription], node_id: int) -> list[TopicPartition]:

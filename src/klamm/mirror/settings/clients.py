@@ -73,6 +73,8 @@ class ClusterSettings:
     alias: str
     bootstrap_servers: tuple[str, ...]
     """Bootstrap servers, each ``host:port``."""
+    bootstrap_controllers: tuple[str, ...] = ()
+    """Controllers, each ``host:port`` (``B.bootstrap.controllers``)."""
 
 
 class ClientProperties(dict[str, str]):

@@ -129,12 +129,8 @@ class OffsetsBy(StrEnum):
     AUTO = "auto"
     REPLAY = "replay"
     """Records are produced at their offsets, and gaps are filled."""
-
-
-def _offsets_by(key: str, value: str) -> OffsetsBy:
-    if value == "replica":
-        raise SettingsError(f"{key}=replica: not built yet; expected one of {', '.join(OffsetsBy)}")
-    return parse_choice(key, value, OffsetsBy)
+    REPLICA = "replica"
+    """klamm leads the remote partitions as a broker of the target."""
 
 
 class TopicDeletions(StrEnum):
@@ -444,7 +440,16 @@ MAX_BYTES_PER_SECOND: Final[Setting[int | None]] = Setting(
 OFFSETS: Final = Setting(
     "klamm.offsets", _choice(Offsets), Offsets.TRANSLATE, "Whether records keep their offsets on the target."
 )
-OFFSETS_BY: Final = Setting("klamm.offsets.by", _offsets_by, OffsetsBy.AUTO, "Way in which offsets are kept.")
+OFFSETS_BY: Final = Setting("klamm.offsets.by", _choice(OffsetsBy), OffsetsBy.AUTO, "Way in which offsets are kept.")
+REPLICA_NODE_ID: Final[Setting[int | None]] = Setting(
+    "klamm.replica.node.id", _integer(at_least=0), None, "Broker id of klamm on the target."
+)
+REPLICA_LISTENERS: Final = Setting(
+    "klamm.replica.listeners", parse_text, "", "Addresses that klamm listens on as a broker of the target."
+)
+REPLICA_ADVERTISED: Final = Setting(
+    "klamm.replica.advertised.listeners", parse_text, "", "Addresses at which the target's brokers reach klamm."
+)
 EXACTLY_ONCE: Final = Setting("klamm.exactly.once", parse_bool, False, "Whether to copy exactly once.")
 SHARDS: Final = Setting(
     "klamm.exactly.once.shards",

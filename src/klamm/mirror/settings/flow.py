@@ -33,6 +33,7 @@ from klamm.mirror.settings.key_reader import (
     aliases_in_names,
     own_class,
 )
+from klamm.mirror.settings.replica import parse_replica
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.clients import ClusterSettings
     from klamm.mirror.settings.exactly_once import ExactlyOnce
     from klamm.mirror.settings.groups import GroupSettings
+    from klamm.mirror.settings.replica import ReplicaBroker
 
 _POLICY_METHODS: Final = ("format_remote_topic", "topic_source", "upstream_topic")
 _KNOWN_POLICIES: Final[Mapping[str, str]] = {
@@ -118,6 +120,8 @@ class FlowSettings:
     """Whether records keep their offsets (``klamm.offsets=preserve``, a klamm extension)."""
     offsets_by: OffsetsBy = OffsetsBy.AUTO
     """``klamm.offsets.by``: requested way in which offsets are kept."""
+    replica: ReplicaBroker | None = None
+    """Broker of the target that keeps the offsets (``klamm.offsets.by=replica``). None: records are produced."""
     transactional_id_prefix: str = ""
     """Prefix of the flow's transactional ids."""
     max_bytes_per_second: int | None = None
@@ -178,6 +182,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     policy = _policy(reader, source_alias)
     delivery = parse_delivery(reader, source.alias, consumer, clients["target.producer"])
     preserves = delivery.preserves_offsets
+    replica, replica_warnings = parse_replica(reader, target, preserves_offsets=preserves)
     syncs_topic = None if preserves else _syncs_topic(reader, policy, source_alias, target_alias)
     source_offsets_topic, worker_offsets_topic = _source_offsets_topics(reader, source.alias)
     groups, warnings = parse_groups(
@@ -209,11 +214,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         sync_topic_acls_interval=sync_acls_interval,
         refresh_topics_enabled=refresh_topics,
         refresh_topics_interval=refresh_topics_interval,
-        deletions=DeletionSettings(
-            mode=reader.get(definitions.TOPIC_DELETIONS),
-            grace=timedelta(seconds=reader.get(definitions.TOPIC_DELETIONS_GRACE_S)),
-            max_per_hour=reader.get(definitions.TOPIC_DELETIONS_PER_HOUR),
-        ),
+        deletions=_deletions(reader),
         replication_factor=reader.get(definitions.REPLICATION_FACTOR),
         source_offsets_topic=source_offsets_topic,
         worker_offsets_topic=worker_offsets_topic,
@@ -226,6 +227,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         on_source_loss=reader.get(definitions.ON_SOURCE_LOSS),
         preserves_offsets=preserves,
         offsets_by=reader.get(definitions.OFFSETS_BY),  # also without preserve, so that wrong values are reported
+        replica=replica,
         transactional_id_prefix=delivery.id_prefix,
         max_bytes_per_second=reader.get(definitions.MAX_BYTES_PER_SECOND),
         auto_offset_reset=auto_offset_reset,
@@ -237,8 +239,16 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
         syncs_replication_factor=reader.get(definitions.SYNCS_REPLICATION_FACTOR),
         offset_lag_max=max(0, reader.get(definitions.OFFSET_LAG_MAX)),
         groups=groups,
-        warnings=(*delivery.warnings, *warnings),
+        warnings=(*delivery.warnings, *warnings, *replica_warnings),
         clients=clients,
+    )
+
+
+def _deletions(reader: KeyReader) -> DeletionSettings:
+    return DeletionSettings(
+        mode=reader.get(definitions.TOPIC_DELETIONS),
+        grace=timedelta(seconds=reader.get(definitions.TOPIC_DELETIONS_GRACE_S)),
+        max_per_hour=reader.get(definitions.TOPIC_DELETIONS_PER_HOUR),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
-from klamm.mirror.settings.definitions import DEPRECATED, parse_seconds
+from klamm.mirror.settings.definitions import DEPRECATED, OFFSETS_BY, parse_seconds
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
@@ -149,6 +149,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
     _check_offsets_apart(flows)
+    _check_one_broker(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
         nothing = f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true"
@@ -188,13 +189,19 @@ def _address(key: str, value: str) -> tuple[str, int] | None:
 
 def _parse_cluster(properties: Mapping[str, str], alias: str) -> ClusterSettings:
     key = f"{alias}.bootstrap.servers"
-    servers = split_servers(properties.get(key, ""))
+    servers = _servers(properties, key)
     if not servers:
         raise SettingsError(f"{key}: expected host:port[,host:port...]")
+    controllers = _servers(properties, f"{alias}.bootstrap.controllers")
+    return ClusterSettings(alias=alias, bootstrap_servers=servers, bootstrap_controllers=controllers)
+
+
+def _servers(properties: Mapping[str, str], key: str) -> tuple[str, ...]:
+    servers = split_servers(properties.get(key, ""))
     for server in servers:
         if split_address(server) is None:
             raise SettingsError(f"{key}={properties[key]}: expected host:port[,host:port...], {server} is not one")
-    return ClusterSettings(alias=alias, bootstrap_servers=servers)
+    return servers
 
 
 def _check_aliases(properties: Mapping[str, str], aliases: Sequence[str]) -> None:
@@ -281,6 +288,21 @@ def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:
                 f"{flow.name} and {other} both have source.cluster.alias={flow.source_alias} and the offsets topic "
                 f"{flow.source_offsets_topic}: expected one of them to differ, because their source offsets would "
                 "overwrite each other"
+            )
+
+
+def _check_one_broker(flows: Sequence[FlowSettings]) -> None:
+    """Reject several flows that are brokers of one target: each would take the others for a broker with storage.
+
+    Raises:
+        SettingsError: Two flows to one target have ``klamm.offsets.by=replica``.
+    """
+    brokers: dict[str, str] = {}
+    for flow in flows:
+        if flow.replica is not None and (other := brokers.setdefault(flow.target.alias, flow.name)) != flow.name:
+            raise SettingsError(
+                f"{flow.name}.{OFFSETS_BY.key}=replica: expected replay, because {other} is already a broker of "
+                f"cluster {flow.target.alias}, and one flow to each target can be"
             )
 
 

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from klamm.admin import AdminClient
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import HeartbeatSettings
     from klamm.mirror.settings.live_keys import LiveKeys
     from klamm.mirror.settings.mirror import MirrorSettings
     from klamm.mirror.topics.control import Assignment
+    from klamm.mirror.topics.remote_topics import RemoteTopics
 
 logger = logging.getLogger(__name__)
 
@@ -233,6 +235,7 @@ class ControlLoops:
                 claim=self._claims[flow.name],
                 states=self._states[flow.name],
                 pause=partial(self.coordinator.set_paused, flow.name),
+                remote_topics=_remote_topics(flow, target),
             )
             control.run(ended)
         except Exception as error:  # a control loop never dies silently
@@ -242,3 +245,12 @@ class ControlLoops:
         finally:
             source.close()
             target.close()
+
+
+def _remote_topics(flow: FlowSettings, target: AdminClient) -> RemoteTopics | None:
+    """Return the creation of remote topics if klamm is a broker of the target, else None."""
+    if flow.replica is None:
+        return None
+    from klamm.mirror.replica.remote_topics import ReplicaTopics  # noqa: PLC0415 - for this mode only
+
+    return ReplicaTopics(flow, target, flow.replica.node_id)

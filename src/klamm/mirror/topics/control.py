@@ -60,8 +60,6 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.cluster_admin import (
     check_reachable,
     create_internal_topic,
-    create_partitions,
-    create_topics,
     denied_topics,
     partition_counts,
     shared_topics,
@@ -76,6 +74,7 @@ from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.remote_topics import RemoteTopics
 from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 from klamm.retries import Backoff, LoggedReasons
@@ -118,6 +117,7 @@ class FlowControl:
         clock: Callable[[], float] = time.monotonic,
         carry: Callable[[FlowSettings], None] = copy_worker_offsets,
         deletion: TopicDeletion | None = None,
+        remote_topics: RemoteTopics | None = None,
     ) -> None:
         """Prepare the loop.
 
@@ -136,6 +136,7 @@ class FlowControl:
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
             deletion: Step that deletes remote topics. None: that of the settings.
+            remote_topics: Creation of remote topics. None: the target chooses their brokers.
         """
         self._settings = settings
         self._heartbeats = heartbeats
@@ -150,6 +151,7 @@ class FlowControl:
         self._times_taken = self._claim.times_taken
         self._clock = clock
         self._carry = carry
+        self._remote_topics = remote_topics or RemoteTopics(target)
         self._deletion = deletion or TopicDeletion(settings, source, target)
         self._configs = ConfigSync(settings, source, target)
         self._acls = AclSync(settings, source, target)
@@ -217,6 +219,7 @@ class FlowControl:
             check_reachable(self._source, self._settings.source.alias)
             check_reachable(self._target, self._settings.target.alias)
             check_loops(self._settings, shared_topics(self._source, self._target))
+            self._remote_topics.check_supported()
             self._are_reachable = True
         if self._claim.holder or self._claim.times_taken != self._times_taken:
             self._withdraw()
@@ -281,6 +284,13 @@ class FlowControl:
                 f"offset.storage.replication.factor={factor}: {error_text(rejected)}",
             )
         self._carry(settings)
+        if settings.replica is not None and settings.groups is not None:
+            # Created before klamm is a broker, so that the target does not place it there.
+            create_internal_topic(
+                self._target,
+                settings.groups.checkpoints_topic,
+                replication_factor=settings.groups.checkpoints_replication_factor,
+            )
         if settings.syncs_topic is not None:
             self._create_syncs_topic(settings.syncs_topic)
         if self._heartbeats is not None:
@@ -312,8 +322,11 @@ class FlowControl:
         self._warn_if_none(here, selected)
         counts = partition_counts(self._target)
         plan = plan_topics(selected, counts, self._settings.remote_topic)
+        if self._settings.replica is not None and plan.create:
+            self._await_broker(selected)
         counts |= self._create(plan.create, selected)
         counts |= self._grow(plan.grow)
+        self._spread([name for name in map(self._settings.remote_topic, selected) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
@@ -327,6 +340,23 @@ class FlowControl:
         except CLUSTER_ERRORS as error:
             logger.warning("%s: remote topics cannot be deleted now: %s", self._settings.name, error_text(error))
             return ()
+
+    def _await_broker(self, selected: Mapping[str, int]) -> None:
+        """Let a task join the target as a broker, for topics that are not there yet, and check that it did.
+
+        Raises:
+            ConnectionLostError: It is not a broker of the target yet.
+        """
+        states = self._states.current
+        wanted = ((name, self._settings.remote_topic(name), count) for name, count in selected.items())
+        self._publish(tuple(row for row in wanted if states.of(row[0]) is not RequestedState.STOPPED))
+        self._remote_topics.check_joined()
+
+    def _spread(self, topics: Collection[str]) -> None:
+        """Let brokers with storage replicate remote topics. The next refresh tries again."""
+        for partition, rejected in self._remote_topics.spread(topics).items():
+            action = f"let brokers of cluster {self._settings.target.alias} replicate {partition.topic}"
+            self._note_rejection(partition.topic, self._with_remedy(rejected), action)
 
     def _create(self, names: Sequence[str], selected: Mapping[str, int]) -> dict[str, int]:
         """Create remote topics. Return the partition counts of those that now exist.
@@ -348,7 +378,7 @@ class FlowControl:
                     config_filter=self._settings.config_filter,
                 )
             )
-        outcomes = create_topics(self._target, new)
+        outcomes = self._remote_topics.create(new)
         outcomes |= self._create_without_unknown_configs(
             [topic for topic in new if isinstance(outcomes[topic.name], InvalidConfigError)]
         )
@@ -391,12 +421,12 @@ class FlowControl:
                 )  # fmt: skip
                 configs = {name: value for name, value in topic.configs.items() if name in supported}
                 fewer.append(replace(topic, configs=configs))
-        return create_topics(self._target, fewer)
+        return self._remote_topics.create(fewer)
 
     def _grow(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Add partitions to remote topics. Return the partition counts of the topics that grew."""
         grown = {}
-        for name, rejected in create_partitions(self._target, counts).items():
+        for name, rejected in self._remote_topics.grow(counts).items():
             if rejected is None:
                 logger.info("%s: topic %s has %d partitions now", self._settings.name, name, counts[name])
                 grown[name] = counts[name]

@@ -158,8 +158,9 @@ def plan_flow(
     new = {name: _new_topic(flow, name, selected[name], described[name]) for name in plan.create if name in described}
     checks.create(sides[1], list(new.values()), f"replication.factor={flow.replication_factor}")
     lines += [_new_line(topic) + _not_before_4_1(name) for name, topic in new.items()]
-    lines += [f"~ topic {name}: {there[name]} -> {count} partitions" for name, count in plan.grow.items()]
-    checks.grow(flow.target.alias, target, plan.grow)
+    if flow.replica is None:
+        lines += [f"~ topic {name}: {there[name]} -> {count} partitions" for name, count in plan.grow.items()]
+        checks.grow(flow.target.alias, target, plan.grow)
     if flow.sync_topic_configs_enabled:
         # Topics that would be created get their configs in CreateTopics.
         synced = {name: entries for name, entries in described.items() if name not in plan.create}
@@ -181,7 +182,14 @@ def plan_flow(
 def _equal_offsets(flow: FlowSettings) -> list[str]:
     """Return lines that name the way in which offsets are kept, its reason, and the rights it needs on the target."""
     alias, prefix = flow.target.alias, flow.transactional_id_prefix
-    why = "the only way in this version" if flow.offsets_by is OffsetsBy.AUTO else "no other way is tried"
+    if (broker := flow.replica) is not None:
+        return [
+            f"offsets are kept by a replica: klamm leads the remote partitions as broker {broker.node_id} of cluster "
+            f"{alias}, and its other brokers fetch the batches of the source",
+            f"reason: {OFFSETS_BY.key}={flow.offsets_by}: no other way is tried",
+            f"rights on cluster {alias}: CLUSTER_ACTION and ALTER on the cluster; CREATE and DESCRIBE on remote topics",
+        ]
+    why = "auto is replay in this version" if flow.offsets_by is OffsetsBy.AUTO else "no other way is tried"
     return [
         "offsets are kept by replay: records are produced at their source offsets, and gaps are filled with markers",
         f"reason: {OFFSETS_BY.key}={flow.offsets_by}: {why}",

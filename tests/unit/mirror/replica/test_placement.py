@@ -10,7 +10,6 @@ import pytest
 
 from klamm.admin import (
     AdminClient,
-    NewPartitions,
     NewTopic,
     Node,
     PartitionDescription,
@@ -28,7 +27,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
     monkeypatch.setattr(placement, "rejections", lambda result: result)
     monkeypatch.setattr("klamm.mirror.cluster_admin.rejections", lambda result: result)
     made: Mock = create_autospec(AdminClient, instance=True)
-    for call in (made.create_topics, made.create_partitions, made.alter_partition_reassignments):
+    for call in (made.create_topics, made.alter_partition_reassignments):
         call.return_value = {}
     return made
 
@@ -46,13 +45,6 @@ def test_topic_is_created_with_klamm_alone_and_without_unclean_election(admin: M
     assert created.configs == {"retention.ms": "7", "unclean.leader.election.enable": "false"}
 
 
-def test_new_partitions_have_klamm_alone(admin: Mock) -> None:
-    placement.grow(admin, {"A.orders": 2, "A.users": 1}, {"A.orders": 4}, KLAMM)
-    assert admin.create_partitions.call_args.args[0] == {
-        "A.orders": NewPartitions(4, new_assignments=((KLAMM,), (KLAMM,)))
-    }
-
-
 def test_reassignment_to_brokers_removes_klamm(admin: Mock) -> None:
     placement.spread(admin, [TopicPartition("t", 0), TopicPartition("t", 1)], brokers(None, None, None), 2)
     reassigned = admin.alter_partition_reassignments.call_args.args[0]
@@ -62,7 +54,6 @@ def test_reassignment_to_brokers_removes_klamm(admin: Mock) -> None:
 
 def test_nothing_to_place_needs_no_request(admin: Mock) -> None:
     assert placement.spread(admin, [], brokers(None), 1) == {}
-    assert placement.grow(admin, {"t": 1}, {}, KLAMM) == {}
     admin.alter_partition_reassignments.assert_not_called()
     admin.create_partitions.assert_not_called()
 

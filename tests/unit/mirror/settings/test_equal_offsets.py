@@ -63,8 +63,7 @@ def test_preserve_accepts_kip_618_keys_without_transactions() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("klamm.offsets.by = replica\n", "klamm.offsets.by=replica: not built yet; expected one of auto, replay"),
-        ("klamm.offsets.by = luck\n", "klamm.offsets.by=luck: expected one of auto, replay"),
+        ("klamm.offsets.by = luck\n", "klamm.offsets.by=luck: expected one of auto, replay, replica"),
         ("klamm.exactly.once = true\n", "klamm.exactly.once=true with klamm.offsets=preserve: expected"),
         (
             "A.consumer.isolation.level = read_uncommitted\n",
@@ -87,12 +86,100 @@ def test_offsets_rejects_other_values() -> None:
         flow_of("klamm.offsets = keep\n")
 
 
-def test_replica_is_rejected_without_preserve_too() -> None:
-    with pytest.raises(SettingsError, match="not built yet"):
-        flow_of("klamm.offsets.by = replica\n")
-
-
 def test_lease_carries_the_settings_of_replay() -> None:
     settings = copy_settings(flow_of(PRESERVE))
     group = PartitionGroup(number=0, shares=(FlowShare(settings=settings, partitions=()),))
     assert from_json(to_json(group)).shares[0].settings.replay == settings.replay
+
+
+REPLICA = (
+    PRESERVE
+    + """
+B.bootstrap.controllers = c1:9093, c2:9093
+klamm.offsets.by = replica
+klamm.replica.node.id = 1000
+klamm.replica.listeners = 0.0.0.0:9192, INTERNAL://10.0.0.9:9193
+klamm.replica.advertised.listeners = klamm:9192
+"""
+)
+
+
+def test_replica_is_a_broker_that_copies_everything() -> None:
+    settings = copy_settings(flow_of(REPLICA + "A.consumer.isolation.level = read_committed\n"))
+    assert (settings.read_committed, settings.syncs, settings.transactions, settings.replay) == (
+        False,
+        None,
+        None,
+        None,
+    )
+    assert settings.replica is not None
+    assert settings.replica.node_id == 1000
+    assert settings.replica.controllers.bootstrap_servers == ("c1:9093", "c2:9093")
+    advertised = [(each.name, each.host, each.port, each.security_protocol) for each in settings.replica.listeners]
+    assert advertised == [("PLAINTEXT", "klamm", 9192, "PLAINTEXT"), ("INTERNAL", "10.0.0.9", 9193, "PLAINTEXT")]
+    assert list(map(str, settings.replica.bind)) == ["0.0.0.0:9192", "10.0.0.9:9193"]
+
+
+def test_replica_warns_that_remote_topics_are_read_only() -> None:
+    (warning,) = flow_of(REPLICA).warnings
+    assert warning.startswith("klamm.offsets.by=replica: remote topics are read-only")
+
+
+def test_lease_carries_the_settings_of_a_replica() -> None:
+    settings = copy_settings(flow_of(REPLICA))
+    group = PartitionGroup(number=0, shares=(FlowShare(settings=settings, partitions=()),))
+    assert from_json(to_json(group)).shares[0].settings.replica == settings.replica
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("klamm.replica.node.id = 1000", "klamm.replica.node.id: expected an id that no node of B has"),
+        ("klamm.replica.listeners = 0.0.0.0:9192, INTERNAL://10.0.0.9:9193", "klamm.replica.listeners: expected"),
+        ("klamm.replica.advertised.listeners = klamm:9192", "expected PLAINTEXT://HOST:9192 with an address"),
+        ("B.bootstrap.controllers = c1:9093, c2:9093", "B.bootstrap.controllers: expected host:port[,host:port...]"),
+        (PRESERVE.strip(), "klamm.offsets.by=replica without klamm.offsets=preserve: expected both"),
+    ],
+)
+def test_replica_without_a_setting_is_rejected(line: str, message: str) -> None:
+    assert line in REPLICA
+    with pytest.raises(SettingsError) as caught:
+        flow_of(REPLICA.replace(line, ""))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("klamm.replica.node.id = -1", "klamm.replica.node.id=-1: expected"),
+        (
+            "klamm.replica.listeners = 9192",
+            "klamm.replica.listeners=9192: expected [NAME://]HOST:PORT[,...], 9192 is not",
+        ),
+        ("klamm.replica.listeners = SSL://h:1", "expected listeners without TLS and SASL, SSL is not supported yet"),
+        ("klamm.replica.listeners = h:1, h:2", "expected each listener once, PLAINTEXT is there twice"),
+        ("klamm.replica.advertised.listeners = X://h:1", "expected listeners of klamm.replica.listeners: X is not one"),
+        (
+            "B.bootstrap.controllers = c1",
+            "B.bootstrap.controllers=c1: expected host:port[,host:port...], c1 is not one",
+        ),
+        ("replication.factor = -1", "replication.factor=-1 with klamm.offsets.by=replica: expected a number from 1"),
+        ("use.incremental.alter.configs = never", "use.incremental.alter.configs=never with klamm.offsets.by=replica"),
+    ],
+)
+def test_wrong_settings_of_a_replica_are_rejected(more: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        flow_of(f"{REPLICA}{more}\n")
+    assert message in str(caught.value)
+
+
+def test_two_replicas_in_one_target_are_rejected() -> None:
+    more = "clusters = A, B, C\nC.bootstrap.servers = c:9092\nC->B.enabled = true\nC->B.klamm.offsets = preserve\n"
+    with pytest.raises(SettingsError, match=r"C->B.klamm.offsets.by=replica: expected replay, because A->B is already"):
+        flow_of(REPLICA + more)
+
+
+def test_keys_of_a_replica_without_one_are_reported() -> None:
+    flow = flow_of("klamm.replica.node.id = 7\n")
+    assert flow.replica is None
+    assert flow.warnings == ("klamm.replica.node.id: no effect without klamm.offsets.by=replica",)

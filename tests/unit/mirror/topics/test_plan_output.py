@@ -214,7 +214,7 @@ def test_plan_shows_durations_in_words() -> None:
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        ("auto", "  reason: klamm.offsets.by=auto: the only way in this version"),
+        ("auto", "  reason: klamm.offsets.by=auto: auto is replay in this version"),
         ("replay", "  reason: klamm.offsets.by=replay: no other way is tried"),
     ],
 )

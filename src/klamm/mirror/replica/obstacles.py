@@ -1,0 +1,100 @@
+"""Check whether klamm can become a broker of the target. Nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kraft.controllers import ControllerChannel
+from klamm.kraft.errors import ClusterActionDeniedError
+from klamm.mirror.copy.settings import replica_settings
+from klamm.mirror.replica.state import TopicStateStore
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from klamm.mirror.settings.flow import FlowSettings
+
+CORDON_LEVEL: Final = 30
+"""Level of ``metadata.version`` 4.3, from which on log directories can be cordoned (KIP-1066)."""
+_TIMEOUT_S: Final = 10.0
+_FEATURE: Final = "metadata.version"
+
+
+def obstacles(flow: FlowSettings) -> dict[str, str]:
+    """Return why klamm cannot lead the remote partitions, with an empty key. Empty: nothing is in the way.
+
+    Raises:
+        ConnectionLostError: The target is unavailable.
+    """
+    reasons = [metadata_version_obstacle(flow), _controllers_obstacle(flow), _node_id_obstacle(flow)]
+    text = "; ".join(filter(None, reasons))
+    return {"": text} if text else {}
+
+
+def metadata_version_obstacle(flow: FlowSettings) -> str:
+    """Return why the finalized features of the target are too old, or an empty text.
+
+    Raises:
+        ConnectionLostError: The target is unavailable.
+    """
+    with contextlib.closing(_cluster(flow)) as cluster:
+        cluster.refresh([])
+        node = min(cluster.node_ids)
+        request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
+        response = cluster.connection(node).call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
+    level = next((each.max_version_level for each in response.finalized_features if each.name == _FEATURE), 0)
+    if level >= CORDON_LEVEL:
+        return ""
+    return (
+        f"cluster {flow.target.alias} has {_FEATURE}={level}: expected {CORDON_LEVEL} (4.3) or more, because it would "
+        "place partitions of other topics on klamm, which stores nothing"
+    )
+
+
+def _cluster(flow: FlowSettings) -> Cluster:
+    client = flow.clients["target.producer"]
+    connection = ConnectionSettings.of(flow.target.bootstrap_servers, client, "klamm-plan")
+    return Cluster(connection, BufferPool(max_free_bytes=0))
+
+
+def _controllers_obstacle(flow: FlowSettings) -> str:
+    settings = replica_settings(flow)
+    if settings is None:
+        return ""
+    key = f"{flow.target.alias}.bootstrap.controllers={','.join(flow.target.bootstrap_controllers)}"
+    channel = ControllerChannel(settings.controllers)
+    try:
+        channel.connection()
+    except ClusterActionDeniedError:
+        return f"the principal lacks CLUSTER_ACTION on cluster {flow.target.alias}, which brokers need"
+    except ConnectionLostError as error:
+        return f"{key}: {error}"
+    finally:
+        channel.close()
+    return ""
+
+
+def _node_id_obstacle(flow: FlowSettings) -> str:
+    """Return whether a live broker that is not klamm's has the broker id."""
+    broker = flow.replica
+    if broker is None:
+        return ""
+    with contextlib.closing(_cluster(flow)) as cluster:
+        cluster.refresh([flow.source_offsets_topic])
+        is_taken = broker.node_id in cluster.node_ids
+        has_state = flow.source_offsets_topic in cluster.topics
+    if is_taken and has_state:
+        store = TopicStateStore(
+            ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan"),
+            topic=flow.source_offsets_topic,
+            source_alias=flow.source_alias,
+            node_id=broker.node_id,
+        )
+        is_taken = store.load() is None
+    if not is_taken:
+        return ""
+    return f"klamm.replica.node.id={broker.node_id}: another broker of cluster {flow.target.alias} has this id"

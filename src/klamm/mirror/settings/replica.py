@@ -1,0 +1,116 @@
+"""Settings of a flow whose mirror is a broker of the target (``klamm.offsets.by=replica``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from klamm.mirror.settings.definitions import (
+    OFFSETS,
+    OFFSETS_BY,
+    REPLICA_ADVERTISED,
+    REPLICA_LISTENERS,
+    REPLICA_NODE_ID,
+    REPLICATION_FACTOR,
+    USE_INCREMENTAL_ALTER_CONFIGS,
+    IncrementalAlterConfigs,
+    OffsetsBy,
+)
+from klamm.properties import SettingsError, parse_list, split_address
+from klamm.server.listeners import ANY_HOSTS, DEFAULT_LISTENER, Address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from klamm.mirror.settings.clients import ClusterSettings
+    from klamm.mirror.settings.definitions import Setting
+    from klamm.mirror.settings.key_reader import KeyReader
+
+_LISTENER: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+)://)?(?P<address>.*)")
+_PROTECTED: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+_READ_ONLY: Final = "remote topics are read-only, and no command of this version makes them writable"
+_FORM: Final = "[NAME://]HOST:PORT[,...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBroker:
+    """Broker id and listeners of a flow. All listeners are PLAINTEXT."""
+
+    node_id: int
+    """``klamm.replica.node.id``."""
+    listen: Mapping[str, Address]
+    """Address to listen on, by the name of the listener (``klamm.replica.listeners``)."""
+    advertised: Mapping[str, Address]
+    """Address at which brokers and clients connect (``klamm.replica.advertised.listeners``), for the same names."""
+
+
+def parse_replica(
+    reader: KeyReader, target: ClusterSettings, *, preserves_offsets: bool
+) -> tuple[ReplicaBroker | None, tuple[str, ...]]:
+    """Return the broker of a flow, and warnings. None: the flow has another way to keep offsets, or keeps none.
+
+    Raises:
+        SettingsError: A value is wrong or missing, or contradicts another one.
+    """
+    node_id = reader.get(REPLICA_NODE_ID)
+    listen = _listeners(reader, REPLICA_LISTENERS)
+    advertised = _listeners(reader, REPLICA_ADVERTISED)
+    way = f"{OFFSETS_BY.key}={OffsetsBy.REPLICA}"
+    if reader.get(OFFSETS_BY) is not OffsetsBy.REPLICA:
+        wanted = (REPLICA_NODE_ID, REPLICA_LISTENERS, REPLICA_ADVERTISED)
+        set_keys = [entry[0] for setting in wanted if (entry := reader.find(setting.key, setting.place)) is not None]
+        return None, (f"{', '.join(set_keys)}: no effect without {way}",) if set_keys else ()
+    if not preserves_offsets:
+        raise SettingsError(f"{way} without {OFFSETS.key}=preserve: expected both, or none of them")
+    if node_id is None:
+        raise SettingsError(f"{REPLICA_NODE_ID.key}: expected an id that no node of {target.alias} has, for {way}")
+    if not listen:
+        raise SettingsError(f"{REPLICA_LISTENERS.key}: expected {_FORM} on this machine, for {way}")
+    if not target.bootstrap_controllers:
+        raise SettingsError(f"{target.alias}.bootstrap.controllers: expected host:port[,host:port...], for {way}")
+    if reader.get(REPLICATION_FACTOR) < 1:
+        raise SettingsError(f"{REPLICATION_FACTOR.key}=-1 with {way}: expected a number from 1, because klamm chooses "
+                            "the brokers")  # fmt: skip
+    if reader.get(USE_INCREMENTAL_ALTER_CONFIGS) is IncrementalAlterConfigs.NEVER:
+        raise SettingsError(
+            f"{USE_INCREMENTAL_ALTER_CONFIGS.key}=never with {way}: expected requested or required; AlterConfigs would "
+            "reset unclean.leader.election.enable=false, which keeps shorter replicas from becoming leader"
+        )
+    _check_names(listen, advertised)
+    addresses = {name: advertised.get(name, address) for name, address in listen.items()}
+    for name, address in addresses.items():
+        if address.host in ANY_HOSTS:
+            raise SettingsError(
+                f"{REPLICA_ADVERTISED.key}: expected {name}://HOST:{address.port} with an address of this machine that "
+                f"the brokers of {target.alias} can connect to, because {REPLICA_LISTENERS.key} has {address.host}"
+            )
+    return ReplicaBroker(node_id=node_id, listen=listen, advertised=addresses), (f"{way}: {_READ_ONLY}",)
+
+
+def _listeners(reader: KeyReader, setting: Setting[str]) -> dict[str, Address]:
+    """Return addresses by the name of the listener in upper case."""
+    entry = reader.find(setting.key, setting.place)
+    if entry is None:
+        return {}
+    key, value = entry
+    out: dict[str, Address] = {}
+    for part in parse_list(value):
+        match = _LISTENER.fullmatch(part)
+        address = None if match is None else split_address(match["address"])
+        if match is None or address is None:
+            raise SettingsError(f"{key}={value}: expected {_FORM}, {part} is not one")
+        name = (match["name"] or DEFAULT_LISTENER).upper()
+        if name in _PROTECTED:
+            raise SettingsError(f"{key}={value}: expected listeners without TLS and SASL, {name} is not supported yet")
+        if name in out:
+            raise SettingsError(f"{key}={value}: expected each listener once, {name} is there twice")
+        out[name] = Address(host=address[0], port=address[1])
+    return out
+
+
+def _check_names(listen: Mapping[str, Address], advertised: Mapping[str, Address]) -> None:
+    if unknown := sorted(advertised.keys() - listen.keys()):
+        raise SettingsError(
+            f"{REPLICA_ADVERTISED.key}: expected listeners of {REPLICA_LISTENERS.key}: {', '.join(unknown)} is not one"
+        )

@@ -1,0 +1,53 @@
+"""Creation and growth of remote topics whose brokers the target chooses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.mirror.cluster_admin import create_partitions, create_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from klamm.admin import AdminClient, KafkaApiError, NewTopic, TopicPartition
+
+    Outcomes = dict[str, KafkaApiError | None]
+
+
+class RemoteTopics:
+    """Remote topics whose brokers the target chooses.
+
+    Args:
+        target: Admin client of the target.
+    """
+
+    def __init__(self, target: AdminClient) -> None:
+        self._target = target
+
+    def check_supported(self) -> None:
+        """Check that the target allows this way.
+
+        Raises:
+            FlowFailedError: It does not. The error names the reason.
+            ConnectionError, TimeoutError: The target is unavailable.
+        """
+
+    def check_joined(self) -> None:
+        """Check that topics can be created now.
+
+        Raises:
+            ConnectionLostError: klamm is not a broker of the target yet.
+        """
+
+    def create(self, topics: Sequence[NewTopic]) -> Outcomes:
+        """Create topics. Return the error of each, None: it was created."""
+        return create_topics(self._target, topics)
+
+    def grow(self, counts: Mapping[str, int]) -> Outcomes:
+        """Add partitions to topics, by their new partition counts. Return the error of each, None: it has grown."""
+        return create_partitions(self._target, counts)
+
+    def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
+        """Let brokers with storage replicate topics. Return the partitions that the target rejects."""
+        _ = topics
+        return {}

@@ -1,0 +1,124 @@
+"""``klamm mirror`` as a broker of a real cluster, as users start it: remote topics are equal in every byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.admin import AdminClient
+from klamm.protocol.records import iter_batches
+from tests.support.kafka import KafkaCluster
+from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties
+from tests.support.processes import free_port, wait_until
+from tests.support.transactional_clients import Confluent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KLAMM = 9
+TIME = 1_700_000_000_000
+TOPICS = ("plain", "transactional")
+
+
+@pytest.fixture(scope="module")
+def cluster(java: None) -> Iterator[KafkaCluster]:
+    with KafkaCluster() as running:
+        yield running
+
+
+def write(cluster: KafkaCluster, first: int) -> None:
+    """Write records to one topic, and an aborted and a committed transaction to the other."""
+    address = cluster.bootstrap_servers
+    produce(address, "plain", [(0, Seen(b"k%d" % at, b"v" * 50, (), TIME)) for at in range(first, first + 40)])
+    with Confluent(address, "writer") as producer:
+        for is_committed in (False, True):
+            producer.begin()
+            for number in range(3):
+                producer.send("transactional", f"{first} {number}")
+            producer.commit() if is_committed else producer.abort()
+
+
+def stored(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[bytes]:
+    """Return the batches in the segments of a replica."""
+    directory = cluster.nodes[1].directory / "data" / f"{topic}-{partition}"
+    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    return [bytes(batch.buffer) for batch in iter_batches(data, allow_partial_tail=True)]
+
+
+def wait_for_equal_replicas(cluster: KafkaCluster) -> None:
+    for topic in TOPICS:
+        wait_until(
+            lambda topic=topic: stored(cluster, f"A.{topic}") == stored(cluster, topic),  # type: ignore[misc]
+            timeout_s=120,
+            what=f"the batches of {topic}",
+        )
+
+
+def replica_keys(node_id: int, controllers: str) -> str:
+    return f"""
+B.bootstrap.controllers = {controllers}
+klamm.offsets = preserve
+klamm.offsets.by = replica
+klamm.replica.node.id = {node_id}
+klamm.replica.listeners = 127.0.0.1:{free_port()}
+heartbeats.replication.enabled = false
+emit.heartbeats.enabled = false
+"""
+
+
+def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaCluster, tmp_path: Path) -> None:
+    # given
+    address = cluster.bootstrap_servers
+    for topic in TOPICS:
+        create_topic(address, topic, 1, {"retention.ms": "-1"})
+    write(cluster, 0)
+    file = properties(
+        address, address, replica_keys(KLAMM, cluster.bootstrap_controllers), topics="plain, transactional, late"
+    )
+    # when
+    with MirrorProcess(file, tmp_path, as_users_run_it=True) as mirror:
+        wait_for_equal_replicas(cluster)
+        write(cluster, 1_000)
+        wait_for_equal_replicas(cluster)
+        mirror.kill()
+    write(cluster, 2_000)
+    with MirrorProcess(file, tmp_path, as_users_run_it=True) as again:
+        wait_for_equal_replicas(cluster)
+        create_topic(address, "other", 16)
+        create_topic(address, "late", 2, {"retention.ms": "-1"})
+        produce(address, "late", [(number, Seen(b"k", b"v", (), TIME)) for number in (0, 1)])
+        for number in (0, 1):
+            wait_until(
+                lambda number=number: stored(cluster, "A.late", number) == stored(cluster, "late", number),  # type: ignore[misc]
+                timeout_s=120,
+                what="the batches of a new topic",
+            )
+        write(cluster, 3_000)
+        wait_for_equal_replicas(cluster)
+        stopped = again.stop()
+    # then
+    assert stopped == 0
+    assert len(stored(cluster, "A.plain")) >= 3
+    with AdminClient(address) as admin:
+        described = admin.describe_topics([*(f"A.{topic}" for topic in (*TOPICS, "late")), "other"]).all().result(30)
+    for partition in (each for topic in (*TOPICS, "late") for each in described[f"A.{topic}"].partitions):
+        assert set(partition.replicas) == {1, KLAMM}
+        assert 1 not in partition.isr
+    assert {partition.replicas for partition in described["other"].partitions} == {(1,)}
+
+
+def test_plan_names_what_keeps_klamm_from_being_a_broker(cluster: KafkaCluster, tmp_path: Path) -> None:
+    # given
+    address, port = cluster.bootstrap_servers, free_port()
+    file = properties(address, address, replica_keys(1, f"127.0.0.1:{port}"), topics="plain")
+    # when
+    with MirrorProcess(file, tmp_path, "--plan", as_users_run_it=True) as plan:
+        code = plan.wait()
+    # then
+    (line,) = [line for line in plan.text().splitlines() if "keeping offsets" in line]
+    assert code == 1
+    assert "offsets are kept by a replica: klamm leads the remote partitions as broker 1 of cluster B" in plan.text()
+    assert f"A->B: keeping offsets would be rejected: B.bootstrap.controllers=127.0.0.1:{port}: No active" in line
+    assert line.endswith("; klamm.replica.node.id=1: another broker of cluster B has this id")

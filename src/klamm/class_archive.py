@@ -9,9 +9,10 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +53,7 @@ class ClassArchive:
     def is_usable(self) -> bool:
         """Whether the archive is written, by this user or by root. Java runs the code that it contains."""
         try:
-            return self.path.stat().st_uid in {0, os.geteuid()}
+            return _is_private(self.path.parent) and self.path.stat().st_uid in {0, os.geteuid()}
         except OSError:
             return False
 
@@ -94,7 +95,7 @@ class ClassArchive:
         """
         try:
             with lock(self._stem.with_suffix(".lock"), waits=waits):
-                if not (self.is_usable or self.has_failed):
+                if _is_private(self.path.parent) and not (self.is_usable or self.has_failed):
                     self._write(train)
         except OSError:  # the directory is not writable, or another process writes
             pass
@@ -115,9 +116,22 @@ class ClassArchive:
             subprocess.SubprocessError,
         ) as error:  # Java starts without an archive, too
             fresh.unlink(missing_ok=True)
-            self._failure.write_text(f"{type(error).__name__}: {error}\n")
+            with _created(self._failure) as failure:
+                failure.truncate()
+                failure.write(f"{type(error).__name__}: {error}\n")
         for old in sorted(self.path.parent.glob(f"{self._name}-*{_SUFFIX}"), key=_used_at)[:-_MAX_ARCHIVES]:
             old.unlink(missing_ok=True)
+
+
+def _is_private(directory: Path) -> bool:
+    """Return whether a directory is this user's or root's, and not open to everybody."""
+    status = directory.stat()
+    return status.st_uid in {0, os.geteuid()} and not status.st_mode & stat.S_IWOTH
+
+
+def _created(file: Path) -> IO[str]:
+    """Open a file for writing. Another user's symbolic link in its place is not followed (ELOOP)."""
+    return os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
 
 
 def _used_at(archive: Path) -> float:
@@ -139,7 +153,7 @@ def lock(file: Path, *, waits: bool = True) -> Iterator[None]:
         BlockingIOError: Another process holds the lock, and ``waits`` is False.
         OSError: The file cannot be created.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as handle:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _created(file) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         yield

@@ -61,6 +61,7 @@ def replica_keys(node_id: int, controllers: str) -> str:
 B.bootstrap.controllers = {controllers}
 klamm.offsets = preserve
 klamm.offsets.by = replica
+klamm.replica.experimental = true
 klamm.replica.node.id = {node_id}
 klamm.replica.listeners = 127.0.0.1:{free_port()}
 heartbeats.replication.enabled = false

@@ -129,3 +129,23 @@ def test_archives_that_were_used_last_are_kept(tmp_path: Path) -> None:
     archives[3].write(Trainer())
     # then
     assert [bool(archive.options()) for archive in archives] == [True, False, True, True]
+
+
+def test_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
+    archive, target = archive_in(tmp_path), tmp_path / "target"
+    target.write_text("kept", encoding="utf-8")
+    for name in (".lock", ".failed"):
+        archive.path.with_suffix(name).symlink_to(target)
+        assert not archive.write(Trainer(RuntimeError("no")))
+        archive.path.with_suffix(name).unlink()
+    assert target.read_text(encoding="utf-8") == "kept"
+
+
+def test_archive_in_a_directory_open_to_everybody_is_neither_used_nor_written(tmp_path: Path) -> None:
+    archive, train = archive_in(tmp_path), Trainer()
+    archive.write(train)
+    tmp_path.chmod(0o777)
+    assert archive.options() == ()
+    archive.path.unlink()
+    assert not archive.write(train)
+    assert train.runs == 1

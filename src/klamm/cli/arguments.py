@@ -103,6 +103,11 @@ def seconds(text: str) -> float:
     return time_s
 
 
+def seconds_or_none(text: str) -> float:
+    """Convert a flag value to a time in seconds, from 0 on and at most a year."""
+    return 0.0 if text.strip() in {"0", "0.0"} else seconds(text)
+
+
 def add_timeout(parser: argparse.ArgumentParser, text: str) -> None:
     """Add ``--timeout`` with its help text."""
     limit = whole_number(INT32_MAX, lowest=1)

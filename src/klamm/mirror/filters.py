@@ -30,7 +30,7 @@ DEFAULT_CONFIG_PROPERTIES_EXCLUDE: Final = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
-_CHANGES_RECORDS: Final = frozenset({"message.timestamp.type", "compression.type"})
+_CHANGES_RECORDS: Final = frozenset({"message.timestamp.type", "compression.type", "unclean.leader.election.enable"})
 """Configs by which a broker writes timestamps of its own, or compresses each batch again."""
 _ESCAPED_OR_CLASS: Final = re.compile(r"\\[pPx]\{\w*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 _OPEN_BRACE: Final = re.compile(r"\{(?!\d+\})")
@@ -161,7 +161,7 @@ class DefaultConfigPropertyFilter(ConfigPropertyFilter):
 
 
 class EqualOffsetsConfigFilter(ConfigPropertyFilter):
-    """Filter for flows that keep offsets. It leaves out configs by which a target would change records."""
+    """Filter for flows that keep offsets. It leaves out configs by which a target would change or lose records."""
 
     __slots__ = ("_inner",)
 

@@ -38,6 +38,7 @@ LIMIT_S: Final = 10.0
 ACTION_LIMIT_S: Final = 60.0
 """Time limit of an action in seconds. It may wait for a cluster."""
 MAX_BODY_BYTES: Final = 1024 * 1024
+_MAX_DIGITS: Final = 7
 _JSON: Final = "application/json"
 
 
@@ -159,7 +160,7 @@ class HttpListener:
         if _header(headers, "origin"):
             return _response("403 Forbidden", "text/plain", "Commands are not accepted from a browser\n")
         length = _header(headers, "content-length")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if not length.isdecimal() or len(length) > _MAX_DIGITS or int(length) > MAX_BODY_BYTES:
             text = f"Content-Length: expected a number up to {MAX_BODY_BYTES}\n"
             return _response("413 Content Too Large", "text/plain", text)
         try:

@@ -89,6 +89,7 @@ NO_BODY = f"{JSON}content-length: 2\r\n\r\n{{}}"
         (f"POST /act HTTP/1.1\r\norigin: http://localhost\r\n{NO_BODY}", 403, "browser"),
         ("POST /act HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n\r\n{}", 415, "application/json"),
         (f"POST /act HTTP/1.1\r\n{JSON}content-length: 9999999\r\n\r\n", 413, "Content-Length"),
+        (f"POST /act HTTP/1.1\r\n{JSON}content-length: {'9' * 5000}\r\n\r\n", 413, "Content-Length"),
         (f"POST /act HTTP/1.1\r\n{JSON}\r\n", 413, "Content-Length"),
         (f"POST /act HTTP/1.1\r\n{JSON}content-length: 2\r\n\r\n[]", 400, "not a JSON object"),
         (f"POST /page HTTP/1.1\r\n{NO_BODY}", 405, "GET only"),

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import add_timeout, seconds
+from klamm.cli.arguments import add_timeout, seconds_or_none
 from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.groups.control import both_sides
@@ -124,7 +124,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--flow", metavar="A->B", help="which flow, when several are enabled")
     parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
     parser.add_argument(
-        "--wait", type=seconds, default=0.0, metavar="SECONDS",
+        "--wait", type=seconds_or_none, default=0.0, metavar="SECONDS",
         help="retry for this long, for example until the last consumer has left",
     )  # fmt: skip
     add_timeout(parser, "time limit of each call to a cluster; else admin.timeout.ms and request.timeout.ms of FILE")

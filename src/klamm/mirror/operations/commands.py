@@ -152,7 +152,10 @@ class MirrorCommands:
                     chosen = tuple(TopicPartitions.of(part) for part in parts)
                     return self._reset(flow, chosen, ResetTo(to), value, execute=command.get("execute") is True)
         except CLUSTER_ERRORS as error:
-            raise MirrorCommandError(503, f"{flow.name}: nothing was changed: {error_text(error)}") from error
+            raise MirrorCommandError(
+                503,
+                f"{flow.name}: {error_text(error)}; a change may have been stored: repeat the command",
+            ) from error
         except OffsetResetError as error:
             raise MirrorCommandError(404, f"{flow.name}: {error}") from error
         except ValueError as error:
@@ -218,18 +221,12 @@ class MirrorCommands:
             raise MirrorCommandError(
                 409, f"{flow.name}: klamm.offsets=preserve: the log of the target decides where a partition continues"
             )
-        states = self.states[flow.name].current
         names = {part.topic for part in parts}
-        running = sorted(name for name in names if states.of(name) is not RequestedState.STOPPED)
-        if running or (not names and states.flow is not RequestedState.STOPPED):
-            which = f"topic {running[0]} is" if running else "it is"
-            stop = " ".join(["klamm mirror stop", f"'{flow.name}'", *running])
-            raise MirrorCommandError(
-                409, f"{flow.name}: {which} {states.of(running[0] if running else '')}: first {stop}"
-            )
+        states = self.states[flow.name]
+        states.load()  # another process may have changed them before this one took over
+        _check_stopped(flow.name, states.current, names)
         with open_store(flow) as store:
-            stored = store.read()
-            names = names or {topic for topic, _ in stored.offsets}
+            names = names or {topic for topic, _ in store.read().offsets}
             if not self.tasks.wait_released(flow.name, names, _RELEASED_WITHIN_S):
                 raise MirrorCommandError(503, f"{flow.name}: tasks still copy these topics; retry")
             # Read again: until their end, tasks have written source offsets.
@@ -240,6 +237,15 @@ class MirrorCommands:
                 logger.info("%s: %d source offsets were reset", flow.name, len(changes))
         rows = [asdict(change) | {"effect": change.effect} for change in changes]
         return {"flow": flow.name, "executed": execute, "partitions": rows}
+
+
+def _check_stopped(flow: str, states: RequestedStates, names: Collection[str]) -> None:
+    """Reject a reset of topics, or of the flow, that are not STOPPED in the stored states."""
+    running = sorted(name for name in names if states.of(name) is not RequestedState.STOPPED)
+    if running or (not names and states.flow is not RequestedState.STOPPED):
+        which = f"topic {running[0]} is" if running else "it is"
+        stop = " ".join(["klamm mirror stop", f"'{flow}'", *running])
+        raise MirrorCommandError(409, f"{flow}: {which} {states.of(running[0] if running else '')}: first {stop}")
 
 
 def _names(topics: Sequence[object]) -> list[str]:

@@ -117,7 +117,7 @@ class SourceOffsetReset:
             OffsetResetError: A partition does not exist, or has no source offset to shift.
             ConnectionLostError: The source is unavailable.
         """
-        names = {part.topic: part.partitions for part in topics} or {topic: None for topic, _ in self._stored.offsets}
+        names = partitions_by_topic(topics) or {topic: None for topic, _ in self._stored.offsets}
         source = clusters.Cluster(copy_settings(self._flow).source, BufferPool(max_free_bytes=_POOL_BYTES))
         with contextlib.closing(source):
             source.refresh(sorted(names))
@@ -172,12 +172,21 @@ class SourceOffsetReset:
         store.write(moved, dict.fromkeys(moved.keys() & self._stored.topic_ids.keys()))
 
 
+def partitions_by_topic(topics: Sequence[TopicPartitions]) -> dict[str, tuple[int, ...] | None]:
+    """Return the partitions of each topic, which may be named several times. None: all."""
+    names: dict[str, tuple[int, ...] | None] = {}
+    for each in topics:
+        before = names.get(each.topic, ())
+        names[each.topic] = None if before is None or each.partitions is None else (*before, *each.partitions)
+    return names
+
+
 def _partitions(source: clusters.Cluster, names: Mapping[str, tuple[int, ...] | None]) -> Iterable[PartitionTuple]:
     for topic, numbers in sorted(names.items()):
         state = source.topics.get(topic)
         if state is None:
             raise OffsetResetError(f"topic {topic} does not exist on the source")
-        for number in sorted(state.partitions) if numbers is None else numbers:
+        for number in sorted(state.partitions) if numbers is None else sorted(set(numbers)):
             if number not in state.partitions:
                 raise OffsetResetError(f"{topic}-{number} does not exist on the source")
             yield topic, number

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from klamm.mirror.copy.copier import Copier
+from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.producer import ReplayProducer
 from klamm.mirror.replay.start import Incarnations, ReplayStart
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from klamm.mirror.copy.equal_offsets import ReplaySettings
-    from klamm.mirror.copy.partition import PartitionId
+    from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.producer import CopyProducer
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.start import Start
@@ -58,6 +59,11 @@ class ReplayCopier(Copier):
             replay=self._replay,
             incarnations=self._incarnations,
         )
+
+    def _discard(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
+        if copy.state is CopyState.STOPPED:  # an operator restarts it: its writer counts as a new one
+            self._incarnations.by_partition.pop(copy.partition_id, None)
+        super()._discard(key, copy, reason)
 
     def _failed(self, copy: ReplayCopy) -> None:
         """Discard a copy. A new one begins at the log end of the target."""

@@ -33,6 +33,7 @@ from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replay.partition import ReplayCopy
 from klamm.mirror.replay.tails import CheckedPartition, TailCheck
 from klamm.mirror.replay.target_log import NextSequence, producer_states, topics_with_log_append_time
+from klamm.protocol.errors import KafkaApiError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,12 +178,17 @@ class ReplayStart(Start):
         self._read_states(openings)
         openings = self._left(openings)
         for opening in openings:
-            opening.incarnation.is_in_doubt = False
             if opening.target.stop and self._is_another(opening.partition_id, stored):
                 self._stops[opening.partition_id] = _created_again(opening.partition_id)
         openings = self._left(openings)
         self._check_records(openings)
-        return [self._copy(opening, stored) for opening in self._left(openings)]
+        copies = []
+        for opening in self._left(openings):
+            try:
+                copies.append(self._copy(opening, stored))
+            except (ConnectionLostError, KafkaApiError, ProtocolError) as error:  # the others start
+                self.reasons[opening.partition_id] = str(error)
+        return copies
 
     def _left(self, openings: Sequence[_Opening]) -> list[_Opening]:
         """Return the partitions that neither stopped nor have to wait."""
@@ -197,6 +203,7 @@ class ReplayStart(Start):
             opening = by_id[transactional_id]
             if isinstance(result, ProducerStamp):
                 opening.incarnation.stamp = result
+                opening.incarnation.is_in_doubt = True  # until the partition has started
             elif isinstance(result, TransactionLostError) and opening.incarnation.stamp is not None:
                 self._stops[opening.partition_id] = NEWER_MIRROR
             else:
@@ -287,6 +294,7 @@ class ReplayStart(Start):
         copy.is_first_of_topic = opening.key not in stored.topic_ids or not target.stop
         if _needs_fillers(opening.source, target, stored.offsets.get(opening.key)):
             copy.begin_with_fillers(opening.source.start, self._first_timestamp(opening.key, opening.source))
+        opening.incarnation.is_in_doubt = False
         return copy
 
     def _first_timestamp(self, partition: PartitionTuple, source: range) -> int:

@@ -486,7 +486,7 @@ class LeaderPartition:
 
     def silent(self, now: float, limit_s: float) -> frozenset[int]:
         """Return the live replicas that have not fetched for some time: they may have given the partition up."""
-        if self.leadership is None or self.halted or now - self._led_since < limit_s:
+        if self.leadership is None or self.halted or self.log_end == UNKNOWN or now - self._led_since < limit_s:
             return frozenset()
         return frozenset(
             node

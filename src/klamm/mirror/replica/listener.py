@@ -283,8 +283,15 @@ async def produce(request: ProduceRequest, context: ReplicaContext) -> Message |
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaContext) -> WriteTxnMarkersResponse:
-    """Report success without writing: a coordinator of the target would repeat the request forever."""
+    """Report success without writing for partitions that klamm leads: the coordinator would repeat it forever."""
+    services = context.services
+    check_lease(services)
     response = WriteTxnMarkersResponse
+
+    def code(topic: str, partition: int) -> ErrorCode:
+        leader = services.find_by_name(topic, partition)
+        return ErrorCode.NONE if leader is not None and leader.leadership else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
     return response(
         markers=[
             response.WritableTxnMarkerResult(
@@ -293,7 +300,9 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaCon
                     response.WritableTxnMarkerTopicResult(
                         name=topic.name,
                         partitions=[
-                            response.WritableTxnMarkerPartitionResult(partition_index=index)
+                            response.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=code(topic.name, index)
+                            )
                             for index in topic.partition_indexes
                         ],
                     )

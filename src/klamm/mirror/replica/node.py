@@ -502,7 +502,9 @@ class ReplicaNode:
             return
         logger.info("Broker %d raises its leader epochs: %s", self._settings.node_id, reason)
         try:
-            for is_fenced in (True, False):
-                await asyncio.to_thread(member.fence, is_fenced)
+            try:
+                await asyncio.to_thread(member.fence, True)
+            finally:  # also after a timeout: the wish to be fenced must not stay
+                await asyncio.to_thread(member.fence, False)
         except _FAILURES as error:
             logger.warning("Broker %d cannot raise its leader epochs: %s", self._settings.node_id, error)

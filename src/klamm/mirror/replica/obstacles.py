@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from klamm.configs.names import CLUSTER_METADATA
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
@@ -14,6 +15,7 @@ from klamm.kraft.errors import ClusterActionDeniedError
 from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
@@ -22,6 +24,13 @@ CORDON_LEVEL: Final = 30
 """Level of ``metadata.version`` 4.3, from which on log directories can be cordoned (KIP-1066)."""
 _TIMEOUT_S: Final = 10.0
 _FEATURE: Final = "metadata.version"
+_QUORUM: Final = DescribeQuorumRequest(
+    topics=[
+        DescribeQuorumRequest.TopicData(
+            topic_name=CLUSTER_METADATA, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
+        )
+    ]
+)
 
 
 def obstacles(flow: FlowSettings) -> dict[str, str]:
@@ -30,13 +39,15 @@ def obstacles(flow: FlowSettings) -> dict[str, str]:
     Raises:
         ConnectionLostError: The target is unavailable.
     """
-    reasons = [metadata_version_obstacle(flow), _controllers_obstacle(flow), _node_id_obstacle(flow)]
+    reasons = [target_obstacle(flow), _controllers_obstacle(flow), _node_id_obstacle(flow)]
     text = "; ".join(filter(None, reasons))
     return {"": text} if text else {}
 
 
-def metadata_version_obstacle(flow: FlowSettings) -> str:
-    """Return why the finalized features of the target are too old, or an empty text.
+def target_obstacle(flow: FlowSettings) -> str:
+    """Return why klamm must not become a broker of the target with its id, or an empty text.
+
+    With the id of a controller, klamm's fetches of the metadata log would count as those of this voter.
 
     Raises:
         ConnectionLostError: The target is unavailable.
@@ -46,6 +57,17 @@ def metadata_version_obstacle(flow: FlowSettings) -> str:
         node = min(cluster.node_ids)
         request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
         response = cluster.connection(node).call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
+        quorum = cluster.connection(node).call(_QUORUM, DescribeQuorumResponse, timeout_s=_TIMEOUT_S)
+    voters = {
+        voter.replica_id
+        for topic in quorum.topics
+        for partition in topic.partitions
+        for voter in partition.current_voters
+    }
+    if flow.replica is not None and flow.replica.node_id in voters:
+        return f"klamm.replica.node.id={flow.replica.node_id}: a controller of cluster {flow.target.alias} has this id"
+    if not voters:
+        return f"cluster {flow.target.alias} does not name its controllers (DescribeQuorum): expected DESCRIBE on it"
     level = next((each.max_version_level for each in response.finalized_features if each.name == _FEATURE), 0)
     if level >= CORDON_LEVEL:
         return ""

@@ -8,7 +8,7 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.cluster_admin import outcome, outcomes
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.replica import placement
-from klamm.mirror.replica.obstacles import metadata_version_obstacle
+from klamm.mirror.replica.obstacles import target_obstacle
 from klamm.mirror.topics.remote_topics import RemoteTopics
 from klamm.protocol.errors import (
     InvalidPartitionsError,
@@ -46,8 +46,8 @@ class ReplicaTopics(RemoteTopics):
         self._node_id = node_id
 
     def check_supported(self) -> None:
-        """Check that the target can keep the partitions of other topics away from klamm."""
-        if reason := metadata_version_obstacle(self._settings):
+        """Check that klamm may be a broker with its id, and that other topics can be kept away from it."""
+        if reason := target_obstacle(self._settings):
             raise FlowFailedError(reason)
 
     def check_joined(self) -> None:

@@ -441,6 +441,9 @@ OFFSETS: Final = Setting(
     "klamm.offsets", _choice(Offsets), Offsets.TRANSLATE, "Whether records keep their offsets on the target."
 )
 OFFSETS_BY: Final = Setting("klamm.offsets.by", _choice(OffsetsBy), OffsetsBy.AUTO, "Way in which offsets are kept.")
+REPLICA_EXPERIMENTAL: Final = Setting(
+    "klamm.replica.experimental", parse_bool, False, "Whether to allow klamm.offsets.by=replica."
+)
 REPLICA_NODE_ID: Final[Setting[int | None]] = Setting(
     "klamm.replica.node.id", _integer(at_least=0), None, "Broker id of klamm on the target."
 )

@@ -10,6 +10,7 @@ from klamm.mirror.settings.definitions import (
     OFFSETS,
     OFFSETS_BY,
     REPLICA_ADVERTISED,
+    REPLICA_EXPERIMENTAL,
     REPLICA_LISTENERS,
     REPLICA_NODE_ID,
     REPLICATION_FACTOR,
@@ -61,8 +62,7 @@ def parse_replica(
         wanted = (REPLICA_NODE_ID, REPLICA_LISTENERS, REPLICA_ADVERTISED)
         set_keys = [entry[0] for setting in wanted if (entry := reader.find(setting.key, setting.place)) is not None]
         return None, (f"{', '.join(set_keys)}: no effect without {way}",) if set_keys else ()
-    if not preserves_offsets:
-        raise SettingsError(f"{way} without {OFFSETS.key}=preserve: expected both, or none of them")
+    _check_allowed(reader, preserves_offsets=preserves_offsets)
     if node_id is None:
         raise SettingsError(f"{REPLICA_NODE_ID.key}: expected an id that no node of {target.alias} has, for {way}")
     if not listen:
@@ -86,6 +86,18 @@ def parse_replica(
                 f"the brokers of {target.alias} can connect to, because {REPLICA_LISTENERS.key} has {address.host}"
             )
     return ReplicaBroker(node_id=node_id, listen=listen, advertised=addresses), (f"{way}: {_READ_ONLY}",)
+
+
+def _check_allowed(reader: KeyReader, *, preserves_offsets: bool) -> None:
+    """Check that the mode fits to the flow, and that the user knows its state."""
+    way = f"{OFFSETS_BY.key}={OffsetsBy.REPLICA}"
+    if not preserves_offsets:
+        raise SettingsError(f"{way} without {OFFSETS.key}=preserve: expected both, or none of them")
+    if not reader.get(REPLICA_EXPERIMENTAL):
+        raise SettingsError(
+            f"{way} is experimental and not for clusters in production: expected {REPLICA_EXPERIMENTAL.key}=true to "
+            "try it; docs/equal-offsets.md says what is missing"
+        )
 
 
 def _listeners(reader: KeyReader, setting: Setting[str]) -> dict[str, Address]:

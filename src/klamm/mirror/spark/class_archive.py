@@ -115,7 +115,7 @@ def write_in_background() -> None:
     if archive is None or archive.is_usable or archive.has_failed or not _has_room(archive.path.parent):
         return
     process = subprocess.Popen(  # noqa: S603 - this Python
-        [sys.executable, "-m", _TRAINING, BACKGROUND],
+        [sys.executable, "-P", "-m", _TRAINING, BACKGROUND],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -346,7 +346,9 @@ class Coordinator:
         """
 
         def is_released() -> bool:
-            shares = (share for group in self._groups for share in group.shares if share.settings.flow == flow)
+            shares = [share for group in self._groups for share in group.shares if share.settings.flow == flow]
+            if (next_share := self._shares.get(flow)) and any(each.topic in topics for each in next_share.partitions):
+                return False  # the next lease would have them
             is_dealt = any(partition.topic in topics for share in shares for partition in share.partitions)
             return not is_dealt or self._done >= self._lease
 

@@ -158,6 +158,7 @@ class FlowControl:
         self._are_reachable = False
         self._has_internal_topics = False
         self._refresh_due = 0.0
+        self._is_published = False
         self._sync_due = 0.0
         self._acl_sync_due = 0.0
         self._assignment: Assignment = ()
@@ -254,7 +255,8 @@ class FlowControl:
 
     def _release(self) -> None:
         """Publish an empty assignment, and let all later steps be due when the flow continues."""
-        if self._refresh_due:
+        if self._is_published:
+            self._is_published = False
             self._publish(())
             self._status.set_topic_states(self._settings.name, {})
         self._assignment = ()
@@ -349,6 +351,8 @@ class FlowControl:
         """
         states = self._states.current
         wanted = ((name, self._settings.remote_topic(name), count) for name, count in selected.items())
+        self._pause(frozenset(name for name in selected if states.of(name) is RequestedState.PAUSED))
+        self._is_published = True
         self._publish(tuple(row for row in wanted if states.of(row[0]) is not RequestedState.STOPPED))
         self._remote_topics.check_joined()
 
@@ -491,6 +495,7 @@ class FlowControl:
         by_topic = {topic: states.of(topic) for topic, _, _ in self._assignment}
         self._status.set_topic_states(self._settings.name, states.topics)
         self._pause(frozenset(topic for topic, state in by_topic.items() if state is RequestedState.PAUSED))
+        self._is_published = True
         self._publish(tuple(row for row in self._assignment if by_topic[row[0]] is not RequestedState.STOPPED))
 
     def _mirrored_topics(self) -> list[str]:

@@ -90,7 +90,9 @@ def test_requested_states_are_stored_before_they_count() -> None:
     assert rig.run("stop", "orders") == {"flow": FLOW, "state": "PAUSED", "topics": {"orders": "STOPPED"}}
     assert rig.store.saved[-1] == rig.states.current
     rig.store.is_away = True
-    with pytest.raises(MirrorCommandError, match="A->B: nothing was changed: B does not answer") as caught:
+    with pytest.raises(
+        MirrorCommandError, match="A->B: B does not answer; a change may have been stored: repeat the command"
+    ) as caught:
         rig.run("resume")
     assert caught.value.status == 503
     assert rig.states.current.flow is RequestedState.PAUSED

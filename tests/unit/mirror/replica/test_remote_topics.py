@@ -34,6 +34,7 @@ A->B.enabled = true
 replication.factor = 2
 klamm.offsets = preserve
 klamm.offsets.by = replica
+klamm.replica.experimental = true
 klamm.replica.node.id = {KLAMM}
 klamm.replica.listeners = klamm:9192
 """

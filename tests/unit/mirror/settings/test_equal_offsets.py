@@ -97,6 +97,7 @@ REPLICA = (
     + """
 B.bootstrap.controllers = c1:9093, c2:9093
 klamm.offsets.by = replica
+klamm.replica.experimental = true
 klamm.replica.node.id = 1000
 klamm.replica.listeners = 0.0.0.0:9192, INTERNAL://10.0.0.9:9193
 klamm.replica.advertised.listeners = klamm:9192
@@ -134,6 +135,7 @@ def test_lease_carries_the_settings_of_a_replica() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("klamm.replica.experimental = true", "is experimental and not for clusters in production: expected"),
         ("klamm.replica.node.id = 1000", "klamm.replica.node.id: expected an id that no node of B has"),
         ("klamm.replica.listeners = 0.0.0.0:9192, INTERNAL://10.0.0.9:9193", "klamm.replica.listeners: expected"),
         ("klamm.replica.advertised.listeners = klamm:9192", "expected PLAINTEXT://HOST:9192 with an address"),

@@ -120,7 +120,7 @@ def test_archive_that_is_turned_off_is_neither_used_nor_written(
 
 def test_missing_archive_is_written_in_the_background(started: list[list[str]]) -> None:
     write_in_background()
-    assert [command[1:] for command in started] == [["-m", "klamm.mirror.spark.class_training", "--background"]]
+    assert [command[1:] for command in started] == [["-P", "-m", "klamm.mirror.spark.class_training", "--background"]]
     write_archive()
     write_in_background()
     assert len(started) == 1

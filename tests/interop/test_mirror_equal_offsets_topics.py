@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.admin import AdminClient, NewPartitions
+from klamm.admin import AdminClient, NewPartitions, OffsetSpec, TopicPartition
 from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
@@ -72,6 +72,9 @@ def test_partitions_that_are_added_on_the_source_keep_their_offsets(flow: EqualF
     with AdminClient(flow.source) as admin:
         for topic in (flow.topic, flow.remote_topic):
             admin.create_partitions({topic: NewPartitions(total_count=3)}).all().result(30)
+        # The broker knows the new partitions a moment later. The admin client tries until it does.
+        latest = {TopicPartition(flow.topic, at): OffsetSpec.LATEST for at in range(3)}
+        admin.list_offsets(latest).all().result(30)
     produce(flow.source, flow.topic, b"3")
     produce(flow.source, flow.topic, b"0", b"1", partition=2)
     added = new_copier(flow.settings(), [PartitionId(flow.topic, at, flow.remote_topic) for at in (1, 2)])

@@ -29,6 +29,8 @@ TIMESTAMP = 1_356_998_400_000
 def produce(address: str, topic: str, *values: bytes, partition: int = 0) -> None:
     """Write one batch."""
     records = [Record(key=None, value=value, timestamp=TIMESTAMP, offset=at) for at, value in enumerate(values)]
+    with AdminClient(address) as admin:  # it tries until the broker knows a new partition
+        admin.list_offsets({TopicPartition(topic, partition): OffsetSpec.LATEST}).all().result(30)
     with WireClient(address) as client:
         client.produce(topic, partition, encode_batch(records))
 
@@ -72,9 +74,6 @@ def test_partitions_that_are_added_on_the_source_keep_their_offsets(flow: EqualF
     with AdminClient(flow.source) as admin:
         for topic in (flow.topic, flow.remote_topic):
             admin.create_partitions({topic: NewPartitions(total_count=3)}).all().result(30)
-        # The broker knows the new partitions a moment later. The admin client tries until it does.
-        latest = {TopicPartition(flow.topic, at): OffsetSpec.LATEST for at in range(3)}
-        admin.list_offsets(latest).all().result(30)
     produce(flow.source, flow.topic, b"3")
     produce(flow.source, flow.topic, b"0", b"1", partition=2)
     added = new_copier(flow.settings(), [PartitionId(flow.topic, at, flow.remote_topic) for at in (1, 2)])

@@ -86,13 +86,16 @@ class ReplicaFlow:
             copier.close()
 
     def run(self, copier: ReplicaCopier, end: int) -> PartitionProgress:
-        """Copy until all replicas have everything before an offset, and return the progress."""
+        """Copy until all replicas have everything before an offset, and return the progress that shows it."""
         with contextlib.ExitStack() as stack:
             for replica in self.replicas:
                 stack.enter_context(replica)
             run_until(
                 copier,
-                lambda: all(replica.logs[0].high_watermark >= end for replica in self.replicas),
+                lambda: (
+                    all(replica.logs[0].high_watermark >= end for replica in self.replicas)
+                    and copier.progress()[0].next_offset >= end
+                ),
                 timeout_s=30,
             )
         (row,) = copier.progress()

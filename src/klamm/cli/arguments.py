@@ -92,20 +92,15 @@ class ToolParser(CommandParser):
         self.add_argument(flag, action="store_true", **how)
 
 
-def seconds(text: str) -> float:
-    """Convert a flag value to a time in seconds, above 0 and at most a year."""
+def seconds(text: str, *, may_be_zero: bool = False) -> float:
+    """Convert a flag value to a time in seconds, above 0 and at most a year. ``may_be_zero``: 0 is allowed, too."""
     try:
         time_s = float(text)
     except ValueError:
         time_s = math.nan
-    if not 0 < time_s <= _YEAR_S:
+    if not 0 < time_s <= _YEAR_S and not (may_be_zero and time_s == 0):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds above 0 and up to {_YEAR_S:,}")
     return time_s
-
-
-def seconds_or_none(text: str) -> float:
-    """Convert a flag value to a time in seconds, from 0 on and at most a year."""
-    return 0.0 if text.strip() in {"0", "0.0"} else seconds(text)
 
 
 def add_timeout(parser: argparse.ArgumentParser, text: str) -> None:

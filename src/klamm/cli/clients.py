@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, seconds
 from klamm.cli.connection import RequestError, guarded
-from klamm.cli.output import print_error, print_line, print_result
+from klamm.cli.output import print_error, print_line, print_result, table_lines
 from klamm.cli.status_listener import ask
 from klamm.display import counted, printable
 from klamm.properties import did_you_mean
@@ -216,9 +216,7 @@ def _none_found(clients: Sequence[Client], options: argparse.Namespace) -> str:
 
 def table(clients: Sequence[Client]) -> list[str]:
     """Return a heading line, followed by one line per client."""
-    rows = [_COLUMNS, *(_cells(client) for client in clients)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return table_lines([_COLUMNS, *(_cells(client) for client in clients)])
 
 
 def _cells(client: Client) -> tuple[str, ...]:

@@ -38,26 +38,8 @@ _CLIENT_KEYS: Final = (
     "reconnect.backoff.max.ms",
     "reconnect.backoff.ms",
     "request.timeout.ms",
-    "sasl.jaas.config",
-    "sasl.mechanism",
-    "sasl.oauthbearer.token.endpoint.url",
-    "security.protocol",
-    "ssl.cipher.suites",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.keystore.type",
-    "ssl.protocol",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
-    "ssl.truststore.password",
-    "ssl.truststore.type",
 )
-"""Keys of ``--command-config`` that have an effect."""
+"""Keys of ``--command-config`` that have an effect, apart from those of security."""
 _SILENCE_S: Final = 3.0
 _PROBE_TIMEOUT_S: Final = 1.0
 
@@ -138,12 +120,15 @@ def _warn_of_misspelt_keys(properties: Mapping[str, str], path: Path | str) -> N
 
     Kafka's clients ignore all other unknown keys, too: a file may be shared with programs that know further keys.
     """
-    from klamm.configs.definitions import broker_configs  # noqa: PLC0415 - brokers have the same ssl and sasl keys
+    from klamm.kafka_client.connection.security import SECURITY_KEYS  # noqa: PLC0415
 
-    suspicious = {key: did_you_mean(key, _CLIENT_KEYS, cutoff=_ALMOST) for key in properties if key not in _CLIENT_KEYS}
-    for key, suggestion in suspicious.items():
-        if suggestion and key not in broker_configs():
-            print_error(f"Warning: {path}: {one_line(key)} has no effect{suggestion}")
+    effective = {*_CLIENT_KEYS, *SECURITY_KEYS}
+    suggestions = {key: did_you_mean(key, sorted(effective), cutoff=_ALMOST) for key in properties.keys() - effective}
+    if suspicious := {key: suggestion for key, suggestion in suggestions.items() if suggestion}:
+        from klamm.configs.definitions import broker_configs  # noqa: PLC0415 - brokers have the same ssl and sasl keys
+
+        for key in (key for key in properties if key in suspicious and key not in broker_configs()):
+            print_error(f"Warning: {path}: {one_line(key)} has no effect{suspicious[key]}")
 
 
 def _report_silence(admin: AdminClient, addresses: Sequence[str], limit: str, *, uses_tls: bool) -> None:

@@ -61,6 +61,12 @@ def print_document(output: str, document: object) -> None:
     sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=is_unicode, explicit_start=True))
 
 
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines whose columns are aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
 def _is_unicode() -> bool:
     """Return whether stdout's encoding has every character; for others JSON and YAML define escapes."""
     return (sys.stdout.encoding or "").lower().startswith("utf")

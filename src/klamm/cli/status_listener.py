@@ -16,7 +16,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 class ListenerAnswer(NamedTuple):
-    """ListenerAnswer of a listener."""
+    """Response of the listener."""
 
     status: int
     """Status of the HTTP response."""

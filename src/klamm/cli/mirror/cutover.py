@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import add_timeout, seconds_or_none
+from klamm.cli.arguments import add_timeout, seconds
+from klamm.cli.output import table_lines
 from klamm.config_providers import resolve
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.groups.control import both_sides
@@ -74,10 +76,8 @@ def _run(flow: FlowSettings, options: argparse.Namespace) -> int:
 def _show(outcome: Cutover, flow: FlowSettings) -> int:
     """Print the table of offsets and the result for the group."""
     rows = [_COLUMNS, *(_cells(outcome.group, row) for row in outcome.rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows if outcome.rows else ():
-        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    for line in table_lines(rows) if outcome.rows else ():
+        sys.stdout.write(f"{line}\n")
     for problem in outcome.problems:
         sys.stderr.write(f"group {outcome.group}: {problem}\n")
     alias = flow.target.alias
@@ -124,7 +124,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--flow", metavar="A->B", help="which flow, when several are enabled")
     parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
     parser.add_argument(
-        "--wait", type=seconds_or_none, default=0.0, metavar="SECONDS",
+        "--wait", type=partial(seconds, may_be_zero=True), default=0.0, metavar="SECONDS",
         help="retry for this long, for example until the last consumer has left",
     )  # fmt: skip
     add_timeout(parser, "time limit of each call to a cluster; else admin.timeout.ms and request.timeout.ms of FILE")

@@ -8,7 +8,7 @@ from klamm.cli.arguments import TO_HELP, moment_ms
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.mirror.commands import new_parser, send
-from klamm.cli.output import print_result
+from klamm.cli.output import print_result, table_lines
 from klamm.clock import wall_clock_ms
 from klamm.display import counted
 from klamm.server.arguments import whole_number
@@ -81,12 +81,10 @@ def _place(options: argparse.Namespace) -> tuple[str, int]:
 
 def _lines(answer: Mapping[str, Any]) -> list[str]:
     rows = [_COLUMNS, *(_cells(row) for row in answer["partitions"])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     changed = sum(row["current_offset"] != row["new_offset"] for row in answer["partitions"])
     partitions = counted(changed, "source offset")
     end = f"{partitions} set" if answer["executed"] else f"{partitions} would be set; nothing was changed without --yes"
-    return [*table, f"{answer['flow']}: {end}"]
+    return [*table_lines(rows), f"{answer['flow']}: {end}"]
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, add_common, add_timeout
 from klamm.cli.connection import read_client_properties
-from klamm.cli.output import print_error, print_result
+from klamm.cli.output import print_error, print_result, table_lines
 from klamm.clock import wall_clock_ms
 from klamm.config_providers import resolve
 from klamm.display import counted
@@ -263,10 +263,7 @@ def _ends(topic: MirroredTopic) -> list[tuple[str, ...]]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return [f"  {line}" for line in table_lines(rows)]
 
 
 def _number(count: int | None) -> str:

@@ -127,6 +127,11 @@ class PartitionStatus(PartitionProgress):
         """
         return None if self.end_offset < 0 or self.next_offset < 0 else (self.end_offset, self.next_offset)
 
+    @property
+    def ends_are_equal(self) -> bool | None:
+        """Whether these log ends are equal. None: not known yet."""
+        return None if self.ends is None else self.ends[0] == self.ends[1]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowProgress:

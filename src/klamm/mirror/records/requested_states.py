@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.records.source_offsets import OWN_CONNECTOR
+from klamm.mirror.records.source_offsets import own_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -58,9 +58,7 @@ class RequestedStates:
 
 def key_bytes(cluster: str) -> bytes:
     """Return the record key of the requested states of the flow from a source cluster."""
-    return json.dumps(
-        [OWN_CONNECTOR, {"cluster": cluster, "kind": "requested states"}], separators=(",", ":"), ensure_ascii=False
-    ).encode()
+    return own_key({"cluster": cluster, "kind": "requested states"})
 
 
 def value_bytes(states: RequestedStates) -> bytes:

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from klamm.protocol.partitioner import murmur2
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _CONNECTOR: Final = "MirrorSourceConnector"
-OWN_CONNECTOR: Final = "klamm-mirror"
+_OWN_CONNECTOR: Final = "klamm-mirror"
 """Name of the connector in the keys of klamm's own records."""
 MAX_INT32: Final = 2**31 - 1
 MAX_INT64: Final = 2**63 - 1
@@ -46,10 +49,19 @@ class SourceOffset(NamedTuple):
     """Leader epoch of the last batch before ``next_offset``, which reveals a truncated source log. -1: unknown."""
 
 
+def own_key(where: Mapping[str, object]) -> bytes:
+    """Return the key of a record of klamm's own, which Connect and MirrorMaker 2 ignore."""
+    return _key(_OWN_CONNECTOR, where)
+
+
+def _key(connector: str, where: Mapping[str, object]) -> bytes:
+    return json.dumps([connector, where], separators=(",", ":"), ensure_ascii=False).encode()
+
+
 def key_bytes(partition: SourcePartition) -> bytes:
     """Return the record key of a source offset, byte for byte as MirrorMaker 2 writes it."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
-    return json.dumps([_CONNECTOR, where], separators=(",", ":"), ensure_ascii=False).encode()
+    return _key(_CONNECTOR, where)
 
 
 def value_bytes(last_mirrored_offset: int, leader_epoch: int = -1) -> bytes:
@@ -98,7 +110,7 @@ class ShardPlan(NamedTuple):
 def topic_id_key(partition: SourcePartition) -> bytes:
     """Return the record key of a topic id."""
     where = {"cluster": partition.cluster, "partition": partition.partition, "topic": partition.topic}
-    return json.dumps([OWN_CONNECTOR, where], separators=(",", ":"), ensure_ascii=False).encode()
+    return own_key(where)
 
 
 def topic_id_value(topic_id: UUID) -> bytes:
@@ -108,7 +120,7 @@ def topic_id_value(topic_id: UUID) -> bytes:
 
 def shard_plan_key(cluster: str) -> bytes:
     """Return the record key of the shard plan of a source cluster."""
-    return json.dumps([OWN_CONNECTOR, {"cluster": cluster}], separators=(",", ":"), ensure_ascii=False).encode()
+    return own_key({"cluster": cluster})
 
 
 def shard_plan_value(plan: ShardPlan) -> bytes:
@@ -122,9 +134,9 @@ def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | Non
     document = _document(key)
     match document:
         case [str(name), {"cluster": str(cluster), **rest}] if not rest:
-            return cluster if name == OWN_CONNECTOR else None
+            return cluster if name == _OWN_CONNECTOR else None
         case _:
-            return _partition(document, OWN_CONNECTOR)
+            return _partition(document, _OWN_CONNECTOR)
 
 
 def parse_topic_id(value: bytes | memoryview | None) -> UUID | None:

@@ -18,7 +18,7 @@ A partition that fails before the step "end" is mirrored again. After it there i
 that the source does not have. The partition stays sealed, and the promotion can be repeated.
 
 Which transactions are open at the sealed end follows from two sources. DescribeProducers names those that were open
-shortly before it. The batches between both points tell which of them ended and which began.
+shortly before it. The batches between both points show which of them ended and which began.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from klamm.kafka_client.connection.security import Security
+from klamm.kafka_client.connection.security import SECURITY_KEYS, Security
 from klamm.properties import SettingsError, parse_int, with_prefix
 
 if TYPE_CHECKING:
@@ -14,30 +14,6 @@ if TYPE_CHECKING:
 Role = Literal["producer", "consumer", "admin"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
-SECURITY_KEYS: Final = frozenset(
-    {
-        "security.protocol",
-        "sasl.jaas.config",
-        "sasl.kerberos.service.name",
-        "sasl.mechanism",
-        "sasl.oauthbearer.token.endpoint.url",
-        "ssl.cipher.suites",
-        "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.password",
-        "ssl.keystore.certificate.chain",
-        "ssl.keystore.key",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-        "ssl.keystore.type",
-        "ssl.protocol",
-        "ssl.truststore.certificates",
-        "ssl.truststore.location",
-        "ssl.truststore.password",
-        "ssl.truststore.type",
-    }
-)
-"""Supported security properties."""
 _UNSUPPORTED: Final = "klamm's clients do not support it"
 _CLIENT_ID: Final = "client.id"
 _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {

@@ -7,8 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.kafka_client.connection.security import SECURITY_KEYS
 from klamm.mirror.settings import definitions
-from klamm.mirror.settings.clients import ALL_PROPERTIES, ROLES, SECURITY_KEYS, properties_of, reasons_without_effect
+from klamm.mirror.settings.clients import ALL_PROPERTIES, ROLES, properties_of, reasons_without_effect
 from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:

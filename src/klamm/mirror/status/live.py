@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict, fields
+from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -172,7 +173,7 @@ def status_server(
         snapshots = status.snapshot(), status.drift(), groups.snapshot(), samples.by_name()
         return HTML, render(*snapshots, at_s=time.time(), wanted=query.get("q", ""))
 
-    async def command(document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
+    async def command(commands: MirrorCommands, document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
         host = server.address[0]
         if not (allow_commands or ipaddress.ip_address(host.partition("%")[0]).is_loopback):
             return HTTPStatus.FORBIDDEN, {
@@ -193,15 +194,15 @@ def status_server(
         {"/": view},
         checks={_HEALTH: lambda: _flows_in(status, FlowState.FAILED, FlowState.WAITING)},
         remarks={_HEALTH: lambda: _flows_in(status, FlowState.STANDBY, FlowState.PAUSED, FlowState.STOPPED)},
-        actions={} if commands is None else {COMMANDS: command},
+        actions={} if commands is None else {COMMANDS: partial(command, commands)},
     )
     return server
 
 
-def _run(commands: MirrorCommands | None, document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
+def _run(commands: MirrorCommands, document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
     """Run a command and return status and document of its response."""
     try:
-        return HTTPStatus.OK, {} if commands is None else commands.run(document)
+        return HTTPStatus.OK, commands.run(document)
     except MirrorCommandError as error:
         return HTTPStatus(error.status), {"error": str(error)}
     except Exception as error:
@@ -284,8 +285,7 @@ def _fields(row: FlowProgress | PartitionStatus, *, without: str = "") -> dict[s
 def _ends(partition: PartitionStatus) -> dict[str, Any]:
     """Return both log ends of a partition whose records keep their offsets. None: not known yet."""
     source_end, target_end = partition.ends or (None, None)
-    is_equal = None if partition.ends is None else source_end == target_end
-    return {"source_end": source_end, "target_end": target_end, "ends_are_equal": is_equal}
+    return {"source_end": source_end, "target_end": target_end, "ends_are_equal": partition.ends_are_equal}
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:

@@ -37,6 +37,7 @@ PATIENCE_S: Final = 5
 """Seconds without an answer after which the page reports that the mirror does not answer."""
 
 _BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.PAUSED, CopyState.COPYING)
+_EQUAL: Final = {True: "yes", False: "no", None: "unknown"}
 _STYLE: Final = """
 body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
@@ -250,8 +251,8 @@ def _ends(flow: FlowProgress, filtered: _Filter) -> list[str]:
     partitions = [each for each in flow.partitions if filtered.accepts(each.remote_topic)]
     if not flow.preserves_offsets or not partitions:
         return []
-    equal = sum(map(_is_equal, partitions))
-    rows = [_ends_row(each) for each in sorted(partitions, key=_is_equal)[:MAX_ROWS]]
+    equal = sum(each.ends_are_equal is True for each in partitions)
+    rows = [_ends_row(each) for each in sorted(partitions, key=lambda each: each.ends_are_equal is True)[:MAX_ROWS]]
     heads = (
         ("Topic on the target", ""), ("Partition", "number"), ("Source end", "number"), ("Target end", "number"),
         ("Equal", ""),
@@ -262,10 +263,6 @@ def _ends(flow: FlowProgress, filtered: _Filter) -> list[str]:
     ]
 
 
-def _is_equal(partition: PartitionStatus) -> bool:
-    return partition.ends is not None and partition.ends[0] == partition.ends[1]
-
-
 def _ends_row(partition: PartitionStatus) -> list[Cell]:
     source_end, target_end = ("unknown",) * 2 if partition.ends is None else (f"{end:,}" for end in partition.ends)
     return [
@@ -273,7 +270,7 @@ def _ends_row(partition: PartitionStatus) -> list[Cell]:
         Cell(f"{partition.partition}", kind="number"),
         Cell(source_end, kind="number"),
         Cell(target_end, kind="number"),
-        Cell("unknown" if partition.ends is None else "yes" if _is_equal(partition) else "no", kind="state"),
+        Cell(_EQUAL[partition.ends_are_equal], kind="state"),
     ]
 
 

@@ -349,11 +349,8 @@ class FlowControl:
         Raises:
             ConnectionLostError: It is not a broker of the target yet.
         """
-        states = self._states.current
-        wanted = ((name, self._settings.remote_topic(name), count) for name, count in selected.items())
-        self._pause(frozenset(name for name in selected if states.of(name) is RequestedState.PAUSED))
-        self._is_published = True
-        self._publish(tuple(row for row in wanted if states.of(row[0]) is not RequestedState.STOPPED))
+        rows = [(name, self._settings.remote_topic(name), count) for name, count in selected.items()]
+        self._publish_rows(rows, self._states.current)
         self._remote_topics.check_joined()
 
     def _spread(self, topics: Collection[str]) -> None:
@@ -492,11 +489,14 @@ class FlowControl:
     def _publish_assignment(self) -> None:
         """Publish the partitions of all topics that are not stopped, after the paused topics."""
         states = self._published_states = self._states.current
-        by_topic = {topic: states.of(topic) for topic, _, _ in self._assignment}
         self._status.set_topic_states(self._settings.name, states.topics)
+        self._publish_rows(self._assignment, states)
+
+    def _publish_rows(self, rows: Sequence[tuple[str, str, int]], states: RequestedStates) -> None:
+        by_topic = {topic: states.of(topic) for topic, _, _ in rows}
         self._pause(frozenset(topic for topic, state in by_topic.items() if state is RequestedState.PAUSED))
         self._is_published = True
-        self._publish(tuple(row for row in self._assignment if by_topic[row[0]] is not RequestedState.STOPPED))
+        self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
 
     def _mirrored_topics(self) -> list[str]:
         """Return the source topics to sync: all of the assignment that are not stopped."""

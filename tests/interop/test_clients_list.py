@@ -127,9 +127,7 @@ def test_aiokafka_client_is_listed_once_with_its_unnamed_connections(broker: Kla
     assert found["connections"] >= 2
 
 
-def test_describe_shows_client_without_client_id_beside_others(
-    broker: KlammBroker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_describe_shows_client_with_empty_client_id(broker: KlammBroker, capsys: pytest.CaptureFixture[str]) -> None:
     servers = ["--bootstrap-server", broker.bootstrap_servers]
     for client_id in ("", "beside"):
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=client_id):

@@ -287,7 +287,7 @@ def test_alter_partitions_completes_a_reassignment_and_hands_over_the_leadership
         member.unregister()
 
 
-def test_allocated_producer_ids_are_given_to_no_broker(cluster: KafkaCluster) -> None:
+def test_allocated_producer_ids_advance_next_producer_id(cluster: KafkaCluster) -> None:
     with started(member_of(cluster)) as member:
         first, second = member.allocate_producer_ids(), member.allocate_producer_ids()
         assert len(first) == 1000

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.admin import AdminClient, NewPartitions, OffsetSpec, TopicPartition
 from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow, contents
-from tests.support.mirror import create_topic
-from tests.support.processes import wait_until
+from tests.support.mirror import create_topic, delete_topic, grow_topic
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -29,17 +27,8 @@ TIMESTAMP = 1_356_998_400_000
 def produce(address: str, topic: str, *values: bytes, partition: int = 0) -> None:
     """Write one batch."""
     records = [Record(key=None, value=value, timestamp=TIMESTAMP, offset=at) for at, value in enumerate(values)]
-    with AdminClient(address) as admin:  # it tries until the broker knows a new partition
-        admin.list_offsets({TopicPartition(topic, partition): OffsetSpec.LATEST}).all().result(30)
     with WireClient(address) as client:
         client.produce(topic, partition, encode_batch(records))
-
-
-def delete_topic(address: str, topic: str) -> None:
-    """Delete a topic and wait until it is gone."""
-    with AdminClient(address) as admin:
-        admin.delete_topics([topic]).all().result(30)
-        wait_until(lambda: topic not in admin.list_topics().result(30), timeout_s=30, what="deletion")
 
 
 def run_to(copier: Copier, next_offset: int) -> None:
@@ -71,9 +60,8 @@ def copier(flow: EqualFlow) -> Iterator[Copier]:
 
 
 def test_partitions_that_are_added_on_the_source_keep_their_offsets(flow: EqualFlow, copier: Copier) -> None:
-    with AdminClient(flow.source) as admin:
-        for topic in (flow.topic, flow.remote_topic):
-            admin.create_partitions({topic: NewPartitions(total_count=3)}).all().result(30)
+    for topic in (flow.topic, flow.remote_topic):
+        grow_topic(flow.source, topic, 3)
     produce(flow.source, flow.topic, b"3")
     produce(flow.source, flow.topic, b"0", b"1", partition=2)
     added = new_copier(flow.settings(), [PartitionId(flow.topic, at, flow.remote_topic) for at in (1, 2)])
@@ -97,7 +85,7 @@ def test_deleted_source_topic_leaves_the_remote_topic_as_it_is(flow: EqualFlow, 
 
 
 @pytest.mark.parametrize("count", [0, 2, 3, 7])
-def test_source_topic_that_is_created_again_stops_by_name(flow: EqualFlow, copier: Copier, count: int) -> None:
+def test_recreated_source_topic_stops_the_partition(flow: EqualFlow, copier: Copier, count: int) -> None:
     before = flow.assert_equal()
     delete_topic(flow.source, flow.topic)
     create_topic(flow.source, flow.topic, 1, KEPT)

@@ -136,7 +136,7 @@ def test_source_is_read_once_for_all_replicas(address: str) -> None:
     assert row.bytes == sum(map(len, flow.bytes_of_source()))
 
 
-def test_replica_that_is_far_behind_is_served_from_the_source_again(address: str) -> None:
+def test_lagging_replica_is_served_from_the_source(address: str) -> None:
     flow = ReplicaFlow(address, (1, 2))
     flow.produce(*[100] * 30)
     with flow.copier() as copier:
@@ -203,7 +203,7 @@ def test_i1_empty_source_stops_the_partition_and_no_replica_is_truncated(address
         assert set(replica.errors) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_i12_nothing_is_served_after_the_lease(address: str) -> None:
+def test_i12_fetch_without_lease_closes_the_connection(address: str) -> None:
     flow = ReplicaFlow(address)
     flow.produce(5)
     with flow.copier() as copier:

@@ -30,17 +30,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
-RECORDS: Final = int(os.environ.get("KLAMM_SOAK_RECORDS", "5000000")) if IS_SOAK else 0
-"""Per flow at least, aborted ones included; in the short form as many as come while it lasts."""
+RECORDS: Final = int(os.environ.get("KLAMM_SOAK_RECORDS", "5000000"))
+"""Per flow at least, aborted ones included."""
 SEED: Final = int(os.environ.get("KLAMM_SOAK_SEED", "618"))
 PARTITIONS: Final = 4
-PER_TRANSACTION: Final = 2_000 if IS_SOAK else 120
-PAUSE_S: Final = 0.3 if IS_SOAK else 0.02
+PER_TRANSACTION: Final = 2_000
+PAUSE_S: Final = 0.3
 """Between transactions, so that there is something to copy at every kill."""
 FIRST_KILLS: Final = ("worker", "target")
 """At the end the driver is killed, too."""
-MORE_KILLS: Final = int(os.environ.get("KLAMM_SOAK_KILLS", "50")) - len(FIRST_KILLS) - 1 if IS_SOAK else 0
+MORE_KILLS: Final = int(os.environ.get("KLAMM_SOAK_KILLS", "50")) - len(FIRST_KILLS) - 1
 EXACT, LEAST = "chaos-exact", "chaos-least"
 
 
@@ -113,7 +112,7 @@ def read_numbers(address: str, topic: str, partition: int) -> Iterator[int]:
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 20)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        deadline = time.monotonic() + (300 if IS_SOAK else 60)
+        deadline = time.monotonic() + 300
         while consumer.position([TopicPartition(topic, partition)])[0].offset < end:
             assert time.monotonic() < deadline, "an open transaction hides the end, or the broker is away"
             for message in consumer.consume(10_000, 0.5):
@@ -204,14 +203,14 @@ spark.master = local[2,4]
                 self._random.choice(self.mirror.workers(self._port)).kill()
 
     def more_kills(self) -> Iterator[str]:
-        """What to kill in the long form."""
+        """What to kill."""
         for _ in range(MORE_KILLS):
             yield self._random.choices(("worker", "target", "driver"), (5, 2, 2))[0]
 
     def finish(self) -> None:
         """Kill the driver and let its successor copy what is left."""
         self.mirror.kill()
-        code = self._start("--until-caught-up").wait(1_800 if IS_SOAK else 300)
+        code = self._start("--until-caught-up").wait(1_800)
         assert code == 0, self.mirror.text()[-4000:]
 
     def close(self) -> None:
@@ -219,7 +218,7 @@ spark.master = local[2,4]
         self.mirror.__exit__(None, None, None)
 
 
-@pytest.fixture(params=["kafka", "klamm"] if IS_SOAK else ["klamm"])  # the rig's short form kills Kafka's nodes
+@pytest.fixture(params=["kafka", "klamm"])
 def clusters(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaCluster | KlammBroker]]:
     """The address of the source, and the target, which may be killed."""
     if request.param == "kafka":

@@ -110,7 +110,7 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
     assert {partition.replicas for partition in described["other"].partitions} == {(1,)}
 
 
-def test_plan_names_what_keeps_klamm_from_being_a_broker(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_plan_reports_obstacles_of_replica(cluster: KafkaCluster, tmp_path: Path) -> None:
     # given
     address, port = cluster.bootstrap_servers, free_port()
     file = properties(address, address, replica_keys(1, f"127.0.0.1:{port}"), topics="plain")

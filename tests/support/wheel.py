@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ROOT = Path(__file__).parents[2]
 
@@ -20,18 +15,17 @@ class WheelError(Exception):
     """The wheel could not be built; the message contains the reason."""
 
 
-def install_wheel(folder: Path, *, is_optimized: bool = True) -> Path:
+def install_wheel(folder: Path) -> Path:
     """Build the wheel, and return where it is installed, for PYTHONPATH.
 
     Args:
         folder: Empty directory for the wheel and the installation.
-        is_optimized: Whether the compiler optimizes, as for a published wheel. It takes four times as long.
 
     Raises:
         WheelError: There is no working C compiler.
     """
     built, installed = folder / "wheel", folder / "installed"
-    wheel = _build("compiled", built, is_optimized=is_optimized)
+    wheel = _build("compiled", built)
     _run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", installed, wheel])
     return installed
 
@@ -60,18 +54,13 @@ def _compiler() -> str:
     return Path(str(sysconfig.get_config_var("CC") or "cc").split()[0]).name
 
 
-def _build(kind: str, folder: Path, *, is_optimized: bool = True) -> Path:
-    path = os.environ.get("PATH", os.defpath)
-    if not is_optimized:
-        compiler = folder.with_name("compiler")
-        write_quick_compiler(compiler)
-        path = f"{compiler}{os.pathsep}{path}"
-    _run([sys.executable, _ROOT / "scripts" / "wheel.py", "--only", kind, "--", folder], {**os.environ, "PATH": path})
+def _build(kind: str, folder: Path) -> Path:
+    _run([sys.executable, _ROOT / "scripts" / "wheel.py", "--only", kind, "--", folder])
     (built,) = folder.iterdir()
     return built
 
 
-def _run(command: list[str | Path], env: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+def _run(command: list[str | Path]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise WheelError(f"{command[1]} ended with exit status {done.returncode}: {done.stderr[-2000:]}")

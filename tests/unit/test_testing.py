@@ -52,7 +52,7 @@ def broker(*values: bytes | None, key: bytes | None = None) -> Broker:
     return cast("Broker", Contents(*values, key=key))
 
 
-def test_assertion_finds_a_record_among_others() -> None:
+def test_assertion_accepts_additional_records() -> None:
     assert_topic_contains(broker(b"1", b"2", None), "t", b"2", "1", None)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.kafka_client.data.cluster import EARLIEST, LATEST
 from klamm.kafka_client.data.records import RecordsRejectedError, read_records, write_batches
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
@@ -186,10 +185,10 @@ def log_bounds(cluster: Cluster, topic: str) -> dict[PartitionTuple, range]:
         ConnectionLostError: A partition has no leader, or it does not respond.
     """
     partitions = [(topic, number) for number in cluster.topics[topic].partitions]
-    first, ends = (cluster.list_offsets(partitions, timestamp) for timestamp in (EARLIEST, LATEST))
-    if len(first) < len(partitions) or len(ends) < len(partitions):
+    bounds = cluster.log_bounds(partitions)
+    if len(bounds) < len(partitions):
         raise ConnectionLostError(f"Partitions of {topic} have no leader now")
-    return {partition: range(first[partition], ends[partition]) for partition in partitions}
+    return {partition: bounds[partition] for partition in partitions}
 
 
 class Newest(NamedTuple):

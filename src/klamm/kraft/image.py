@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -36,10 +37,6 @@ NO_LEADER: Final = -1
 """``leader`` of a partition without a leader."""
 _LEADER_UNCHANGED: Final = -2
 """``leader`` of a PartitionChangeRecord that elects none."""
-SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Security protocols by their number in registrations (Kafka's ``SecurityProtocol``)."""
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +48,7 @@ class BrokerEndpoint:
     host: str
     port: int
     security_protocol: str
-    """One of ``SECURITY_PROTOCOLS``."""
+    """One of ``PROTOCOLS`` of ``kafka_client``, in the order of their numbers in registrations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +289,7 @@ def _broker_image(record: RegisterBrokerRecord, offset: int) -> BrokerImage:
                 name=listener.name,
                 host=listener.host,
                 port=listener.port,
-                security_protocol=SECURITY_PROTOCOLS[listener.security_protocol],
+                security_protocol=PROTOCOLS[listener.security_protocol],
             )
             for listener in record.end_points
         ),

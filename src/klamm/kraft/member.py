@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
+from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.kraft.controllers import REQUEST_TIMEOUT_S, ControllerChannel
 from klamm.kraft.errors import (
@@ -36,7 +37,6 @@ from klamm.kraft.errors import (
     UnsupportedFeaturesError,
     WrongClusterError,
 )
-from klamm.kraft.image import SECURITY_PROTOCOLS
 from klamm.kraft.observer import MetadataObserver
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
@@ -170,7 +170,7 @@ class BrokerMember:
         self._settings = settings
         self._store = state or MemoryMembershipStore()
         self._on_stopped = on_stopped
-        stored = self._store.load()
+        stored = self._stored = self._store.load()
         self.node_id = settings.node_id
         self.cluster_id = settings.cluster_id
         self.incarnation_id = stored.incarnation_id if stored and stored.previous_broker_epoch < 0 else uuid4()
@@ -241,10 +241,9 @@ class BrokerMember:
                 lost state has not ended.
         """
         deadline = time.monotonic() + timeout_s
-        stored = self._store.load()
-        if stored is not None and stored.cluster_id != self.cluster_id:
+        if self._stored is not None and self._stored.cluster_id != self.cluster_id:
             raise WrongClusterError(
-                f"Broker {self.node_id} was registered in cluster {stored.cluster_id}, but the brokers belong to "
+                f"Broker {self.node_id} was registered in cluster {self._stored.cluster_id}, but the brokers belong to "
                 f"cluster {self.cluster_id}"
             )
         self.observer.start()
@@ -522,7 +521,7 @@ class BrokerMember:
                     name=endpoint.name,
                     host=endpoint.host,
                     port=endpoint.port,
-                    security_protocol=SECURITY_PROTOCOLS.index(endpoint.security_protocol),
+                    security_protocol=PROTOCOLS.index(endpoint.security_protocol),
                 )
                 for endpoint in self._settings.listeners
             ],

@@ -83,10 +83,8 @@ class MetadataObserver:
             TimeoutError: No such image was published in time.
             MembershipError: The observer ended. Also any other error that ended it.
         """
-        images: list[ClusterImage] = []
 
         def is_done() -> bool:
-            images[:] = [self.image]
             return self.error is not None or (self.image.offset >= 0 and predicate(self.image))
 
         with self._changed:
@@ -96,7 +94,7 @@ class MetadataObserver:
             if not is_in_time:
                 reason = f": {self.reason}" if self.reason else f" (its offset is {self.image.offset})"
                 raise TimeoutError(f"The expected metadata did not appear within {timeout_s:g} s{reason}")
-        return images[0]
+            return self.image
 
     def wait_until_caught_up(self, timeout_s: float) -> ClusterImage:
         """Wait until the image holds all records that were committed, and return it.

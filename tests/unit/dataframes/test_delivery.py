@@ -187,7 +187,7 @@ def test_unresponsive_connection_is_closed_and_its_batches_resent(rig: Rig, monk
     assert (rig.node.closed, rig.resent) == (True, [0])
 
 
-def test_delivery_resends_batch_without_leader_and_sends_others() -> None:
+def test_delivery_retries_only_batch_without_leader() -> None:
     rig = Rig(Target([Node(), Node()], leaderless={1}))
     rig.delivery.send([batch(0, 0), batch(1, 1)])
     rig.delivery.finish()

@@ -11,7 +11,6 @@ import pytest
 import klamm
 from klamm.kafka_client import internal_topic
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kafka_client.data.cluster import LATEST
 from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import PartitionWriter
@@ -169,7 +168,7 @@ def test_partition_hiding_records_ends_waiting_for_others(monkeypatch: pytest.Mo
     monkeypatch.setattr(internal_topic, "read_records", nothing)
     cluster = Mock()
     cluster.topics = {"t": Mock(partitions=(0, 1, 2))}
-    cluster.list_offsets = lambda where, timestamp: dict.fromkeys(where, int(timestamp == LATEST))
+    cluster.log_bounds = lambda where: dict.fromkeys(where, range(1))
     # when
     newest = internal_topic.read_newest(cluster, "t", attempts=3)
     # then

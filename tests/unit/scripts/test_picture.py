@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
-import pytest
 from rich.console import Console
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.scripts import SCRIPTS, load_script
+
+script = load_script("picture")
 
 
-@pytest.fixture(scope="module")
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("picture", ROOT / "scripts" / "picture.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_lines_appear_step_by_step_and_are_visible_without_animation(script: Any) -> None:
+def test_lines_appear_step_by_step_and_are_visible_without_animation() -> None:
     # given
     console = Console(record=True, width=40, file=io.StringIO(), force_terminal=True)
     steps = []
@@ -42,7 +30,7 @@ def test_lines_appear_step_by_step_and_are_visible_without_animation(script: Any
 
 
 def test_picture_of_the_readme_is_animated_and_small() -> None:
-    picture = (ROOT / "docs" / "images" / "change.svg").read_text(encoding="utf-8")
+    picture = (SCRIPTS.parent / "docs" / "images" / "change.svg").read_text(encoding="utf-8")
     assert picture.count("animation-delay") > 10
     assert not re.findall(r"""(?:href=|url\()["']?http""", picture), "it loads nothing"
     assert len(picture) < 20_000

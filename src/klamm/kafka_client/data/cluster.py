@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
 from klamm.kafka_client.errors import (
@@ -25,15 +25,18 @@ from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.types import CoordinatorType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     from klamm.kafka_client.connection.buffers import BufferPool
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.protocol.schema import Message
     from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
+
+Response = TypeVar("Response", bound="Message")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -118,12 +121,8 @@ class Cluster:
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         failures: list[ConnectionLostError] = []
-        for connection in self._candidates(failures):
-            try:
-                version = connection.version_of(MetadataRequest, at_least=4)
-                return connection.call(request, MetadataResponse, version=version, timeout_s=_TIMEOUT_S)
-            except ConnectionLostError as error:
-                failures.append(error)
+        for response in self._responses(request, MetadataResponse, failures, at_least=4):
+            return response
         raise _combined(f"No broker of {','.join(self._settings.bootstrap_servers)} responds", failures)
 
     def _candidates(self, failures: list[ConnectionLostError]) -> Iterable[Connection]:
@@ -142,6 +141,33 @@ class Cluster:
                 failures.append(error)
             else:
                 yield self._bootstrap
+
+    def _responses(
+        self,
+        request: Message,
+        response_class: type[Response],
+        failures: list[ConnectionLostError],
+        *,
+        at_least: int = 0,
+        at_most: int = 0x7FFF,
+    ) -> Iterator[Response]:
+        """Send a request to one broker after the other, and yield the response of each that responds.
+
+        Args:
+            request: Request that any broker can answer.
+            response_class: Class of its response.
+            failures: Receiver of the errors of the brokers that do not respond.
+            at_least: Lowest version of the request.
+            at_most: Highest version of the request.
+        """
+        for connection in self._candidates(failures):
+            try:
+                version = connection.version_of(type(request), at_least=at_least, at_most=at_most)
+                response = connection.call(request, response_class, version=version, timeout_s=_TIMEOUT_S)
+            except ConnectionLostError as error:
+                failures.append(error)
+            else:
+                yield response
 
     def _close_bootstrap(self) -> None:
         if self._bootstrap is not None:
@@ -244,6 +270,11 @@ class Cluster:
                         offsets[topic_answer.name, answer.partition_index] = answer.offset
         return offsets
 
+    def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, range]:
+        """Return the offsets from log start to log end. Partitions without a known leader that responds are missing."""
+        first, ends = (self.list_offsets(partitions, timestamp) for timestamp in (EARLIEST, LATEST))
+        return {partition: range(first[partition], ends[partition]) for partition in first.keys() & ends.keys()}
+
     def coordinator(self, key: str, kind: CoordinatorType) -> int:
         """Return the node id of the coordinator of a group or transactional id. Pass it to ``connection``.
 
@@ -254,14 +285,8 @@ class Cluster:
         what = f"the coordinator of {'group' if kind is CoordinatorType.GROUP else 'transactional id'} {key}"
         failures: list[ConnectionLostError] = []
         request = FindCoordinatorRequest(key=key, key_type=kind)
-        for connection in self._candidates(failures):
-            # Versions 1 to 3 carry one key.
-            version = connection.version_of(FindCoordinatorRequest, at_least=1, at_most=3)
-            try:
-                response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
-            except ConnectionLostError as error:
-                failures.append(error)
-                continue
+        # Versions 1 to 3 carry one key.
+        for response in self._responses(request, FindCoordinatorResponse, failures, at_least=1, at_most=3):
             if response.error_code == ErrorCode.NONE:
                 self._addresses[response.node_id] = (response.host, response.port)
                 return response.node_id
@@ -283,13 +308,7 @@ class Cluster:
         """
         failures: list[ConnectionLostError] = []
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys))
-        for connection in self._candidates(failures):
-            try:
-                version = connection.version_of(FindCoordinatorRequest, at_least=_KEYS_SINCE)
-                response = connection.call(request, FindCoordinatorResponse, version=version, timeout_s=_TIMEOUT_S)
-            except ConnectionLostError as error:
-                failures.append(error)
-                continue
+        for response in self._responses(request, FindCoordinatorResponse, failures, at_least=_KEYS_SINCE):
             nodes: dict[str, int | ConnectionLostError] = {}
             for entry in response.coordinators:
                 if entry.error_code == ErrorCode.NONE:
@@ -310,12 +329,7 @@ class Cluster:
         """
         failures: list[ConnectionLostError] = []
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
-        for connection in self._candidates(failures):
-            try:
-                response = connection.call(request, InitProducerIdResponse, timeout_s=_TIMEOUT_S)
-            except ConnectionLostError as error:
-                failures.append(error)
-                continue
+        for response in self._responses(request, InitProducerIdResponse, failures):
             if response.error_code == ErrorCode.NONE:
                 return response.producer_id, response.producer_epoch
             if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:

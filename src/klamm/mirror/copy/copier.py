@@ -127,7 +127,6 @@ class Copier:
         self.paused: frozenset[str] = frozenset()
         """Source topics whose records are not fetched. Fetched records are still copied. Another thread may replace it.
         """
-        self._shown_paused = self.paused
         self.restarts: Mapping[str, int] = MappingProxyType({})
         """Number of restarts of source topics. STOPPED partitions start again when it changes. Another thread may
         replace it.
@@ -316,9 +315,13 @@ class Copier:
 
     def _discard(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         """Stop a copy and start the partition again."""
+        self._start_again(key, copy, reason)
+        copy.stop(reason)
+
+    def _start_again(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
+        """Forget a copy, so that the partition is started again."""
         self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
         self._unstarted[copy.partition_id] = reason
-        copy.stop(reason)
         del self._copies[key]
         self._active.pop(key, None)
 
@@ -413,13 +416,10 @@ class Copier:
 
     def _rows(self) -> list[PartitionProgress]:
         now_ms = time.time() * 1000
-        if self._shown_paused != self.paused:
-            self._shown_paused = self.paused
-            self._cached.clear()
         return [self._row(key, copy, now_ms) for key, copy in self._copies.items()]
 
     def _row(self, key: tuple[str, int], copy: PartitionCopy, now_ms: float) -> PartitionProgress:
-        made_of = copy.figures
+        made_of = copy.figures, key[0] in self.paused
         cached = self._cached.get(key)
         if cached is None or cached.made_of != made_of or not cached.made_ms <= now_ms < cached.until_ms:
             row = self._progress(copy, now_ms)
@@ -428,7 +428,7 @@ class Copier:
         return cached.row
 
     def _progress(self, copy: PartitionCopy, now_ms: float) -> PartitionProgress:
-        is_paused = copy.partition_id.topic in self._shown_paused and copy.state is not CopyState.STOPPED
+        is_paused = copy.partition_id.topic in self.paused and copy.state is not CopyState.STOPPED
         return PartitionProgress(
             flow=self._settings.flow,
             topic=copy.partition_id.topic,

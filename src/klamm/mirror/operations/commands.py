@@ -195,9 +195,9 @@ class MirrorCommands:
     def _check_topics(self, flow: str, topics: Collection[str]) -> None:
         """Reject topics that the flow neither mirrors nor has a requested state for."""
         mirrored = {partition.topic for partition in self._progress(flow).partitions}
-        known = mirrored | self.states[flow].current.topics.keys()
-        if unknown := [topic for topic in topics if topic not in known]:
-            hint = did_you_mean(unknown[0], known)
+        flow_topics = mirrored | self.states[flow].current.topics.keys()
+        if unknown := [topic for topic in topics if topic not in flow_topics]:
+            hint = did_you_mean(unknown[0], flow_topics)
             raise MirrorCommandError(
                 404, f"{flow}: topic {unknown[0]} is not mirrored{hint}; name topics as on the source"
             )

@@ -47,19 +47,19 @@ def obstacles(
     settings = copy_settings(flow)
     if (replay := settings.replay) is None:
         return {}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     connection = ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan")
     with contextlib.closing(Cluster(connection, BufferPool(max_free_bytes=0))) as cluster:
         if not _may_alter_cluster(cluster, replay):
-            found[""] = "the principal lacks ALTER on the cluster, which markers in gaps need"
+            reasons[""] = "the principal lacks ALTER on the cluster, which markers in gaps need"
         for topic in selected:
             remote = flow.remote_topic(topic)
             cluster.refresh([remote])
             if (reason := _config_obstacle(configs.get(remote, {}))) or (
                 remote in cluster.topics and (reason := _foreign(cluster, replay, topic, remote))
             ):
-                found[remote] = reason
-    return found
+                reasons[remote] = reason
+    return reasons
 
 
 def _may_alter_cluster(cluster: Cluster, replay: ReplaySettings) -> bool:
@@ -81,8 +81,8 @@ def _config_obstacle(entries: Mapping[str, ConfigEntry]) -> str:
 def _foreign(cluster: Cluster, replay: ReplaySettings, topic: str, remote: str) -> str:
     tails = {partition: tail_of(offsets) for partition, offsets in log_bounds(cluster, remote).items()}
     reader = TailReader(cluster, tails)
-    for found in reader.read():
-        for (_, number), batches in found.items():
+    for fetched in reader.read():
+        for (_, number), batches in fetched.items():
             producer_id = replay.producer_id(PartitionId(topic, number, remote))
             if (offset := foreign_offset(batches, tails[remote, number], producer_id)) is not None:
                 return (

@@ -268,8 +268,8 @@ class ReplayProducer(CopyProducer):
             self._marker_requests.pop(leader, None)
             codes: dict[int, set[int]] = {}
             for result in response.markers:
-                found = {answer.error_code for topic in result.topics for answer in topic.partitions}
-                codes.setdefault(result.producer_id, set()).update(found)
+                error_codes = {answer.error_code for topic in result.topics for answer in topic.partitions}
+                codes.setdefault(result.producer_id, set()).update(error_codes)
             for copy, _count in sent:
                 if copy in self._marking:
                     self._marked(copy, codes.get(copy.stamp_of_markers.producer_id), is_counted=copy in counted)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.clock import wall_clock_ms
-from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.transactions import init_all
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
@@ -211,20 +210,15 @@ class ReplayStart(Start):
 
     def _read_bounds(self, openings: Sequence[_Opening]) -> None:
         """Read the log start and the log end on both sides, the target's first."""
-        remote = [opening.remote for opening in openings]
-        keys = [opening.key for opening in openings]
-        ours, ours_end = (self._target.list_offsets(remote, at) for at in (clusters.EARLIEST, clusters.LATEST))
-        theirs, theirs_end = (self._source.list_offsets(keys, at) for at in (clusters.EARLIEST, clusters.LATEST))
+        target = self._target.log_bounds([opening.remote for opening in openings])
+        source = self._source.log_bounds([opening.key for opening in openings])
         for opening in openings:
-            for partition, first, end in ((opening.remote, ours, ours_end), (opening.key, theirs, theirs_end)):
-                if partition not in first or partition not in end:
-                    reason = f"the offsets of {partition[0]}-{partition[1]} are not known yet"
-                    self.reasons[opening.partition_id] = reason
-                    break
-            else:
-                opening.target = range(ours[opening.remote], ours_end[opening.remote])
-                opening.source = range(theirs[opening.key], theirs_end[opening.key])
+            if opening.remote in target and opening.key in source:
+                opening.target, opening.source = target[opening.remote], source[opening.key]
                 opening.has_bounds = True
+            else:
+                topic, partition = opening.key if opening.remote in target else opening.remote
+                self.reasons[opening.partition_id] = f"the offsets of {topic}-{partition} are not known yet"
 
     def _read_states(self, openings: Sequence[_Opening]) -> None:
         """Read the state of each partition's producer in the target's log, and raise incarnations above its epoch."""

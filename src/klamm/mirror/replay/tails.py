@@ -82,12 +82,12 @@ class TailReader:
                 for first in range(0, len(partitions), _MAX_PARTITIONS):
                     some = partitions[first : first + _MAX_PARTITIONS]
                     try:
-                        found = self._fetch(leader, some)
+                        fetched = self._fetch(leader, some)
                     except ConnectionLostError as error:
                         self._fail(some, str(error))
                         continue
-                    if found:
-                        yield found
+                    if fetched:
+                        yield fetched
                     else:
                         self._end(some)
 
@@ -101,11 +101,11 @@ class TailReader:
         answers = fetch_once(
             connection, wanted, self._limits, read_committed=self._read_committed, timeout_s=_TIMEOUT_S
         )
-        found: Batches = {}
+        fetched: Batches = {}
         for answer in answers:
             if batches := self._take(answer):
-                found[answer.topic, answer.partition] = batches
-        return found
+                fetched[answer.topic, answer.partition] = batches
+        return fetched
 
     def _take(self, answer: FetchedPartition) -> list[FetchedBatch]:
         partition = (answer.topic, answer.partition)
@@ -237,9 +237,9 @@ class TailCheck:
         tails = {partition: tail_of(each.target_offsets) for partition, each in checked.items()}
         at = {partition: offsets.start for partition, offsets in tails.items()}
         reader = TailReader(self._target, tails)
-        for found in reader.read():
+        for target_batches in reader.read():
             compared: dict[PartitionTuple, range] = {}
-            for partition, batches in found.items():
+            for partition, batches in target_batches.items():
                 offsets = range(at[partition], tails[partition].stop)
                 at[partition] = batches[-1].next_offset
                 each = checked[partition]
@@ -249,33 +249,33 @@ class TailCheck:
                     self.foreign[partition] = foreign
                 else:
                     compared[partition] = range(max(offsets.start, each.source_start), at[partition])
-            self._compare(checked, found, compared)
+            self._compare(checked, target_batches, compared)
         self.unread |= reader.errors
 
     def _compare(
         self,
         checked: Mapping[PartitionTuple, CheckedPartition],
-        found: Batches,
+        target_batches: Batches,
         compared: Mapping[PartitionTuple, range],
     ) -> None:
-        largest = max((sum(len(each.batch.buffer) for each in found[key]) for key in compared), default=0)
+        largest = max((sum(len(each.batch.buffer) for each in target_batches[key]) for key in compared), default=0)
         reader = TailReader(
             self._source,
             {checked[partition].source: offsets for partition, offsets in compared.items()},
             read_committed=True,
             partition_max_bytes=min(_PARTITION_MAX_BYTES, 2 * largest + _SPARE_BYTES),
         )
-        theirs: Batches = {}
+        source_batches: Batches = {}
         for more in reader.read():
             for partition, batches in more.items():
-                theirs.setdefault(partition, []).extend(batches)
+                source_batches.setdefault(partition, []).extend(batches)
         for partition, offsets in compared.items():
             source = checked[partition].source
             if source in reader.errors:
                 self.unread[partition] = reader.errors[source]
                 continue
             try:
-                differing = differing_offset(found[partition], theirs.get(source, []), offsets)
+                differing = differing_offset(target_batches[partition], source_batches.get(source, []), offsets)
             except CorruptBatchError as error:
                 self.unread[partition] = f"the end of {partition[0]}-{partition[1]} cannot be compared: {error}"
                 continue

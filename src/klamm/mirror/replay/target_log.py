@@ -13,6 +13,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ def _state_in(
         return ConnectionLostError(f"DescribeProducers of {topic}-{number}: {error_name(answer.error_code)}")
     for state in answer.active_producers:
         if state.producer_id == producer_id:
-            return NextSequence(state.producer_epoch, (state.last_sequence + 1) & 0x7FFFFFFF)
+            return NextSequence(state.producer_epoch, (state.last_sequence + 1) & MAX_SEQUENCE)
     return NextSequence(0, 0)
 
 

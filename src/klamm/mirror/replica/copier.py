@@ -369,16 +369,9 @@ class ReplicaCopier(Copier):
         if leader.halted:
             stop_and_log(copy, self._settings.flow, leader.halted)
         elif leader.tail is not copy.window:
-            self._discard_window(key, copy)
+            self._start_again(key, copy, _RACE)  # its leader goes on
         elif leader.catch_up is not None and key not in self._lagging:
             self._begin_lagging(key, copy, leader.catch_up)
-
-    def _discard_window(self, key: PartitionTuple, copy: ReplicaCopy) -> None:
-        """Start a partition again whose window is no longer used. Its leader goes on."""
-        self._unstarted[copy.partition_id] = _RACE
-        self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
-        del self._copies[key]
-        self._active.pop(key, None)
 
     def _begin_lagging(self, key: PartitionTuple, copy: ReplicaCopy, window: Window) -> None:
         self._again.refresh([key[0]])

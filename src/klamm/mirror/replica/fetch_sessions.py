@@ -49,14 +49,15 @@ class _Entry:
     def read(self, max_bytes: int) -> PartitionRead | None:
         """Return the current answer. None: there is none yet."""
         if self.leader is None:
-            # Kafka's followers retry after a second. The metadata of this broker may be behind theirs.
-            return PartitionRead(
-                topic="",
-                topic_id=self.key[0],
-                partition=self.key[1],
-                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            )
+            return self.failed()  # the metadata of this broker may be behind those of the follower
         return self.leader.fetch(self.session.node_id, self.wanted, max_bytes, self.session.presence)
+
+    def failed(self) -> PartitionRead:
+        """Return the answer after which Kafka's followers retry a second later."""
+        topic_id, partition = self.key
+        return PartitionRead(
+            topic="", topic_id=topic_id, partition=partition, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
 
     def is_news(self, answer: PartitionRead) -> bool:
         """Return whether the follower has to get the answer, and note that it does."""
@@ -90,11 +91,7 @@ class FollowerSession:
         self.news.clear()
         out = []
         for key, entry in self.entries.items():
-            answer = entry.read(max_bytes) if max_bytes > 0 else None
-            if answer is None:
-                answer = PartitionRead(
-                    topic="", topic_id=key[0], partition=key[1], error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER
-                )
+            answer = (entry.read(max_bytes) if max_bytes > 0 else None) or entry.failed()
             entry.is_news(answer)
             max_bytes -= len(answer.records)
             self._changed.pop(key, None)

@@ -180,7 +180,7 @@ class ReplicaNode:
         self._leaders: dict[tuple[UUID, int], LeaderPartition] = {}
         self._by_name: dict[_FLOW_PARTITION, LeaderPartition] = {}
         self._applied: dict[str, tuple[TopicMetadata | None, frozenset[int]]] = {}
-        self._sessions = FollowerSessions(lambda topic_id, index: self._leaders.get((topic_id, index)))
+        self._sessions = FollowerSessions(self._find)
         self._member: ClusterMembership | None = None
         self._loop = fastest_event_loop()
         self._thread = threading.Thread(target=self._run, name="replica-node", daemon=True)
@@ -269,8 +269,8 @@ class ReplicaNode:
         registry.on_left = relay.on_left
         services = ReplicaServices(
             sessions=self._sessions,
-            find=lambda topic_id, index: self._leaders.get((topic_id, index)),
-            find_by_name=lambda topic, index: self._by_name.get((topic, index)),
+            find=self._find,
+            find_by_name=self.partition,
             is_leased=lambda: self._member is not None and self._member.is_leased(),
             rack_of=self._rack_of,
             relay=relay,
@@ -351,6 +351,9 @@ class ReplicaNode:
         for condition, result in self._conditions:
             if not result.done() and condition():
                 result.set_result(None)
+
+    def _find(self, topic_id: UUID, index: int) -> LeaderPartition | None:
+        return self._leaders.get((topic_id, index))
 
     def partition(self, topic: str, index: int) -> LeaderPartition | None:
         """Return a partition if klamm has seen it in the metadata of the target."""

@@ -5,6 +5,7 @@ The record's key has klamm's connector name, so MirrorMaker and Connect ignore i
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -15,10 +16,13 @@ from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
+from klamm.mirror.records.source_offsets import own_key
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.copy.settings import CopySettings
@@ -40,8 +44,7 @@ class TopicStateStore:
     def __init__(self, target: ConnectionSettings, *, topic: str, source_alias: str, node_id: int) -> None:
         self._target = target
         self._topic = topic
-        where = {"cluster": source_alias, "node_id": node_id}
-        self._key = json.dumps(["klamm-mirror", where], separators=(",", ":"), ensure_ascii=False).encode()
+        self._key = own_key({"cluster": source_alias, "node_id": node_id})
 
     def load(self) -> MembershipState | None:
         """Return the stored state. None: there is none, or it is damaged.
@@ -49,11 +52,8 @@ class TopicStateStore:
         Raises:
             ConnectionLostError: The topic cannot be read now.
         """
-        cluster = self._open()
-        try:
+        with self._cluster() as cluster:
             newest, _ = read_newest(cluster, self._topic, attempts=_ATTEMPTS)
-        finally:
-            cluster.close()
         record = newest.get(self._key)
         return None if record is None or record.value is None else _parsed(bytes(record.value))
 
@@ -64,20 +64,17 @@ class TopicStateStore:
             ConnectionLostError: The topic cannot be written now.
         """
         record = Record(key=self._key, value=_encoded(state), timestamp=wall_clock_ms())
-        cluster = self._open()
-        try:
+        with self._cluster() as cluster:
             partition = partition_for_key(self._key, len(cluster.topics[self._topic].partitions))
             write_records(cluster, self._topic, {partition: [record]}, timeout_s=_TIMEOUT_S)
-        finally:
-            cluster.close()
 
-    def _open(self) -> Cluster:
-        cluster = Cluster(self._target, BufferPool(max_free_bytes=0))
-        cluster.refresh([self._topic])
-        if self._topic not in cluster.topics:
-            cluster.close()
-            raise ConnectionLostError(f"{self._topic} does not exist yet on the target")
-        return cluster
+    @contextlib.contextmanager
+    def _cluster(self) -> Iterator[Cluster]:
+        with contextlib.closing(Cluster(self._target, BufferPool(max_free_bytes=0))) as cluster:
+            cluster.refresh([self._topic])
+            if self._topic not in cluster.topics:
+                raise ConnectionLostError(f"{self._topic} does not exist yet on the target")
+            yield cluster
 
 
 def _encoded(state: MembershipState | None) -> bytes | None:
@@ -119,11 +116,8 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
         source_alias=settings.source_alias,
         node_id=replica.node_id,
     )
-    cluster = Cluster(settings.target, BufferPool(max_free_bytes=0))
-    try:
+    with contextlib.closing(Cluster(settings.target, BufferPool(max_free_bytes=0))) as cluster:
         cluster.refresh([])
-    finally:
-        cluster.close()
     member = MemberSettings(
         node_id=replica.node_id,
         cluster_id=cluster.cluster_id,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.kafka_client.data.batches import walk
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records import iter_batches
-from klamm.protocol.records.batch import verify_crc
 from klamm.protocol.records.layout import INT32, LEADER_EPOCH_AT, MAGIC
 
 if TYPE_CHECKING:
@@ -65,11 +64,7 @@ def read_chunk(records: memoryview, offset: int, floor: EpochFloor | None = None
     data, ends, defect = bytearray(), list[BatchEnd](), ""
     epoch, count, timestamp = UNKNOWN_EPOCH, 0, -1
     try:
-        for batch in iter_batches(records, allow_partial_tail=True):
-            if not verify_crc(batch):
-                raise CorruptBatchError(f"{batch!r} has a wrong checksum")  # noqa: TRY301 - as a broken length
-            if batch.last_offset < offset:
-                continue
+        for batch, _, next_offset in walk(records, offset):
             at, written = len(data), (epoch := batch.partition_leader_epoch)
             data += batch.buffer
             if not batch.is_control:
@@ -77,7 +72,7 @@ def read_chunk(records: memoryview, offset: int, floor: EpochFloor | None = None
             if floor is not None and batch.magic == MAGIC and batch.last_offset >= floor.offset:
                 written = max(epoch, floor.leader_epoch)
                 INT32.pack_into(data, at + LEADER_EPOCH_AT, written)
-            ends.append(BatchEnd(batch.last_offset + 1, len(data), written))
+            ends.append(BatchEnd(next_offset, len(data), written))
     except CorruptBatchError as error:
         defect = str(error)
     if not ends:
@@ -98,7 +93,8 @@ class Window:
         """First offset, and the offset after the last batch."""
         self.source_epoch = leader_epoch
         """Leader epoch that the source must have before the first offset."""
-        self._epoch_before = self._last_epoch = leader_epoch
+        self._epoch_before = self.last_epoch = leader_epoch
+        """Leader epochs of the batch before the window, and of the last batch. -1: unknown."""
         self._chunks: deque[Chunk] = deque()
         self.dropped_bytes = 0
         """Bytes of all chunks that were removed."""
@@ -111,29 +107,21 @@ class Window:
         """Append the batches at ``end``."""
         self._chunks.append(chunk)
         self.end = chunk.next_offset
-        self._last_epoch = chunk.batches[-1].leader_epoch
+        self.last_epoch = chunk.batches[-1].leader_epoch
 
-    def drop_before(self, offset: int) -> int:
-        """Remove the chunks that end at or before an offset. Return their bytes."""
-        size = 0
+    def drop_before(self, offset: int) -> None:
+        """Remove the chunks that end at or before an offset."""
         while self._chunks and self._chunks[0].next_offset <= offset:
             chunk = self._chunks.popleft()
             self.start, self._epoch_before = chunk.next_offset, chunk.batches[-1].leader_epoch
-            size += len(chunk.data)
-        self.dropped_bytes += size
-        return size
-
-    @property
-    def last_epoch(self) -> int:
-        """Return the leader epoch of the last batch, or of the one before the window. -1: unknown."""
-        return self._last_epoch
+            self.dropped_bytes += len(chunk.data)
 
     def epoch_before(self, offset: int) -> int | None:
         """Return the leader epoch of the last batch before an offset in the window. None: it is not the end of one."""
         if offset == self.start:
             return self._epoch_before
         if offset == self.end:
-            return self._last_epoch
+            return self.last_epoch
         return next((end.leader_epoch for end in self._ends_from(offset) if end.next_offset == offset), None)
 
     def next_epoch(self, offset: int) -> int | None:

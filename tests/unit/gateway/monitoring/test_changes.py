@@ -48,7 +48,7 @@ def test_latest_changes_of_both_histories_are_shown_newest_first_and_kept_for_a_
         async def latest() -> list[str]:
             return [change.resource for change in await changes.latest()]
 
-        async def impact_cluster() -> None:
+        async def read_changes() -> None:
             nonlocal now
             # when: one topic does not exist
             assert await latest() == [f"TOPIC:orders-{number}" for number in range(150, 150 - MAX_CHANGES, -1)]
@@ -73,4 +73,4 @@ def test_latest_changes_of_both_histories_are_shown_newest_first_and_kept_for_a_
             assert changes.failure is not None
             await changes.close()
 
-        asyncio.run(impact_cluster())
+        asyncio.run(read_changes())

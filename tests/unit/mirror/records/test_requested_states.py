@@ -33,7 +33,7 @@ def test_damaged_value_is_none(value: bytes | None) -> None:
     assert requested_states.parse_value(value) is None
 
 
-def test_key_is_none_of_connect_and_of_no_other_fact() -> None:
+def test_key_differs_from_source_offset_keys() -> None:
     key = requested_states.key_bytes("A")
     assert key == b'["klamm-mirror",{"cluster":"A","kind":"requested states"}]'
     assert source_offsets.parse_key(key) is None

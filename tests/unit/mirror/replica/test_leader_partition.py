@@ -195,7 +195,7 @@ def test_i4_batches_after_a_foreign_leader_get_its_epoch_at_least() -> None:
     assert followers[0].batches[2].data[16:] == source.batches[2].data[16:]
 
 
-def test_i4_follower_with_the_epoch_of_a_leader_that_wrote_nothing_is_served() -> None:
+def test_i4_fetch_with_epoch_of_leader_without_batches_is_answered() -> None:
     source = source_of(2)
     followers = replicas(source)
     source.produce(3)
@@ -215,7 +215,7 @@ def test_i4_follower_with_the_epoch_of_a_leader_that_wrote_nothing_is_served() -
 # --- I5 and I11: bounds in the answers ------------------------------------------------------------------------------
 
 
-def test_i5_nothing_is_answered_before_the_high_watermark_is_known() -> None:
+def test_i5_fetch_waits_for_the_high_watermark() -> None:
     source = source_of()
     leader = leader_of(source)
     first, second, third = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
@@ -226,7 +226,7 @@ def test_i5_nothing_is_answered_before_the_high_watermark_is_known() -> None:
     assert leader.high_watermark == 0
 
 
-def test_i5_absent_replica_delays_the_others_for_ten_seconds() -> None:
+def test_i5_absent_replica_delays_fetch_responses_for_ten_seconds() -> None:
     source = source_of()
     leader = leader_of(source)
     follower = KafkaFollower(1)
@@ -306,7 +306,7 @@ def test_batches_that_all_replicas_have_are_dropped() -> None:
     assert leader.tail.dropped_bytes == sum(len(batch.data) for batch in source.batches)
 
 
-def test_lagging_replica_is_served_from_a_second_window_and_does_not_delay_the_others() -> None:
+def test_lagging_replica_catches_up_from_second_window() -> None:
     source = source_of()
     ahead, behind, other = replicas(source)
     behind.batches, behind.end = [], 0
@@ -401,7 +401,7 @@ def test_sealed_partition_accepts_only_klamms_own_batches() -> None:
         leader.unseal()
 
 
-def test_own_batches_have_an_epoch_that_the_source_has_not() -> None:
+def test_own_batches_have_unused_leader_epoch() -> None:
     source = source_of()
     source.leader_epoch = 2
     source.produce(1)
@@ -495,7 +495,7 @@ class ReplicatedPartition:
 
 @given(steps=STEPS)
 @settings(deadline=None)
-def test_replicas_hold_the_source_and_lose_nothing_in_any_order_of_events(steps: list[tuple[str, int, int]]) -> None:
+def test_replicas_never_diverge_in_any_order_of_events(steps: list[tuple[str, int, int]]) -> None:
     replicated = ReplicatedPartition()
     for step in steps:
         if step[0] == "lose source" and replicated.is_lost:

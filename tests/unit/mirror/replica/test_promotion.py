@@ -222,7 +222,7 @@ def test_open_transactions_are_aborted_behind_the_end_with_an_epoch_of_klamms_ow
     assert report.promoted == (0,)
 
 
-def test_transactions_that_begin_and_end_after_the_leader_was_asked_are_replayed() -> None:
+def test_transactions_changed_after_describe_producers_are_replayed() -> None:
     node = Node()
     node.source.send(5)
     node.replicate()

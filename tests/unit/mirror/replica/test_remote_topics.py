@@ -94,7 +94,7 @@ def test_creation_with_too_few_brokers_is_rejected(target: Mock) -> None:
     target.create_topics.assert_not_called()
 
 
-def test_growth_is_rejected_with_what_to_do(target: Mock) -> None:
+def test_added_partitions_are_rejected_with_advice(target: Mock) -> None:
     (error,) = topics(target).grow({"A.orders": 3}).values()
     assert isinstance(error, InvalidPartitionsError)
     assert "Delete A.orders to mirror 3 partitions" in str(error)

@@ -107,9 +107,7 @@ def test_jvm_options_of_the_user_are_kept_and_restored(monkeypatch: pytest.Monke
     assert os.environ[DRIVER_OPTIONS] == "-Xss2m"
 
 
-def test_archive_that_is_turned_off_is_neither_used_nor_written(
-    monkeypatch: pytest.MonkeyPatch, started: list[list[str]]
-) -> None:
+def test_archive_off_is_neither_used_nor_written(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]) -> None:
     write_archive()
     monkeypatch.setenv(VARIABLE, "off")
     with quick_start():

@@ -524,7 +524,7 @@ def test_config_with_invalid_value_is_not_skipped() -> None:
     assert run.status.snapshot()[0].rejected == (("A.orders", "INVALID_CONFIG: Invalid value strange"),)
 
 
-def test_stopped_flow_releases_partitions_and_syncs_nothing() -> None:
+def test_stopped_flow_releases_partitions_and_creates_no_topics() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
     run = Run(source, target, sync_topic_configs_interval_seconds="1")
     assert run.run_once() == (FlowState.RUNNING, "")

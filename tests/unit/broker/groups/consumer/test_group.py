@@ -385,7 +385,7 @@ def test_lost_held_reply_is_sent_again() -> None:
     assert (second.epoch, indexes(second)) == (3, [1])
 
 
-def test_responses_are_held_only_for_members_that_wait_for_others() -> None:
+def test_heartbeat_without_awaited_members_is_not_held() -> None:
     clients = ConsumerGroupClients(t=2)
     clients.join("m1", "t")
     everything = clients.send("m1", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -59,3 +60,13 @@ def test_stores_and_keys_name_the_missing_extra_in_their_own_errors() -> None:
         parse_keys('{"keys": []}')
     with pytest.raises(StoreError, match=r"klamm\[security\]"):
         read_store(b"\x30\x82", password="p")  # noqa: S106 - of no store
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("program", ["klamm.admin", "klamm.broker.main", "klamm.cli.connection", "klamm.gateway.main"])
+def test_start_imports_neither_kafka_python_nor_an_extra(program: str) -> None:
+    """kafka-python alone takes 10 MiB of each process of the gateway. It is needed for SASL logins only."""
+    heavy = {"kafka", "urllib.request", "pyspark", "rich", "pandas", "pyarrow", "numpy"}
+    code = f"import sys, {program}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -6,103 +6,28 @@ ApiVersions, SASL login. kafka-python implements the SASL mechanisms. It is impo
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-import urllib.parse
-import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from klamm.kafka_client.connection.connection import Connection
 from klamm.kafka_client.connection.transport import TlsRejectedError, connect
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError, SslAuthenticationFailedError
-from klamm.properties import SettingsError
 from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator
 
     from klamm.kafka_client.connection.buffers import BufferPool
     from klamm.kafka_client.connection.security import Security
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.protocol.schema import Message
 
-_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
-_CLAIM: Final = "unsecuredLoginStringClaim_"
-_SUBJECT: Final = f"{_CLAIM}sub"
-_UNSECURED_LIFETIME_S: Final = 3_600
-_TIMEOUT_S: Final = 10.0
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 _SERVER_ERROR: Final = 500
 RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
-
-
-class BearerTokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Token provider in the form that kafka-python's mechanism requires.
-
-    Args:
-        options: Options of the login module and the ``sasl.oauthbearer.*`` properties.
-    """
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__()
-        self._options = options
-
-    def token(self) -> str:
-        """Return a token.
-
-        - With ``sasl.oauthbearer.token.endpoint.url`` of a file: the contents of the file.
-        - With another URL: a token from that server, by the grant type ``client_credentials`` with the login module's
-          ``clientId``, ``clientSecret`` and ``scope``.
-        - Without a URL: an unsecured token with the login module's ``unsecuredLoginStringClaim_sub``, for development.
-
-        Raises:
-            SettingsError: An option is missing.
-            OSError: The file cannot be read, or the server does not issue a token.
-        """
-        endpoint = self._options.get(_ENDPOINT)
-        if endpoint is None:
-            return _unsecured(self._options)
-        url = urllib.parse.urlsplit(endpoint)
-        if url.scheme == "file":
-            return Path(urllib.request.url2pathname(url.path)).read_text(encoding="ascii").strip()
-        if url.scheme not in {"http", "https"}:
-            raise SettingsError(f"{_ENDPOINT}={endpoint}: expected a URL of http, https or file")
-        return _issued(endpoint, self._options)
-
-
-def _issued(endpoint: str, options: Mapping[str, str]) -> str:
-    """Return the access token that an authorization server issues (RFC 6749, section 4.4)."""
-    if "clientId" not in options or "clientSecret" not in options:
-        raise SettingsError('sasl.jaas.config: expected a login module with clientId="..." and clientSecret="..."')
-    form = {"grant_type": "client_credentials"}
-    if "scope" in options:
-        form["scope"] = options["scope"]
-    credentials = base64.b64encode(f"{options['clientId']}:{options['clientSecret']}".encode()).decode()
-    request = urllib.request.Request(  # noqa: S310  # the scheme was checked
-        endpoint, data=urllib.parse.urlencode(form).encode(), headers={"Authorization": f"Basic {credentials}"}
-    )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310  # see above
-        answer = json.load(response)
-    if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
-        raise OSError(f"{endpoint}: the response has no access_token")
-    return str(answer["access_token"])
-
-
-def _unsecured(options: Mapping[str, str]) -> str:
-    """Return an unsigned JWT (RFC 7515, appendix A.5), which brokers accept only if they do not validate tokens."""
-    if _SUBJECT not in options:
-        raise SettingsError(f'{_ENDPOINT}: required unless sasl.jaas.config has {_SUBJECT}="..."')
-    now = int(time.time())
-    claims = {name.removeprefix(_CLAIM): value for name, value in options.items() if name.startswith(_CLAIM)}
-    parts = ({"alg": "none"}, {**claims, "iat": now, "exp": now + _UNSECURED_LIFETIME_S})
-    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
 
 
 def open_connection(host: str, port: int, settings: ConnectionSettings, pool: BufferPool) -> Connection:
@@ -232,7 +157,9 @@ def login_settings(security: Security) -> dict[str, Any]:
     }
     if security.mechanism != "OAUTHBEARER":
         return {**settings, **security.login}
-    from klamm.kafka_client.connection.login import BearerTokenProvider  # noqa: PLC0415  # only logins import kafka-python
+    from klamm.kafka_client.connection.bearer_tokens import (  # noqa: PLC0415  # only logins import kafka-python
+        BearerTokenProvider,
+    )
 
     provider = security.login.get("sasl_oauth_token_provider") or BearerTokenProvider(security.login)
     return {**settings, "sasl_oauth_token_provider": provider}

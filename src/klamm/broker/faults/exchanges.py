@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.protocol.codec import decode, encode
-from klamm.protocol.error_response import Exchange
+from klamm.protocol.error_response import Exchange, PartKind, levels, response_class
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
@@ -50,8 +50,6 @@ def filters_of(routes: Mapping[int, Route]) -> dict[str, frozenset[str]]:
 
 
 def _filters(request: type[Message]) -> frozenset[str]:
-    from klamm.protocol.error_response import PartKind, levels, response_class  # noqa: PLC0415
-
     kinds = {level.kind for level in levels(request, response_class(request), request.VERSIONS[1])}
     filters = {
         "topic": kinds & {PartKind.TOPIC, PartKind.RESOURCE},

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.broker.requests.checks import config_denial
-from klamm.configs.describe import select_keys
+from klamm.configs.describe import documentation, select_keys
 from klamm.configs.names import identity_of
 from klamm.configs.operations import MAX_VALUE_BYTES, is_too_long
 from klamm.protocol.api import Api, ApiKey
@@ -180,11 +180,7 @@ def _check_lengths(config: DescribeConfigsResponse.DescribeConfigsResourceResult
 
 def _converter(request: DescribeConfigsRequest) -> _ToWire:
     """Return the function that converts a description into a response struct."""
-    document: Callable[[int, str], str | None] = _no_documentation
-    if request.include_documentation:
-        from klamm.configs.describe import documentation  # noqa: PLC0415 -- long texts, seldom asked for
-
-        document = documentation
+    document = documentation if request.include_documentation else _no_documentation
 
     def to_wire(kind: int, config: DescribedConfig) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
         return DescribeConfigsResponse.DescribeConfigsResourceResult(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from klamm.display import log_to_stderr, one_line
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
-from klamm.mirror.run import stop_on_signals
 from klamm.properties import SettingsError, read_properties
 from klamm.server.arguments import CommandParser
 
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run a mirror until it is stopped. Return 0 on success, 1 if a flow failed and 2 if the file is invalid."""
     options = _parser().parse_args(list(arguments))
+
+    from klamm.cli.mirror.display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
+    from klamm.mirror.run import run, stop_on_signals  # noqa: PLC0415
+
     require_extra("spark", feature="klamm mirror")
     try:
         read_properties(options.properties)
@@ -33,9 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     stop: threading.Event | None = None
     if not options.plan:  # with --plan, the default KeyboardInterrupt ends the run at once
         stop = threading.Event()
-        stop_on_signals(
-            stop
-        )  # never restored: a second signal must not interrupt the shutdown that the first one started
+        # Never restored: a second signal must not interrupt the shutdown that the first one started.
+        stop_on_signals(stop)
     log_to_stderr()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the mirror reports the loss of the JVM with its own message
     # kafka-python logs a line for each attempt to connect; the mirror itself logs the consequences for the flow.
@@ -46,9 +48,6 @@ def main(arguments: Sequence[str]) -> int:
         except JavaNotFoundError as error:
             sys.stderr.write(f"klamm mirror: {error}\n")
             return 1
-
-    from klamm.cli.mirror.display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
-    from klamm.mirror.run import run  # noqa: PLC0415
 
     with MirrorDisplay() as display:
         return run(

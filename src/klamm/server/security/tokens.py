@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from klamm.properties import SettingsError, file_error
-from klamm.security.oauth import ClaimRules, OAuthBearerExchange, Token, check_unsecured
+from klamm.security.oauth import (
+    ClaimRules,
+    KeysError,
+    OAuthBearerExchange,
+    Token,
+    check_signed,
+    check_unsecured,
+    parse_keys,
+)
 from klamm.server.listeners import setting_of
 
 if TYPE_CHECKING:
@@ -84,8 +92,6 @@ class _SignedTokens:
         Raises:
             TokenError: The token is not valid.
         """
-        from klamm.security.oauth import check_signed  # noqa: PLC0415  # PyJWT is installed, or _refresh had failed
-
         try:
             self._refresh()
         except SettingsError as error:
@@ -93,8 +99,6 @@ class _SignedTokens:
         return check_signed(text, self._keys, self._rules, time.time())
 
     def _refresh(self) -> None:
-        from klamm.security.oauth import KeysError, parse_keys  # noqa: PLC0415  # brokers without signed tokens
-
         try:
             status = self._path.stat()
             if (mark := (status.st_mtime_ns, status.st_size)) != self._read_at:

@@ -91,5 +91,6 @@ def test_paused_stopped_and_reset_topics_across_two_processes(
             wait_for_records(b, "A.users", 18)
             assert run(address, "stop", FLOW) == f"{FLOW}: STOPPED\n"
             wait_until(lambda: flow_of(address)["state"] == "STOPPED", timeout_s=60, what="the stop")
-            assert run(address, "restart", FLOW) == f"{FLOW}: no partition is STOPPED, nothing was restarted\n"
+            assert main(["mirror", "restart", FLOW, "orders", "--metrics", address]) == 1
+            assert f"it and its topics are STOPPED: first klamm mirror resume '{FLOW}'" in capsys.readouterr().err
             assert mirror.stop() == 0

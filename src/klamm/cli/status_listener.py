@@ -35,26 +35,30 @@ def ask(
         timeout_s: Limit in seconds of each step.
 
     Raises:
-        RequestError: The address is invalid, or does not answer. The message contains it.
+        RequestError: The address is invalid, or does not answer. The message contains it, and says if a document that
+            was posted may have had its effect.
     """
     target = split_address(address.removeprefix("http://").rstrip("/"))
     if target is None:
         raise RequestError(f"--metrics {address}: expected HOST:PORT")
     connection = http.client.HTTPConnection(*target, timeout=timeout_s)
+    outcome = ""
     headers = {"Host": "localhost"}  # the listener serves public names to no browser; this is none
     try:
         if document is None:
             connection.request("GET", path, headers=headers)
         else:
             headers["Content-Type"] = "application/json"
+            connection.connect()
+            outcome = "; it is unknown whether the command was carried out"
             connection.request("POST", path, json.dumps(document).encode(), headers)
         response = connection.getresponse()
         return ListenerAnswer(response.status, response.read())
     except UnicodeError as error:
         raise RequestError(f"--metrics {address}: the host name is not valid") from error
     except http.client.HTTPException as error:
-        raise RequestError(f"{address} does not answer with HTTP ({error!r})") from error
+        raise RequestError(f"{address} does not answer with HTTP ({error!r}){outcome}") from error
     except OSError as error:
-        raise RequestError(f"{address} does not answer: {error.strerror or error}") from error
+        raise RequestError(f"{address} does not answer: {error.strerror or error}{outcome}") from error
     finally:
         connection.close()

@@ -6,6 +6,7 @@ connection can send it.
 
 from __future__ import annotations
 
+import secrets
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -15,7 +16,7 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import write_uvarint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
     from uuid import UUID
 
     from klamm.protocol.messages.fetch import FetchResponse
@@ -29,6 +30,17 @@ _READ_REPLICA_SINCE: Final = 11
 _NODE_ENDPOINTS_SINCE: Final = 16
 _INT32: Final = struct.Struct(">i")
 _NO_TAGS: Final = b"\x00"
+
+
+def new_session_id(taken: Container[int]) -> int:
+    """Return a random id of a fetch session (KIP-227), 1 to 2^31-2, that no other session has.
+
+    Args:
+        taken: Ids of all sessions.
+    """
+    while (session_id := 1 + secrets.randbelow(2**31 - 2)) in taken:
+        pass
+    return session_id
 
 
 class AbortedRange(Protocol):

@@ -14,13 +14,12 @@ used one, provided that it is idle for ``EVICTION_MS``.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import ZERO_UUID
-from klamm.server.fetch_response import TOPIC_IDS_SINCE
+from klamm.server.fetch_response import TOPIC_IDS_SINCE, new_session_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -152,7 +151,7 @@ class FetchSessions:
         partitions = list(named)
         if request.session_epoch == INITIAL_EPOCH and partitions and self._make_room():
             session = FetchSession(
-                session_id=self._new_id(),
+                session_id=new_session_id(self._sessions),
                 epoch=1,
                 uses_topic_ids=version >= TOPIC_IDS_SINCE,
                 partitions={partition.key: partition for partition in partitions},
@@ -191,12 +190,6 @@ class FetchSessions:
             return False
         del self._sessions[oldest.session_id]
         return True
-
-    def _new_id(self) -> int:
-        while True:
-            session_id = 1 + secrets.randbelow(2**31 - 2)
-            if session_id not in self._sessions:
-                return session_id
 
 
 def named_partitions(request: FetchRequest) -> Iterable[FetchPartition]:

@@ -184,6 +184,13 @@ class Cluster:
         state = self.topics.get(topic)
         return state.leaders.get(partition) if state is not None else None
 
+    def by_leader(self, partitions: Iterable[PartitionTuple]) -> dict[int | None, list[PartitionTuple]]:
+        """Return partitions by the node id of their leader. None: those without a leader, or with an unknown one."""
+        grouped: dict[int | None, list[PartitionTuple]] = {}
+        for partition in partitions:
+            grouped.setdefault(self.leader(*partition), []).append(partition)
+        return grouped
+
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return the epoch of a partition's leader, or -1 if it is unknown."""
         state = self.topics.get(topic)
@@ -239,12 +246,10 @@ class Cluster:
                 record that is not older, or -1 if all are.
             read_committed: Whether the latest offset means the last stable offset.
         """
-        by_leader: dict[int, dict[str, list[int]]] = {}
-        for topic, partition in partitions:
-            if (leader := self.leader(topic, partition)) is not None:
-                by_leader.setdefault(leader, {}).setdefault(topic, []).append(partition)
         offsets: dict[PartitionTuple, int] = {}
-        for leader, topics in by_leader.items():
+        for leader, led in self.by_leader(partitions).items():
+            if leader is None:
+                continue
             request = ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=int(read_committed),
@@ -256,7 +261,7 @@ class Cluster:
                             for partition in numbers
                         ],
                     )
-                    for topic, numbers in topics.items()
+                    for topic, numbers in numbers_by_topic(led).items()
                 ],
             )
             try:
@@ -346,6 +351,14 @@ class Cluster:
             if connection is not None:
                 connection.close()
         self._connections.clear()
+
+
+def numbers_by_topic(partitions: Iterable[PartitionTuple]) -> dict[str, list[int]]:
+    """Return the partition numbers of each topic, as requests name them."""
+    numbers: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        numbers.setdefault(topic, []).append(number)
+    return numbers
 
 
 def _combined(what: str, failures: Sequence[ConnectionLostError]) -> ConnectionLostError:

@@ -20,6 +20,7 @@ Repeating stops after some seconds with ``ConnectionLostError``.
 from __future__ import annotations
 
 import functools
+import select
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -56,7 +57,6 @@ _DENIED: Final = frozenset(
 )
 _TIMEOUT_S: Final = 10.0
 _PATIENCE_S: Final = 3.0
-_ALL_TIMEOUT_S: Final = 30.0
 _LAST_INIT: Final = 4
 _CURRENT_SINCE: Final = 3
 """First version of InitProducerId that carries the current producer id and epoch."""
@@ -237,7 +237,7 @@ def init_all(
         timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
 
     Returns:
-        The result by transactional id.
+        The result by transactional id. Ids without a response within 10 s have an error.
 
     Raises:
         ConnectionLostError: No broker responds.
@@ -268,6 +268,8 @@ class _InitRequests:
         self._current = current
         self._timeout_ms = timeout_ms
         self._results: dict[str, InitResult] = {}
+        self._sent: dict[str, Connection] = {}
+        """Connections of the requests without a response, by transactional id."""
 
     def results(self) -> dict[str, InitResult]:
         """Send all requests, and return the result of each transactional id."""
@@ -277,15 +279,16 @@ class _InitRequests:
                 by_node.setdefault(node, []).append(key)
             else:
                 self._results[key] = node
-        sent: list[tuple[int, int, list[str]]] = []
         for node, keys in by_node.items():
             lanes = _INIT_LANES[: 1 + len(keys) // _IDS_PER_LANE]
-            sent += [(node, lane, keys[at :: len(lanes)]) for at, lane in enumerate(lanes)]
-        for node, lane, keys in sent:
-            self._attempt(keys, functools.partial(self._submit, node, lane, keys))
-        for node, lane, keys in sent:
-            self._attempt(keys, functools.partial(self._await, node, lane, keys))
-            if lane != _INIT_LANES[0]:
+            try:
+                for at, lane in enumerate(lanes):
+                    self._submit(node, lane, keys[at :: len(lanes)])
+            except (ConnectionLostError, UnsupportedVersionError) as error:  # the other lanes lead to the same node
+                self._lose(keys, error)
+        self._wait()
+        for node in by_node:
+            for lane in _INIT_LANES[1:]:
                 self._cluster.disconnect(node, lane)
         unknown = _RepeatableError("InitProducerId: the coordinator of the transactional id is not known yet")
         return {key: self._results.get(key, unknown) for key in self._current}
@@ -296,13 +299,11 @@ class _InitRequests:
         except UnsupportedVersionError:
             return {key: self._cluster.coordinator(key, CoordinatorType.TRANSACTION) for key in self._current}
 
-    def _attempt(self, keys: Sequence[str], step: Callable[[], None]) -> None:
-        """Do a step for some transactional ids. If it fails, those without a result get the error."""
-        try:
-            step()
-        except (ConnectionLostError, UnsupportedVersionError) as error:
-            lost = ConnectionLostError(f"InitProducerId: {error}")
-            self._results |= {key: lost for key in keys if key not in self._results}
+    def _lose(self, keys: Iterable[str], error: Exception) -> None:
+        lost = ConnectionLostError(f"InitProducerId: {error}")
+        for key in keys:
+            self._results.setdefault(key, lost)
+            self._sent.pop(key, None)
 
     def _submit(self, node: int, lane: int, keys: Sequence[str]) -> None:
         connection = self._cluster.connection(node, lane)
@@ -315,9 +316,11 @@ class _InitRequests:
                 InitProducerIdResponse,
                 functools.partial(self._answered, key),
             )
+            self._sent[key] = connection
         connection.write()
 
     def _answered(self, key: str, answer: InitProducerIdResponse, _: object) -> None:
+        self._sent.pop(key, None)
         code, text = answer.error_code, f"InitProducerId for {key}: {error_name(answer.error_code)}"
         if code == ErrorCode.NONE:
             self._results[key] = ProducerStamp(answer.producer_id, answer.producer_epoch, is_transactional=True)
@@ -326,11 +329,22 @@ class _InitRequests:
         else:
             self._results[key] = _RepeatableError(text) if code in RETRIABLE_CODES else TransactionLostError(text)
 
-    def _await(self, node: int, lane: int, keys: Sequence[str]) -> None:
-        if not all(key in self._results for key in keys):
-            self._cluster.connection(node, lane).wait_for(
-                lambda: all(key in self._results for key in keys), timeout_s=_ALL_TIMEOUT_S, what="InitProducerId"
-            )
+    def _wait(self) -> None:
+        """Drive all connections together until each request has a response, at most 10 s."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while self._sent and (left_s := deadline - time.monotonic()) > 0:
+            connections = {connection.fileno(): connection for connection in self._sent.values()}
+            poll = select.poll()
+            for descriptor, connection in connections.items():
+                poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
+            for descriptor, events in poll.poll(left_s * 1000):
+                try:
+                    connections[descriptor].drive(events)
+                except ConnectionLostError as error:
+                    self._lose([key for key, sent in self._sent.items() if sent is connections[descriptor]], error)
+        for connection in set(self._sent.values()):
+            connection.close()
+        self._lose(list(self._sent), TimeoutError(f"no response within {_TIMEOUT_S:g} s"))
 
 
 def _init_request(

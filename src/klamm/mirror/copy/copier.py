@@ -247,7 +247,9 @@ class Copier:
                 self._start_more(now)
                 self._fetcher.pause(self.paused)
                 self._fetcher.send(now)
-            if now >= self._not_before:
+            # The steps before may have blocked for longer than the claim was held.
+            may_write = self._clock() < self.claimed_until
+            if now >= self._not_before and may_write:
                 self._producer.send(now)
             due_in_s = _IDLE_WAIT_S if self._transactions is None else self._transactions.due_in_s(now)
             self._poll(min(due_in_s, self.throttle.wait_s(now) or _IDLE_WAIT_S))
@@ -255,7 +257,8 @@ class Copier:
             self._producer.sweep(now)
             self._collect_source_offsets()
             syncs_are_full = self._syncs is not None and self._syncs.is_full
-            if (now >= self._source_offsets_due or syncs_are_full) and not self._source_offset_writer.is_busy:
+            is_due = now >= self._source_offsets_due or syncs_are_full
+            if is_due and may_write and not self._source_offset_writer.is_busy:
                 self._begin_source_offsets()
         except (ConnectionLostError, UnsupportedVersionError, ProtocolError) as error:
             self._back_off(now, str(error))

@@ -12,7 +12,8 @@ reset    the source offsets of stopped topics change         changes by partitio
 =======  ==================================================  =========================================================
 
 Requested states are stored on the target before they have an effect (see ``topics.states``). Only the process that
-mirrors a flow accepts commands for it. A process that stands by names the other one.
+mirrors a flow accepts commands for it. A process that stands by names the other one. Commands of one flow are carried
+out one after the other.
 """
 
 from __future__ import annotations
@@ -141,42 +142,51 @@ class MirrorCommands:
         Raises:
             MirrorCommandError: The command is rejected.
         """
-        flow = self._flow(command.get("flow"))
-        try:
-            match command:
-                case {"action": ("pause" | "resume" | "stop") as action, "topics": [*topics]}:
-                    return self._request(_STATES[action], flow.name, _names(topics))
-                case {"action": "restart", "topics": [*topics]}:
-                    return self._restart(flow.name, _names(topics))
-                case {"action": "reset", "partitions": [*parts], "to": str(to), "value": int(value)}:
-                    chosen = tuple(TopicPartitions.of(part) for part in parts)
-                    return self._reset(flow, chosen, ResetTo(to), value, execute=command.get("execute") is True)
-        except CLUSTER_ERRORS as error:
-            raise MirrorCommandError(
-                503,
-                f"{flow.name}: {error_text(error)}; a change may have been stored: repeat the command",
-            ) from error
-        except OffsetResetError as error:
-            raise MirrorCommandError(404, f"{flow.name}: {error}") from error
-        except ValueError as error:
-            raise MirrorCommandError(400, str(error)) from error
-        raise MirrorCommandError(400, f"expected one of the actions {', '.join(ACTIONS)}, with its fields")
-
-    def _flow(self, name: object) -> FlowSettings:
+        name = command.get("flow")
         if (flow := self.flows.get(str(name))) is None:
             names = ", ".join(self.flows) or "none"
             raise MirrorCommandError(404, f"flow {name}: this mirror has {names}{did_you_mean(str(name), self.flows)}")
-        claim = self.claims[flow.name]
+        states = self.states[flow.name]
+        with states.command_lock:
+            self._check_claim(flow.name)
+            try:
+                states.read_back()
+                return self._run(flow, command)
+            except CLUSTER_ERRORS as error:
+                is_unchanged = states.is_known and command.get("execute") is not True
+                outcome = "nothing was changed" if is_unchanged else "it is unknown whether the change was stored"
+                raise MirrorCommandError(
+                    503, f"{flow.name}: {error_text(error)}; {outcome}: repeat the command"
+                ) from error
+            except OffsetResetError as error:
+                raise MirrorCommandError(404, f"{flow.name}: {error}") from error
+            except ValueError as error:
+                raise MirrorCommandError(400, str(error)) from error
+
+    def _check_claim(self, flow: str) -> None:
+        claim = self.claims[flow]
         if claim.holder:
-            raise MirrorCommandError(409, f"{flow.name}: this process stands by; send the command to {claim.holder}")
+            raise MirrorCommandError(409, f"{flow}: this process stands by; send the command to {claim.holder}")
         if not claim.is_held:
             raise MirrorCommandError(
-                503, f"{flow.name}: it is not known yet whether another process mirrors this flow; retry"
+                503, f"{flow}: it is not known yet whether another process mirrors this flow; retry"
             )
-        return flow
+
+    def _run(self, flow: FlowSettings, command: Mapping[str, Any]) -> dict[str, Any]:
+        match command:
+            case {"action": ("pause" | "resume" | "stop") as action, "topics": [*topics]}:
+                return self._request(_STATES[action], flow.name, _names(topics))
+            case {"action": "restart", "topics": [*topics]}:
+                return self._restart(flow.name, _names(topics))
+            case {"action": "reset", "partitions": [*parts], "to": str(to), "value": int(value)}:
+                chosen = tuple(TopicPartitions.of(part) for part in parts)
+                return self._reset(flow, chosen, ResetTo(to), value, execute=command.get("execute") is True)
+        raise MirrorCommandError(400, f"expected one of the actions {', '.join(ACTIONS)}, with its fields")
 
     def _request(self, state: RequestedState, flow: str, topics: Sequence[str]) -> dict[str, Any]:
-        self._check_topics(flow, topics)
+        if topics:
+            self._check_running(flow)
+            self._check_topics(flow, topics)
 
         def update(states: RequestedStates) -> RequestedStates:
             return states.with_topics(topics, state) if topics else states.with_flow(state)
@@ -192,22 +202,38 @@ class MirrorCommands:
     def _progress(self, flow: str) -> FlowProgress:
         return next(progress for progress in self.status.snapshot() if progress.flow == flow)
 
-    def _check_topics(self, flow: str, topics: Collection[str]) -> None:
-        """Reject topics that the flow neither mirrors nor has a requested state for."""
-        mirrored = {partition.topic for partition in self._progress(flow).partitions}
-        flow_topics = mirrored | self.states[flow].current.topics.keys()
-        if unknown := [topic for topic in topics if topic not in flow_topics]:
-            hint = did_you_mean(unknown[0], flow_topics)
+    def _check_running(self, flow: str, topics: Collection[str] = ()) -> None:
+        """Reject a command for topics that an operator stopped, or that has no effect while the flow is stopped."""
+        states = self.states[flow].current
+        stopped = [topic for topic in topics if states.of(topic) is RequestedState.STOPPED]
+        if states.flow is RequestedState.STOPPED:
+            raise MirrorCommandError(409, f"{flow}: it and its topics are STOPPED: first {_line('resume', flow)}")
+        if stopped:
             raise MirrorCommandError(
-                404, f"{flow}: topic {unknown[0]} is not mirrored{hint}; name topics as on the source"
+                409, f"{flow}: topic {stopped[0]} is STOPPED: first {_line('resume', flow, *stopped)}"
             )
 
+    def _check_topics(self, flow: str, topics: Collection[str]) -> None:
+        """Reject topics that the flow neither mirrors nor has a requested state for."""
+        progress = self._progress(flow)
+        flow_topics = {each.topic for each in progress.partitions} | self.states[flow].current.topics.keys()
+        unknown = [topic for topic in topics if topic not in flow_topics]
+        if not unknown:
+            return
+        if progress.state is FlowState.FAILED:
+            raise MirrorCommandError(409, f"{flow}: it is FAILED: first {_line('restart', flow)}")
+        if not progress.partitions and progress.lag is None:
+            raise MirrorCommandError(503, f"{flow}: its topics are not known yet ({progress.state}); retry")
+        hint = did_you_mean(unknown[0], flow_topics)
+        raise MirrorCommandError(404, f"{flow}: topic {unknown[0]} is not mirrored{hint}; name topics as on the source")
+
     def _restart(self, flow: str, topics: Sequence[str]) -> dict[str, Any]:
-        self._check_topics(flow, topics)
         progress = self._progress(flow)
         if progress.state is FlowState.FAILED:
             self.states[flow].restart()
             return {"flow": flow, "restarted_flow": True, "restarted": []}
+        self._check_running(flow, topics)
+        self._check_topics(flow, topics)
         stopped = [each for each in progress.partitions if each.state is CopyState.STOPPED]
         chosen = [each for each in stopped if not topics or each.topic in topics]
         self.tasks.restart(flow, sorted({each.topic for each in chosen}))
@@ -219,7 +245,9 @@ class MirrorCommands:
     ) -> dict[str, Any]:
         if flow.preserves_offsets:
             raise MirrorCommandError(
-                409, f"{flow.name}: klamm.offsets=preserve: the log of the target decides where a partition continues"
+                409,
+                f"{flow.name}: klamm.offsets=preserve: offsets could not stay equal after a reset, because a partition "
+                "continues at the log end of its remote partition",
             )
         names = {part.topic for part in parts}
         states = self.states[flow.name]
@@ -244,8 +272,13 @@ def _check_stopped(flow: str, states: RequestedStates, names: Collection[str]) -
     running = sorted(name for name in names if states.of(name) is not RequestedState.STOPPED)
     if running or (not names and states.flow is not RequestedState.STOPPED):
         which = f"topic {running[0]} is" if running else "it is"
-        stop = " ".join(["klamm mirror stop", f"'{flow}'", *running])
-        raise MirrorCommandError(409, f"{flow}: {which} {states.of(running[0] if running else '')}: first {stop}")
+        state = states.of(running[0] if running else "")
+        raise MirrorCommandError(409, f"{flow}: {which} {state}: first {_line('stop', flow, *running)}")
+
+
+def _line(action: str, flow: str, *topics: str) -> str:
+    """Return the command line of an action."""
+    return " ".join(["klamm mirror", action, f"'{flow}'", *topics])
 
 
 def _names(topics: Sequence[object]) -> list[str]:

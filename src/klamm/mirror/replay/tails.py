@@ -72,13 +72,11 @@ class TailReader:
     def read(self) -> Iterator[Batches]:
         """Yield the batches of each response by partition, in the order of their offsets."""
         while self._left:
-            by_leader: dict[int, list[PartitionTuple]] = {}
-            for partition in list(self._left):
-                if (leader := self._cluster.leader(*partition)) is None:
-                    self._fail([partition], f"{partition[0]}-{partition[1]} has no leader at present")
-                else:
-                    by_leader.setdefault(leader, []).append(partition)
-            for leader, partitions in by_leader.items():
+            for leader, partitions in self._cluster.by_leader(self._left).items():
+                if leader is None:
+                    for topic, number in partitions:
+                        self._fail([(topic, number)], f"{topic}-{number} has no leader at present")
+                    continue
                 for first in range(0, len(partitions), _MAX_PARTITIONS):
                     some = partitions[first : first + _MAX_PARTITIONS]
                     try:

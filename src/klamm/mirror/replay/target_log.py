@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.kafka_client.data.cluster import numbers_by_topic
 from klamm.kafka_client.errors import ConnectionLostError, raise_for_code
 from klamm.protocol.errors import ErrorCode, PolicyViolationError, error_name
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -59,23 +60,20 @@ def producer_states(
         wanted: Producer ids by partition.
     """
     states: dict[PartitionTuple, NextSequence | ConnectionLostError] = {}
-    by_leader: dict[int, dict[str, list[int]]] = {}
-    for topic, number in wanted:
-        if (leader := cluster.leader(topic, number)) is None:
-            states[topic, number] = ConnectionLostError(f"{topic}-{number} has no leader at present")
-        else:
-            by_leader.setdefault(leader, {}).setdefault(topic, []).append(number)
-    for leader, topics in by_leader.items():
+    for leader, led in cluster.by_leader(wanted).items():
+        if leader is None:
+            states |= {(topic, at): ConnectionLostError(f"{topic}-{at} has no leader at present") for topic, at in led}
+            continue
         request = DescribeProducersRequest(
             topics=[
                 DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
-                for topic, numbers in topics.items()
+                for topic, numbers in numbers_by_topic(led).items()
             ]
         )
         try:
             response = cluster.connection(leader).call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
         except ConnectionLostError as error:
-            states |= {(topic, number): error for topic, numbers in topics.items() for number in numbers}
+            states |= dict.fromkeys(led, error)
             continue
         for topic_answer in response.topics:
             for answer in topic_answer.partitions:

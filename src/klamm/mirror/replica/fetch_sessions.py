@@ -12,12 +12,11 @@ otherwise a follower discards the response.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.replica.leader_partition import LeaderPartition, Presence
 from klamm.protocol.errors import ErrorCode
-from klamm.server.fetch_response import PartitionRead
+from klamm.server.fetch_response import PartitionRead, new_session_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -144,7 +143,7 @@ class FollowerSessions:
         if request.session_epoch != _FINAL_EPOCH and request.topics:
             if len(self._sessions) >= MAX_SESSIONS:
                 self._drop(next(iter(self._sessions)))
-            session.session_id = 1 + secrets.randbelow(_MAX_EPOCH - 1)
+            session.session_id = new_session_id(self._sessions)
             self._sessions[session.session_id] = session
         self._name(session, request)
         return session

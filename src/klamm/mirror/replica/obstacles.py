@@ -39,7 +39,8 @@ def obstacles(flow: FlowSettings) -> dict[str, str]:
     Raises:
         ConnectionLostError: The target is unavailable.
     """
-    reasons = [target_obstacle(flow), _controllers_obstacle(flow), _node_id_obstacle(flow)]
+    with contextlib.closing(_cluster(flow)) as cluster:
+        reasons = [_quorum_obstacle(flow, cluster), _controllers_obstacle(flow), _node_id_obstacle(flow, cluster)]
     text = "; ".join(filter(None, reasons))
     return {"": text} if text else {}
 
@@ -53,11 +54,15 @@ def target_obstacle(flow: FlowSettings) -> str:
         ConnectionLostError: The target is unavailable.
     """
     with contextlib.closing(_cluster(flow)) as cluster:
-        cluster.refresh([])
-        node = min(cluster.node_ids)
-        request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
-        response = cluster.connection(node).call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
-        quorum = cluster.connection(node).call(_QUORUM, DescribeQuorumResponse, timeout_s=_TIMEOUT_S)
+        return _quorum_obstacle(flow, cluster)
+
+
+def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
+    cluster.refresh([])
+    node = min(cluster.node_ids)
+    request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
+    response = cluster.connection(node).call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
+    quorum = cluster.connection(node).call(_QUORUM, DescribeQuorumResponse, timeout_s=_TIMEOUT_S)
     voters = {
         voter.replica_id
         for topic in quorum.topics
@@ -77,10 +82,12 @@ def target_obstacle(flow: FlowSettings) -> str:
     )
 
 
+def _connection(flow: FlowSettings) -> ConnectionSettings:
+    return ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan")
+
+
 def _cluster(flow: FlowSettings) -> Cluster:
-    client = flow.clients["target.producer"]
-    connection = ConnectionSettings.of(flow.target.bootstrap_servers, client, "klamm-plan")
-    return Cluster(connection, BufferPool(max_free_bytes=0))
+    return Cluster(_connection(flow), BufferPool(max_free_bytes=0))
 
 
 def _controllers_obstacle(flow: FlowSettings) -> str:
@@ -100,23 +107,21 @@ def _controllers_obstacle(flow: FlowSettings) -> str:
     return ""
 
 
-def _node_id_obstacle(flow: FlowSettings) -> str:
+def _node_id_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     """Return whether a live broker that is not klamm's has the broker id."""
     broker = flow.replica
     if broker is None:
         return ""
-    with contextlib.closing(_cluster(flow)) as cluster:
-        cluster.refresh([flow.source_offsets_topic])
-        is_taken = broker.node_id in cluster.node_ids
-        has_state = flow.source_offsets_topic in cluster.topics
-    if is_taken and has_state:
+    cluster.refresh([flow.source_offsets_topic])
+    is_taken = broker.node_id in cluster.node_ids
+    if is_taken and flow.source_offsets_topic in cluster.topics:
         store = TopicStateStore(
-            ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan"),
+            _connection(flow),
             topic=flow.source_offsets_topic,
             source_alias=flow.source_alias,
             node_id=broker.node_id,
         )
-        is_taken = store.load() is None
+        is_taken = store.read(cluster) is None
     if not is_taken:
         return ""
     return f"klamm.replica.node.id={broker.node_id}: another broker of cluster {flow.target.alias} has this id"

@@ -109,6 +109,8 @@ class Coordinator:
         """Bytes per second by flow name."""
         self._paused: dict[str, frozenset[str]] = {}
         """Paused source topics by flow name."""
+        self._sending = threading.Lock()
+        """Held from reading live values to sending them, so that the last line to a task has the latest values."""
         self._restarts: dict[str, dict[str, int]] = {}
         """Number of restarts of each source topic by flow name."""
         self._dealt_groups: Sequence[PartitionGroup] = ()
@@ -216,11 +218,12 @@ class Coordinator:
 
     def _send_live(self, number: int) -> None:
         """Send the current live values to the task of a group."""
-        with self._changed:
-            live = next((group.live for group in self._groups if group.number == number), ())
-            connection = self._tasks.get(number)
-        if connection is not None:
-            connection.send({"live": live})
+        with self._sending:
+            with self._changed:
+                live = next((group.live for group in self._groups if group.number == number), ())
+                connection = self._tasks.get(number)
+            if connection is not None:
+                connection.send({"live": live})
 
     def end(self) -> None:
         """End the running lease and announce no further one."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
 from klamm.kafka_client.data.records import fetch_once
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import log_bounds, read_partition
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import iter_batches
@@ -167,10 +168,9 @@ def _is_over(answer: FetchedPartition, timestamp: int | None, step: int, *, is_f
 def _requests(
     cluster: Cluster, partitions: Mapping[PartitionTuple, int]
 ) -> Iterator[tuple[int, Sequence[PartitionTuple]]]:
-    by_leader: dict[int, list[PartitionTuple]] = {}
-    for where in partitions:
-        by_leader.setdefault(cluster.leader(*where) or 0, []).append(where)
-    for leader, some in by_leader.items():
+    for leader, some in cluster.by_leader(partitions).items():
+        if leader is None:
+            raise ConnectionLostError(f"{some[0][0]}-{some[0][1]} has no leader at present")
         for at in range(0, len(some), _TOGETHER):
             yield leader, some[at : at + _TOGETHER]
 

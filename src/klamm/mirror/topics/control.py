@@ -131,7 +131,7 @@ class FlowControl:
                 there.
             claim: Claim of the flow. None: always held.
             states: Requested states of the flow and its topics. None: all are RUNNING.
-            pause: Receiver of the paused source topics, before each new assignment.
+            pause: Receiver of the source topics that are not fetched, before each new assignment.
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
@@ -230,6 +230,7 @@ class FlowControl:
             self._create_internal_topics()
             self._states.load()
             self._has_internal_topics = True
+        self._states.read_back()
         states = self._states.current
         if states.flow is RequestedState.STOPPED:
             self._release()
@@ -487,14 +488,15 @@ class FlowControl:
             self._publish_assignment()
 
     def _publish_assignment(self) -> None:
-        """Publish the partitions of all topics that are not stopped, after the paused topics."""
+        """Publish the partitions of all topics that are not stopped, after the topics that must not be fetched."""
         states = self._published_states = self._states.current
         self._status.set_topic_states(self._settings.name, states.topics)
         self._publish_rows(self._assignment, states)
 
     def _publish_rows(self, rows: Sequence[tuple[str, str, int]], states: RequestedStates) -> None:
         by_topic = {topic: states.of(topic) for topic, _, _ in rows}
-        self._pause(frozenset(topic for topic, state in by_topic.items() if state is RequestedState.PAUSED))
+        # Stopped topics too: a topic that was paused before must not be fetched while its lease ends.
+        self._pause(frozenset(topic for topic, state in by_topic.items() if state is not RequestedState.RUNNING))
         self._is_published = True
         self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
 

@@ -28,6 +28,9 @@ from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.records.worker_offsets import mirrored_topics
 from klamm.mirror.settings.definitions import (
     OFFSETS_BY,
+    REPLICA_EXPERIMENTAL,
+    REPLICA_LISTENERS,
+    REPLICA_NODE_ID,
     TOPIC_DELETIONS,
     OffsetsBy,
     SyncsLocation,
@@ -189,10 +192,17 @@ def _equal_offsets(flow: FlowSettings) -> list[str]:
             f"reason: {OFFSETS_BY.key}={flow.offsets_by}: no other way is tried",
             f"rights on cluster {alias}: CLUSTER_ACTION and ALTER on the cluster; CREATE and DESCRIBE on remote topics",
         ]
-    why = "auto is replay in this version" if flow.offsets_by is OffsetsBy.AUTO else "no other way is tried"
+    is_auto = flow.offsets_by is OffsetsBy.AUTO
+    why = "replica is experimental, so auto never chooses it" if is_auto else "no other way is tried"
+    needed = ", ".join(setting.key for setting in (REPLICA_NODE_ID, REPLICA_LISTENERS))
+    replica = (
+        f"a replica would need {OFFSETS_BY.key}=replica, {REPLICA_EXPERIMENTAL.key}=true, {needed}, "
+        f"{alias}.bootstrap.controllers, CLUSTER_ACTION on the cluster, and metadata.version 4.3 or more"
+    )
     return [
         "offsets are kept by replay: records are produced at their source offsets, and gaps are filled with markers",
         f"reason: {OFFSETS_BY.key}={flow.offsets_by}: {why}",
+        *([replica] if is_auto else []),
         f"rights on cluster {alias}: ALTER on the cluster; DESCRIBE and WRITE on transactional ids {prefix}-*; on "
         "remote topics also READ, and DELETE if the beginning of a source topic was purged",
     ]

@@ -37,7 +37,8 @@ class FlowStates:
     """Requested states of one flow. Changed by requests, read by the control loop. Thread-safe.
 
     A change is stored before it has an effect, so that another process, or the next one, never continues what an
-    operator has stopped.
+    operator has stopped. A change that was not acknowledged may have been stored. The stored states are then read back
+    before anything is decided by them.
     """
 
     def __init__(self, store: StateStore | None = None) -> None:
@@ -49,6 +50,10 @@ class FlowStates:
         self._store = store
         self._lock = threading.Lock()
         self.current = RequestedStates()
+        self.is_known = True
+        """Whether ``current`` is what is stored. False until a change is acknowledged or the states are read back."""
+        self.command_lock = threading.Lock()
+        """Held by a command from its checks to its end, so that no other command changes what it has checked."""
         self.restarts = 0
         """Number of restarts that were requested in this process."""
 
@@ -60,7 +65,16 @@ class FlowStates:
         """
         if self._store is not None:
             with self._lock:
-                self.current = self._store.load()
+                self.current, self.is_known = self._store.load(), True
+
+    def read_back(self) -> None:
+        """Read the stored states if the last change was not acknowledged.
+
+        Raises:
+            ConnectionLostError: They cannot be read now.
+        """
+        if not self.is_known:
+            self.load()
 
     def change(self, update: Callable[[RequestedStates], RequestedStates]) -> RequestedStates:
         """Store changed states and return them.
@@ -71,14 +85,15 @@ class FlowStates:
             update: Pure function from the stored to the new states.
 
         Raises:
-            ConnectionLostError: They cannot be read, or were not acknowledged. The current states stay.
+            ConnectionLostError: They cannot be read, or were not acknowledged. Then ``is_known`` is False.
         """
         with self._lock:
             before = self.current if self._store is None else self._store.load()
             states = update(before)
             if self._store is not None and states != before:
+                self.is_known = False
                 self._store.save(states)
-            self.current = states
+            self.current, self.is_known = states, True
             return states
 
     def restart(self) -> None:

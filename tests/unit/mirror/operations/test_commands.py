@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,20 +36,24 @@ class MemoryStore:
     def __init__(self) -> None:
         self.saved: list[RequestedStates] = []
         self.is_away = False
+        self.is_silent = False
+        """Whether states are stored without an acknowledgement."""
 
     def load(self) -> RequestedStates:
+        if self.is_away:
+            raise ConnectionLostError("B does not answer")
         return self.saved[-1] if self.saved else RequestedStates()
 
     def save(self, states: RequestedStates) -> None:
-        if self.is_away:
-            raise ConnectionLostError("B does not answer")
         self.saved.append(states)
+        if self.is_silent:
+            raise ConnectionLostError("no acknowledgement")
 
 
 class Rig:
     """A mirror that copies ``orders`` and ``users``."""
 
-    def __init__(self, **more: str) -> None:
+    def __init__(self, *, is_started: bool = True, **more: str) -> None:
         flow = parse_settings(PROPERTIES | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
         self.store = MemoryStore()
         self.states = FlowStates(self.store)
@@ -58,8 +63,9 @@ class Rig:
         self.commands = MirrorCommands(
             flows={FLOW: flow}, states={FLOW: self.states}, claims={FLOW: self.claim}, status=self.status, tasks=self
         )
-        self.report("orders", CopyState.COPYING)
-        self.report("users", CopyState.COPYING)
+        if is_started:
+            self.report("orders", CopyState.COPYING)
+            self.report("users", CopyState.COPYING)
 
     def restart(self, flow: str, topics: Iterable[str]) -> None:
         assert flow == FLOW
@@ -91,11 +97,47 @@ def test_requested_states_are_stored_before_they_count() -> None:
     assert rig.store.saved[-1] == rig.states.current
     rig.store.is_away = True
     with pytest.raises(
-        MirrorCommandError, match="A->B: B does not answer; a change may have been stored: repeat the command"
+        MirrorCommandError, match="A->B: B does not answer; nothing was changed: repeat the command"
     ) as caught:
         rig.run("resume")
     assert caught.value.status == 503
     assert rig.states.current.flow is RequestedState.PAUSED
+
+
+def test_change_without_acknowledgement_is_unknown_and_read_back_by_the_next_command() -> None:
+    rig = Rig()
+    rig.store.is_silent = True
+    with pytest.raises(
+        MirrorCommandError, match="no acknowledgement; it is unknown whether the change was stored: repeat the command"
+    ):
+        rig.run("stop")
+    rig.store.is_silent = False
+    rig.store.is_away = True
+    with pytest.raises(MirrorCommandError, match="B does not answer; it is unknown whether"):
+        rig.run("restart")
+    rig.store.is_away = False
+    with pytest.raises(MirrorCommandError, match="it and its topics are STOPPED: first klamm mirror resume"):
+        rig.run("restart")
+
+
+def test_commands_of_one_flow_are_carried_out_one_after_the_other() -> None:
+    rig = Rig()
+    rig.run("stop")
+    resuming = threading.Thread(target=rig.run, args=("resume",))
+    seen: list[RequestedState] = []
+
+    def wait_released(flow: str, topics: Collection[str], timeout_s: float) -> bool:
+        resuming.start()
+        resuming.join(0.3)
+        seen.append(rig.states.current.flow)
+        return False
+
+    rig.wait_released = wait_released  # type: ignore[method-assign]
+    with pytest.raises(MirrorCommandError, match="tasks still copy these topics"):
+        rig.reset("orders", execute=True)
+    resuming.join(10)
+    assert seen == [RequestedState.STOPPED], "the flow stays stopped until its offsets are reset"
+    assert rig.states.current.flow is RequestedState.RUNNING
 
 
 def test_change_keeps_states_that_the_process_before_stored() -> None:
@@ -112,10 +154,45 @@ def test_resume_of_flow_resumes_its_topics() -> None:
     assert rig.states.current == RequestedStates()
 
 
-def test_topic_of_stopped_flow_cannot_run_alone() -> None:
+@pytest.mark.parametrize("action", ["pause", "resume", "stop", "restart"])
+@pytest.mark.parametrize("topic", ["users", "of-a-flow-that-was-stopped-before-the-start"])
+def test_topic_of_stopped_flow_names_the_command_that_starts_the_flow(action: str, topic: str) -> None:
     rig = Rig()
     rig.run("stop")
-    assert rig.run("resume", "users")["topics"] == {"users": "STOPPED"}
+    with pytest.raises(MirrorCommandError) as caught:
+        rig.run(action, topic)
+    assert str(caught.value) == "A->B: it and its topics are STOPPED: first klamm mirror resume 'A->B'"
+    assert caught.value.status == 409
+    assert rig.store.saved[-1].topics == {}
+
+
+def test_restart_of_a_stopped_topic_names_the_command_that_starts_it() -> None:
+    rig = Rig()
+    rig.run("stop", "orders")
+    with pytest.raises(MirrorCommandError, match=r"topic orders is STOPPED: first klamm mirror resume 'A->B' orders$"):
+        rig.run("restart", "orders")
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "message"),
+    [
+        (FlowState.STARTING, 503, r"its topics are not known yet \(STARTING\); retry"),
+        (FlowState.FAILED, 409, "it is FAILED: first klamm mirror restart 'A->B'"),
+    ],
+)
+def test_topic_is_not_called_unknown_before_the_topics_are_known(state: FlowState, status: int, message: str) -> None:
+    rig = Rig(is_started=False)
+    rig.status.set_state(FLOW, state, "a reason")
+    with pytest.raises(MirrorCommandError, match=message) as caught:
+        rig.run("pause", "orders")
+    assert caught.value.status == status
+
+
+def test_topic_of_a_flow_that_mirrors_none_is_not_mirrored() -> None:
+    rig = Rig(is_started=False)
+    rig.status.expect(FLOW, [])
+    with pytest.raises(MirrorCommandError, match="topic orders is not mirrored; name topics as on the source"):
+        rig.run("pause", "orders")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +236,8 @@ def test_restart_of_failed_flow_lets_it_try_again() -> None:
     rig = Rig()
     rig.status.set_state(FLOW, FlowState.FAILED, "a reason")
     assert rig.run("restart")["restarted_flow"]
-    assert rig.states.restarts == 1
+    assert rig.run("restart", "a-topic-that-it-did-not-reach")["restarted_flow"]
+    assert rig.states.restarts == 2
 
 
 @pytest.mark.parametrize(
@@ -180,7 +258,7 @@ def test_reset_requires_stopped_topics(topics: list[str], message: str) -> None:
 
 def test_reset_is_rejected_where_the_target_decides() -> None:
     rig = Rig(klamm_offsets="preserve")
-    with pytest.raises(MirrorCommandError, match=r"klamm\.offsets=preserve: the log of the target decides"):
+    with pytest.raises(MirrorCommandError, match=r"klamm\.offsets=preserve: offsets could not stay equal"):
         rig.reset("orders")
 
 

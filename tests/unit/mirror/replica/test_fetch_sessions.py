@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
@@ -9,6 +10,9 @@ from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest
 from tests.support.replicas import MAX_BYTES, SourceLog, copy_once
+
+if TYPE_CHECKING:
+    import pytest
 
 NOW = 100.0
 TOPIC_ID = UUID(int=7)
@@ -79,6 +83,14 @@ def request(
         ],
         forgotten_topics_data=[FetchRequest.ForgottenTopic(topic_id=TOPIC_ID, partitions=list(forgotten))],
     )
+
+
+def test_session_id_of_another_session_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = iter([4, 4, 4, 6])
+    monkeypatch.setattr("klamm.server.fetch_response.secrets.randbelow", lambda _: next(draws))
+    leaders = Leaders(1)
+    assert [leaders.open(0).session_id, leaders.open(0).session_id] == [5, 7]
+    assert len(leaders.sessions) == 2
 
 
 def test_i6_first_response_names_every_partition_even_without_an_answer() -> None:

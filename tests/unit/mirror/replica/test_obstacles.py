@@ -89,5 +89,6 @@ def test_node_id_of_another_broker_is_named(target: Mock) -> None:
 def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     target.node_ids = frozenset({1, 9})
     target.topics = {"mm2-offsets.A.internal": Mock()}
-    monkeypatch.setattr(TopicStateStore, "load", lambda _self: Mock())
+    monkeypatch.setattr(TopicStateStore, "read", lambda _self, cluster: Mock() if cluster is target else None)
     assert obstacles.obstacles(FLOW) == {}
+    target.close.assert_called_once_with()

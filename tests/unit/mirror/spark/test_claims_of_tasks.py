@@ -83,6 +83,26 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
     assert worker._sessions == {}, "a session from before the loss must not be resumed"
 
 
+def test_copier_whose_start_outlasts_its_claim_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    copier = Copier(SETTINGS, GROUP.shares[0].partitions, clock=lambda: now)
+    copier.claimed_until = 103.0
+    seconds = iter([1.0, 30.0])
+    sent: list[float] = []
+
+    def start(_now: float) -> None:
+        nonlocal now
+        now += next(seconds)
+
+    copier._start_more = start  # type: ignore[method-assign, assignment]
+    copier._begin_source_offsets = lambda: sent.append(now)  # type: ignore[method-assign]
+    monkeypatch.setattr(copier._producer, "send", sent.append)
+    for at in (100.0, 101.0):
+        copier._turn(at, ending=False)
+    assert sent == [100.0, 101.0]
+    copier.close()
+
+
 def test_copier_sends_nothing_after_its_claim_and_continues_with_the_next() -> None:
     now = 100.0
     turns: list[float] = []

@@ -15,7 +15,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.spark import leases, worker
-from klamm.mirror.spark.channel import ChannelClient
+from klamm.mirror.spark.channel import ChannelClient, ServerConnection
 from klamm.mirror.spark.coordinator import Coordinator
 from klamm.mirror.spark.leases import FlowShare
 from klamm.mirror.spark.shipping import write_archive
@@ -24,7 +24,7 @@ from klamm.mirror.topics.claims import FlowClaim
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 WAIT_S = 5.0
@@ -236,6 +236,35 @@ def test_limit_is_divided_by_partitions_and_followed_by_running_tasks(coordinato
     assert early.receive(timeout_s=WAIT_S) == late.receive(timeout_s=WAIT_S) == {"live": [[None, [], []]]}
     for channel in (planner, early, late):
         channel.close()
+
+
+def test_last_line_to_a_task_has_the_latest_live_values(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: while a limit is sent, an operator pauses the topic
+    coordinator.publish("A->B", share(1))
+    planner, task = client(coordinator), client(coordinator)
+    ask(planner, ask="groups", lease=1)
+    task.send({"task": 0, "lease": 1, "pid": 1})
+    _until_known(coordinator)
+    pausing = threading.Thread(target=coordinator.set_paused, args=("A->B", frozenset({"t"})))
+    send = ServerConnection.send
+
+    def send_late(connection: ServerConnection, message: Mapping[str, Any]) -> None:
+        monkeypatch.undo()
+        pausing.start()
+        pausing.join(0.3)
+        send(connection, message)
+
+    monkeypatch.setattr(ServerConnection, "send", send_late)
+    # when
+    coordinator.set_limits({"A->B": 90})
+    pausing.join(WAIT_S)
+    # then
+    lines = [task.receive(timeout_s=WAIT_S), task.receive(timeout_s=WAIT_S)]
+    assert lines[-1] == {"live": [[90, ["t"], []]]}
+    planner.close()
+    task.close()
 
 
 def test_coordinator_answers_how_long_flows_are_held() -> None:

@@ -558,7 +558,7 @@ def test_stopped_topic_leaves_assignment_and_paused_topic_stays() -> None:
     run.states.change(lambda states: states.with_topics(["users"], RequestedState.PAUSED))
     assert run.run_once() == (FlowState.RUNNING, "")
     assert run.published[-1] == (("users", "A.users", 1),)
-    assert run.paused[-1] == frozenset({"users"})
+    assert run.paused[-1] == frozenset({"orders", "users"}), "a topic paused before is not fetched until it is released"
     (progress,) = run.status.snapshot()
     assert progress.topic_states == (("orders", "STOPPED"), ("users", "PAUSED"))
     assert "topic orders STOPPED" in describe(progress)
@@ -584,6 +584,33 @@ def test_requested_states_are_read_again_after_takeover() -> None:
     store.states = RequestedStates()
     run.claim.hold(float("inf"), was_taken=True)
     assert run.run_once()[0] is FlowState.RUNNING
+
+
+def test_unacknowledged_states_are_read_back_before_the_next_turn() -> None:
+    class Store:
+        stored = RequestedStates()
+        is_away = False
+
+        def load(self) -> RequestedStates:
+            if self.is_away:
+                raise ConnectionLostError("B does not answer")
+            return self.stored
+
+        def save(self, states: RequestedStates) -> None:
+            self.stored = states
+            raise ConnectionLostError("no acknowledgement")
+
+    run = Run(FakeCluster(orders=1), FakeCluster())
+    run.states._store = store = Store()
+    assert run.run_once()[0] is FlowState.RUNNING
+    with pytest.raises(ConnectionLostError, match="no acknowledgement"):
+        run.states.change(lambda states: states.with_flow(RequestedState.STOPPED))
+    store.is_away = True
+    with pytest.raises(ConnectionLostError, match="B does not answer"):
+        run.control.turn()
+    store.is_away = False
+    assert run.run_once() == (FlowState.STOPPED, "requested by klamm mirror stop")
+    assert run.published[-1] == ()
 
 
 @pytest.mark.parametrize("state", [RequestedState.PAUSED, RequestedState.STOPPED])

@@ -214,15 +214,23 @@ def test_plan_shows_durations_in_words() -> None:
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        ("auto", "  reason: klamm.offsets.by=auto: auto is replay in this version"),
+        ("auto", "  reason: klamm.offsets.by=auto: replica is experimental, so auto never chooses it"),
         ("replay", "  reason: klamm.offsets.by=replay: no other way is tried"),
     ],
 )
 def test_plan_names_the_way_in_which_offsets_are_kept_and_its_reason(
     way: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    replica = (
+        "  a replica would need klamm.offsets.by=replica, klamm.replica.experimental=true, klamm.replica.node.id, "
+        "klamm.replica.listeners, B.bootstrap.controllers, CLUSTER_ACTION on the cluster, and metadata.version 4.3 or "
+        "more"
+    )
     there = {"A": FakeCluster(orders=1), "B": FakeCluster()}
     code, lines = printed(monkeypatch, there, **{"klamm.offsets": "preserve", "klamm.offsets.by": way})
     assert (code, lines[2]) == (0, reason)
     assert lines[1].startswith("  offsets are kept by replay: ")
-    assert lines[3].startswith("  rights on cluster B: ALTER on the cluster; DESCRIBE and WRITE on transactional ids")
+    assert (replica in lines) == (way == "auto")
+    assert next(line for line in lines if "rights" in line).startswith(
+        "  rights on cluster B: ALTER on the cluster; DESCRIBE and WRITE on transactional ids"
+    )

@@ -1,0 +1,49 @@
+"""Commands to the status listener of a running mirror that ends or is not there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.cli import main
+from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNKNOWN = "it is unknown whether the command was carried out"
+
+
+@pytest.fixture
+def dying_mirror() -> Iterator[str]:
+    """Address of a mirror that is killed after it has received a command."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def die() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(65536).startswith(b"POST /commands")
+
+        thread = threading.Thread(target=die)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize("words", [["pause"], ["reset", "--to-earliest", "--yes"]])
+def test_outcome_is_unknown_if_the_mirror_ends_during_the_command(
+    words: list[str], dying_mirror: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    action, *more = words
+    assert main(["mirror", action, "A->B", *more, "--metrics", dying_mirror]) == 1
+    assert UNKNOWN in capsys.readouterr().err
+
+
+def test_command_to_no_mirror_has_no_outcome(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mirror", "pause", "A->B", "--metrics", f"127.0.0.1:{free_port()}"]) == 1
+    printed = capsys.readouterr().err
+    assert "does not answer: Connection refused" in printed
+    assert UNKNOWN not in printed

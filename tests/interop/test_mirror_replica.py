@@ -41,35 +41,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from klamm.mirror.progress.partition_progress import PartitionProgress
+    from klamm.mirror.replica.leader_partition import LeaderPartition
 
 KLAMM = 9
 
 
 class ReplicaFlow:
-    """A topic with one partition on a real source, and a copier that leads it on a target of wire replicas."""
+    """A topic on a real source, and a copier that leads it on a target of wire replicas."""
 
-    def __init__(self, source: str, replicas: tuple[int, ...] = (1,)) -> None:
+    def __init__(self, source: str, replicas: tuple[int, ...] = (1,), partitions: int = 1) -> None:
         self.source = source
         self.topic = f"replica-{uuid4().hex[:8]}"
         self.topic_id = uuid4()
-        create_topic(source, self.topic, 1, {"retention.ms": "-1"})
+        create_topic(source, self.topic, partitions, {"retention.ms": "-1"})
         create_topic(source, f"mm2-offsets.{self.topic}.internal", 1, {"cleanup.policy": "compact"})
-        self.member = FakeMember(image_of(self.topic, self.topic_id, KLAMM, replicas, source), KLAMM)
+        image = image_of(self.topic, self.topic_id, KLAMM, replicas, source, partitions=partitions)
+        self.member = FakeMember(image, KLAMM)
+        self.members = 0
+        """Number of memberships that were begun."""
         self.address = f"127.0.0.1:{free_port()}"
-        self.replicas = [WireReplica(self.address, node, self.topic_id, self.member) for node in replicas]
-        self.partition = PartitionId(self.topic, 0, self.topic)
+        self.replicas = [WireReplica(self.address, node, self.topic_id, self.member, partitions) for node in replicas]
+        self.partitions = [PartitionId(self.topic, number, self.topic) for number in range(partitions)]
+        self.buffer_bytes = 16 << 20
 
-    def produce(self, *counts: int) -> None:
+    def _new_member(self) -> FakeMember:
+        self.members += 1
+        return self.member
+
+    def produce(self, *counts: int, partition: int = 0) -> None:
         with WireClient(self.source) as client:
             for count in counts:
                 records = [Record(b"k", b"v" * 50, (), 1_700_000_000_000, at) for at in range(count)]
-                client.produce(self.topic, 0, encode_batch(records))
+                client.produce(self.topic, partition, encode_batch(records))
 
     @contextlib.contextmanager
     def copier(self, protocol: str = "PLAINTEXT", **settings_of_replica: Any) -> Iterator[ReplicaCopier]:
         host, port = self.address.split(":")
         settings = replace(
-            copy_settings(self.source, self.source, alias=self.topic), read_committed=False, join_up_to=0
+            copy_settings(self.source, self.source, alias=self.topic),
+            read_committed=False,
+            join_up_to=0,
+            buffer_bytes=self.buffer_bytes,
         )
         replica = ReplicaSettings(
             node_id=KLAMM,
@@ -78,28 +90,31 @@ class ReplicaFlow:
             bind=(Address(host=host, port=int(port)),),
             **settings_of_replica,
         )
-        copier = ReplicaCopier(settings, replica, [self.partition], new_member=lambda: self.member)
+        copier = ReplicaCopier(settings, replica, self.partitions, new_member=self._new_member)
         copier.node.start()
         try:
             yield copier
         finally:
             copier.close()
 
-    def run(self, copier: ReplicaCopier, end: int) -> PartitionProgress:
+    def run(self, copier: ReplicaCopier, end: int, partition: int = 0) -> PartitionProgress:
         """Copy until all replicas have everything before an offset, and return the progress that shows it."""
+
+        def row() -> PartitionProgress:
+            return next(row for row in copier.progress() if row.partition == partition)
+
         with contextlib.ExitStack() as stack:
             for replica in self.replicas:
                 stack.enter_context(replica)
             run_until(
                 copier,
                 lambda: (
-                    all(replica.logs[0].high_watermark >= end for replica in self.replicas)
-                    and copier.progress()[0].next_offset >= end
+                    all(replica.logs[partition].high_watermark >= end for replica in self.replicas)
+                    and row().next_offset >= end
                 ),
                 timeout_s=30,
             )
-        (row,) = copier.progress()
-        return row
+        return row()
 
     def bytes_of_source(self) -> list[bytes]:
         with WireClient(self.source) as client:
@@ -201,6 +216,130 @@ def test_i1_empty_source_stops_the_partition_and_no_replica_is_truncated(address
     for replica in other.replicas:
         assert (replica.logs[0].end, replica.logs[0].removed) == (10, [])
         assert set(replica.errors) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def fill_buffer(flow: ReplicaFlow, copier: ReplicaCopier) -> LeaderPartition:
+    """Let a partition whose replicas do not fetch fill the buffer, and return its leader."""
+    flow.run(copier, 0)
+    leader = copier.node.partition(flow.topic, 0)
+    assert leader is not None
+    flow.produce(400)
+    run_until(copier, lambda: _tail_end(flow, copier) == 400, timeout_s=30)
+    return leader
+
+
+def _tail_end(flow: ReplicaFlow, copier: ReplicaCopier) -> int | None:
+    leader = copier.node.partition(flow.topic, 0)
+    return None if leader is None or leader.tail is None else leader.tail.end
+
+
+def test_halted_partition_does_not_stop_the_others(address: str) -> None:
+    flow = ReplicaFlow(address, partitions=2)
+    flow.buffer_bytes = 2000
+    with flow.copier() as copier:
+        leader = fill_buffer(flow, copier)
+
+        copier.node.call(leader.halt, "halted by the test")
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+        copier._refresh_due = 0.0  # as a second later
+        run_until(copier, lambda: copier._refresh_due > 0, timeout_s=30)
+        flow.produce(7, 7, partition=1)
+        flow.run(copier, 14, partition=1)
+
+        row = copier.progress()[0]
+    assert (row.partition, row.state, row.reason) == (0, CopyState.STOPPED, "halted by the test")
+
+
+def test_partition_whose_replicas_are_down_does_not_stop_the_others(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2), partitions=2)
+    flow.buffer_bytes = 2000
+    for number, replica in enumerate(flow.replicas):
+        replica.logs = {number: replica.logs[number]}
+    image = flow.member.image
+    topic = image.topics[flow.topic_id]
+    partitions = {at: replace(each, replicas=(KLAMM, at + 1)) for at, each in topic.partitions.items()}
+    flow.member.image = replace(image, topics={flow.topic_id: replace(topic, partitions=partitions)})
+    down, up = flow.replicas
+    with flow.copier() as copier:
+        with down:
+            run_until(copier, lambda: _tail_end(flow, copier) == 0, timeout_s=30)
+        flow.produce(400)
+        run_until(copier, lambda: _tail_end(flow, copier) == 400, timeout_s=30)
+
+        brokers = {**image.brokers, 1: replace(image.brokers[1], is_fenced=True)}
+        flow.member.publish(replace(flow.member.image, brokers=brokers))
+        flow.produce(7, 7, partition=1)
+        with up:
+            run_until(copier, lambda: up.logs[1].high_watermark == 14, timeout_s=30)
+        flow.member.publish(replace(flow.member.image, brokers=image.brokers))
+        with down:
+            run_until(copier, lambda: down.logs[0].high_watermark == 400, timeout_s=30)
+
+    assert [batch.data for batch in down.logs[0].batches] == flow.bytes_of_source()
+
+
+def test_restart_by_an_operator_starts_a_halted_partition(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2))
+    flow.produce(5, 5)
+    with flow.copier() as copier:
+        flow.run(copier, 10)
+        leader = copier.node.partition(flow.topic, 0)
+        assert leader is not None
+        copier.node.call(leader.halt, "halted by the test")
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+        flow.produce(3)
+
+        copier.restarts = {flow.topic: 1}
+        row = flow.run(copier, 13)
+
+    assert (row.state, row.reason) == (CopyState.COPYING, "")
+    flow.assert_equal()
+
+
+def test_partition_is_started_again_after_its_remote_topic_was_created_again(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(5)
+    with flow.copier() as copier:
+        flow.run(copier, 5)
+        leader = copier.node.partition(flow.topic, 0)
+        assert leader is not None
+        copier.node.call(leader.halt, "halted by the test")
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+
+        flow.topic_id = uuid4()
+        flow.member.publish(replace(image_of(flow.topic, flow.topic_id, KLAMM, (1,), address), offset=2))
+        flow.replicas = [WireReplica(flow.address, 1, flow.topic_id, flow.member)]
+        row = flow.run(copier, 5)
+
+    assert (row.state, row.reason) == (CopyState.COPYING, "")
+    flow.assert_equal()
+
+
+def test_new_partitions_are_led_without_another_registration(address: str) -> None:
+    flow = ReplicaFlow(address, partitions=2)
+    both, flow.partitions = flow.partitions, flow.partitions[:1]
+    for number in (0, 1):
+        flow.produce(5, partition=number)
+    with flow.copier() as copier:
+        first, second = (WireReplica(flow.address, 1, flow.topic_id, flow.member, count) for count in (1, 2))
+        flow.replicas = [first]
+        flow.run(copier, 5)
+        assert [row.partition for row in copier.progress()] == [0]
+
+        assert copier.assign(both)
+        second.logs[0] = first.logs[0]
+        flow.replicas = [second]
+        flow.produce(3)
+        flow.run(copier, 5, partition=1)
+        row = flow.run(copier, 8)
+        assert row.records == 8
+
+        assert copier.assign(both[1:])
+        flow.produce(2, partition=1)
+        flow.run(copier, 7, partition=1)
+        assert [row.partition for row in copier.progress()] == [1]
+        assert copier.node.partition(flow.topic, 0) is None
+    assert flow.members == 1
 
 
 def test_i12_fetch_without_lease_closes_the_connection(address: str) -> None:

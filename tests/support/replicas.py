@@ -250,7 +250,11 @@ class FakeMember:
         return api_error(ErrorCode.NEW_LEADER_ELECTED)
 
     def _publish(self, topics: Mapping[UUID, TopicMetadata]) -> None:
-        self.image = replace(self.image, topics={**self.image.topics, **topics})
+        self.publish(replace(self.image, topics={**self.image.topics, **topics}))
+
+    def publish(self, image: ClusterImage) -> None:
+        """Publish an image."""
+        self.image = image
         for callback in list(self._callbacks):
             callback(self.image)
 
@@ -274,8 +278,10 @@ class FakeMember:
         self._publish(topics)
 
 
-def image_of(topic: str, topic_id: UUID, node_id: int, replicas: Sequence[int], address: str = "") -> ClusterImage:
-    """Return the metadata of a target in which a broker leads a topic of one partition, with live replicas.
+def image_of(
+    topic: str, topic_id: UUID, node_id: int, replicas: Sequence[int], address: str = "", *, partitions: int = 1
+) -> ClusterImage:
+    """Return the metadata of a target in which a broker leads a topic, with live replicas.
 
     Args:
         topic: Remote topic.
@@ -283,6 +289,7 @@ def image_of(topic: str, topic_id: UUID, node_id: int, replicas: Sequence[int], 
         node_id: Broker that leads it.
         replicas: Real brokers.
         address: Address of the real brokers for clients. Empty: they have none.
+        partitions: Number of partitions.
     """
     host, _, port = address.split(",", maxsplit=1)[0].partition(":")
     endpoint = BrokerEndpoint(name="PLAINTEXT", host=host, port=int(port or 0), security_protocol="PLAINTEXT")
@@ -305,7 +312,7 @@ def image_of(topic: str, topic_id: UUID, node_id: int, replicas: Sequence[int], 
     partition = PartitionImage(
         replicas=(node_id, *replicas), isr=(node_id,), leader=node_id, leader_epoch=0, partition_epoch=0
     )
-    image = TopicMetadata(name=topic, topic_id=topic_id, partitions={0: partition})
+    image = TopicMetadata(name=topic, topic_id=topic_id, partitions=dict.fromkeys(range(partitions), partition))
     return ClusterImage(offset=1, brokers=brokers, topics={topic_id: image}, topic_ids={topic: topic_id})
 
 

@@ -49,7 +49,7 @@ from klamm.mirror.copy.source_offset_store import SourceOffsetStore, SourceOffse
 from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
-from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
+from klamm.mirror.progress.partition_progress import STARTING, CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.retries import Backoff
 
@@ -133,7 +133,7 @@ class Copier:
         """
         self._restarts: Mapping[str, int] = self.restarts
         self._pool = BufferPool(max_free_bytes=settings.buffer_bytes)
-        self._unstarted = dict.fromkeys(partitions, "starting")
+        self._unstarted = dict.fromkeys(partitions, STARTING)
         self._before: dict[PartitionId, PartitionProgress] = {}
         """Last progress of partitions that are being restarted, so that their counters continue."""
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
@@ -197,6 +197,11 @@ class Copier:
             on_acknowledged=self._acknowledged,
             transactions=self._transactions,
         )
+
+    def assign(self, partitions: Sequence[PartitionId]) -> bool:
+        """Copy these partitions from now on. Return False if only a new copier can. Call it between two runs."""
+        _ = partitions
+        return False
 
     def run(self, should_end: Callable[[], bool], report: Callable[[], None] = lambda: None) -> None:
         """Copy until ``should_end`` returns True. Then drain requests in flight and commit the source offsets.
@@ -314,7 +319,11 @@ class Copier:
         for key, copy in list(self._copies.items()):
             topic, _ = key
             if copy.state is CopyState.STOPPED and before.get(topic) != self._restarts.get(topic):
-                self._discard(key, copy, "restarted by an operator")
+                self._restart(key, copy)
+
+    def _restart(self, key: tuple[str, int], copy: PartitionCopy) -> None:
+        """Start a STOPPED partition again."""
+        self._start_again(key, copy, "restarted by an operator")
 
     def _discard(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         """Stop a copy and start the partition again."""

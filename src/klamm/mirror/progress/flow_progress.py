@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
+from klamm.mirror.progress.partition_progress import STARTING, CopyState, PartitionProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,8 +42,6 @@ _MENDED_BY_PEOPLE: Final = re.compile(
     re.IGNORECASE,
 )
 """Pattern for reasons with an error that only an operator can resolve. Reasons contain Kafka's name of the error."""
-_STARTING: Final = "starting"
-"""Reason of partitions that a task has just received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,7 @@ class PartitionStatus(PartitionProgress):
     @property
     def is_waiting(self) -> bool:
         """Return whether the partition waits for a cluster. False while it starts."""
-        return self.state is CopyState.WAITING and self.next_offset >= 0 and self.reason != _STARTING
+        return self.state is CopyState.WAITING and self.next_offset >= 0 and self.reason != STARTING
 
     @property
     def is_blocked(self) -> bool:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+STARTING: Final = "starting"
+"""Reason of partitions that a task has just received."""
 WINDOW_MS: Final = 30_000
 """Length of a window in milliseconds.
 

@@ -26,9 +26,9 @@ from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.start import Start
-from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.progress.partition_progress import STARTING, CopyState
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.window import read_chunk
+from klamm.mirror.replica.window import Window, read_chunk
 from klamm.protocol.errors import CorruptBatchError
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.node import ClusterMembership
-    from klamm.mirror.replica.window import Window
     from klamm.protocol.types import AbortedTransaction, PartitionTuple
 
 logger = logging.getLogger(__name__)
 
 _REFRESH_S: Final = 1.0
-_RACE: Final = "the topic was deleted on the target, or its replicas changed"
+_DELETED: Final = "the topic was deleted on the target"
+_NOT_FETCHED: Final = "its replicas do not fetch, or start again"
 
 
 class ReplicaCopy(PartitionCopy):
@@ -177,8 +177,7 @@ class ReplicaStart(Start):
                     f"{partition_id.topic} was deleted and created again on the source. Nothing is changed on the "
                     f"target. Delete {partition_id.remote_topic} to mirror it again"
                 )
-                self._node.post(leader.halt, reason)
-                out.append(self._stopped(_idle(partition_id), reason))
+                out.append(self._halted(partition_id, leader, reason))
             elif key not in first or key not in end:
                 self.reasons[partition_id] = "the offsets of the source are not known yet"
             elif (copy := self._open(partition_id, leader, first[key], end[key])) is not None:
@@ -202,15 +201,14 @@ class ReplicaStart(Start):
         self._node.call(leader.begin, log_start, log_end)
         window = self._node.call(leader.open_tail, time.monotonic())
         if leader.halted:
-            return self._stopped(_idle(partition_id), leader.halted)
+            return self._halted(partition_id, leader, leader.halted)
         if window is None:
-            self.reasons[partition_id] = f"the replicas of {leader.name} do not fetch yet"
+            self.reasons[partition_id] = f"no replica of {leader.name} fetches"
             return None
         return ReplicaCopy(partition_id, leader, window, self._node, self._activate)
 
-
-def _idle(partition_id: PartitionId) -> PartitionCopy:
-    return PartitionCopy(partition_id, start_offset=0, committed=True)
+    def _halted(self, partition_id: PartitionId, leader: LeaderPartition, reason: str) -> PartitionCopy:
+        return self._stopped(ReplicaCopy(partition_id, leader, Window(0), self._node, self._activate), reason)
 
 
 class _NoProducer(CopyProducer):
@@ -275,7 +273,7 @@ class ReplicaCopier(Copier):
         self._bell = _Bell()
         self._news: deque[LeaderPartition] = deque()
         self._refresh_due = 0.0
-        self._keys = {(each.remote_topic, each.partition): each[:2] for each in partitions}
+        self._keys = _source_partitions(partitions)
         """Source partition by remote partition."""
         self.node = ReplicaNode(
             replica,
@@ -351,7 +349,8 @@ class ReplicaCopier(Copier):
         leaders = set()
         while self._news:
             leaders.add(self._news.popleft())
-        keys = {self._keys[leader.topic, leader.partition]: leader for leader in leaders}
+        names = {(leader.topic, leader.partition): leader for leader in leaders}
+        keys = {self._keys[name]: leader for name, leader in names.items() if name in self._keys}
         if any(leader.tail is not None and key not in self._copies for key, leader in keys.items()):
             self._start_due = now
         if now < self._refresh_due:
@@ -361,17 +360,43 @@ class ReplicaCopier(Copier):
 
     def _refresh_copy(self, key: PartitionTuple, copy: ReplicaCopy, now: float) -> None:
         leader = copy.leader
-        copy.refresh()
+        if self._leader_of(copy) is not leader:
+            self._start_again(key, copy, _DELETED)
+            return
+        if copy.state is not CopyState.STOPPED:
+            copy.refresh()
+            if leader.halted:
+                stop_and_log(copy, self._settings.flow, leader.halted)
         if not copy.pending_bytes:
             self._active.pop(key, None)
         if copy.state is CopyState.STOPPED:
             return
-        if leader.halted:
-            stop_and_log(copy, self._settings.flow, leader.halted)
-        elif leader.tail is not copy.window:
-            self._start_again(key, copy, _RACE)  # its leader goes on
+        if leader.tail is not copy.window:
+            self._start_again(key, copy, _NOT_FETCHED)  # its leader goes on
         elif leader.catch_up is not None and key not in self._lagging:
             self._begin_lagging(key, copy, leader.catch_up)
+
+    def _leader_of(self, copy: PartitionCopy) -> LeaderPartition | None:
+        _, partition, remote_topic = copy.partition_id
+        return self.node.partition(remote_topic, partition)
+
+    def _restart(self, key: PartitionTuple, copy: PartitionCopy) -> None:
+        super()._restart(key, copy)
+        if (leader := self._leader_of(copy)) is not None:
+            self.node.post(leader.restart, time.monotonic())
+
+    def assign(self, partitions: Sequence[PartitionId]) -> bool:
+        """Copy these partitions from now on, as the same broker of the target."""
+        self._keys = _source_partitions(partitions)
+        self.node.assign(self._keys)
+        for key, copy in list(self._copies.items()):
+            if copy.partition_id not in partitions:
+                self._start_again(key, copy, STARTING)
+                self._end_lagging(key)
+        started = {copy.partition_id for copy in self._copies.values()}
+        self._unstarted = {each: self._unstarted.get(each, STARTING) for each in partitions if each not in started}
+        self._start_due = 0.0
+        return True
 
     def _begin_lagging(self, key: PartitionTuple, copy: ReplicaCopy, window: Window) -> None:
         self._again.refresh([key[0]])
@@ -384,8 +409,11 @@ class ReplicaCopier(Copier):
         if not copy.pending_bytes:
             self._lagging_active.pop(key, None)
         if copy.leader.catch_up is not copy.window:
-            self._lagging.pop(key)
-            self._lagging_active.pop(key, None)
+            self._end_lagging(key)
+
+    def _end_lagging(self, key: PartitionTuple) -> None:
+        self._lagging.pop(key, None)
+        self._lagging_active.pop(key, None)
 
     def _open_connections(self) -> Sequence[Pollable]:
         return [*super()._open_connections(), *self._again.connections(), self._bell]
@@ -399,6 +427,10 @@ class ReplicaCopier(Copier):
     def _disconnect(self) -> None:
         super()._disconnect()
         self._again.close()
+
+
+def _source_partitions(partitions: Iterable[PartitionId]) -> dict[PartitionTuple, PartitionTuple]:
+    return {(each.remote_topic, each.partition): each[:2] for each in partitions}
 
 
 def _activate(active: dict[PartitionTuple, PartitionCopy], copy: ReplicaCopy) -> None:

@@ -166,20 +166,38 @@ class LeaderPartition:
         """
         self.leadership = None
         if is_replaced:
-            self.tail = self.catch_up = None
-            self.followers.clear()
-            self.high_watermark = UNKNOWN
+            self._forget_replicas()
         self._on_news(self)
 
     def halt(self, reason: str) -> None:
-        """Serve no replica from now on. The first reason counts.
+        """Serve no replica from now on, and drop the batches in memory. The first reason counts.
 
         Args:
             reason: What the source lacks, and what an operator can do about it.
         """
         if not self.halted:
             self.halted = reason
+            if not self.is_sealed:
+                self.tail = self.catch_up = None
             self._on_news(self)
+
+    def restart(self, now: float) -> None:
+        """Compare the replicas with the source again after a halt, as a new process does.
+
+        A sealed partition stays as it is, because its end is decided.
+        """
+        if self.is_sealed:
+            return
+        self.halted = ""
+        self._led_since = now
+        self.log_start = self.log_end = self.wanted_epoch = UNKNOWN
+        self._forget_replicas()
+        self._on_news(self)
+
+    def _forget_replicas(self) -> None:
+        self.tail = self.catch_up = None
+        self.followers.clear()
+        self.high_watermark = UNKNOWN
 
     # --- the source ---------------------------------------------------------------------------------------------------
 
@@ -196,8 +214,9 @@ class LeaderPartition:
         self._on_news(self)
 
     def open_tail(self, now: float) -> Window | None:
-        """Return the tail, opened where the most advanced live replica ends. None: that is not known yet."""
-        if self.tail is None and not self.halted and self.log_end != UNKNOWN and self._all_have_fetched(now):
+        """Return the tail, opened where the most advanced replica ends. None: that is not known, or none fetches."""
+        is_known = self.log_end != UNKNOWN and self._all_have_fetched(now)
+        if self.tail is None and not self.halted and is_known and self._served_from(0, now):
             follower = max(self.followers.values(), key=lambda each: each.fetch_offset)
             if follower.fetch_offset >= self.log_start:
                 self.tail = Window(follower.fetch_offset, self._source_epoch(follower))
@@ -395,8 +414,9 @@ class LeaderPartition:
     @property
     def needs_tick(self) -> bool:
         """Return whether batches are in memory, or replicas are awaited."""
-        tail = self.tail
-        return self.leadership is not None and (tail is None or tail.start != tail.end or self.catch_up is not None)
+        if self.leadership is None or self.halted:
+            return False
+        return self.tail is None or self.tail.start != self.tail.end or self.catch_up is not None
 
     def tick(self, now: float) -> None:
         """Drop what only silent replicas need, and await them no longer. Call it every second or so."""
@@ -430,13 +450,18 @@ class LeaderPartition:
         """Drop the batches that every follower has which is served from the window.
 
         A follower that has not fetched for ``LAGGING_S`` is served from the catch-up window when it returns. The
-        catch-up window ends when no follower uses it.
+        catch-up window ends when no follower uses it. If none fetches at all, the tail ends too: the batches in it
+        would take memory from partitions whose replicas fetch.
         """
         if self.tail is None:
             return
         offsets = self._served_from(self.tail.start, now)
         if offsets:
             self.tail.drop_before(min(offsets))
+        elif self.tail.start != self.tail.end and not self.is_sealed and not self._served_from(0, now):
+            self.tail = self.catch_up = None
+            self._on_news(self)
+            return
         if self.catch_up is not None:
             start = self.tail.start
             offsets = [offset for offset in self._served_from(self.catch_up.start, now) if offset < start]

@@ -174,9 +174,7 @@ class ReplicaNode:
         self._new_member = new_member
         self._on_news = on_news
         self._may_lose = may_lose
-        self._wanted: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            self._wanted.setdefault(topic, []).append(index)
+        self._wanted = _by_topic(partitions)
         self._leaders: dict[tuple[UUID, int], LeaderPartition] = {}
         self._by_name: dict[_FLOW_PARTITION, LeaderPartition] = {}
         self._applied: dict[str, tuple[TopicMetadata | None, frozenset[int]]] = {}
@@ -225,6 +223,19 @@ class ReplicaNode:
         self._member = member
         self._unsubscribe = member.observer.subscribe(lambda image: self.post(self._apply, image))
         self.post(self._apply, member.observer.image)
+
+    def assign(self, partitions: Iterable[_FLOW_PARTITION]) -> None:
+        """Lead these partitions from now on. The registration stays as it is."""
+        self.post(self._assign, _by_topic(partitions))
+
+    def _assign(self, wanted: dict[str, list[int]]) -> None:
+        for (name, index), leader in list(self._by_name.items()):
+            if index not in wanted.get(name, ()):
+                self._forget(leader)
+        self._wanted = wanted
+        self._applied.clear()
+        if self._member is not None:
+            self._apply(self._member.observer.image)
 
     def close(self) -> None:
         """Leave the cluster and stop serving. The registration stays."""
@@ -412,9 +423,7 @@ class ReplicaNode:
         leader = self._by_name.get((name, index))
         partition = None if topic is None else topic.partitions.get(index)
         if leader is not None and (topic is None or partition is None or leader.topic_id != topic.topic_id):
-            del self._by_name[name, index]
-            self._leaders.pop((leader.topic_id, index), None)
-            leader.resign(is_replaced=True)
+            self._forget(leader)
             leader = None
         if topic is None or partition is None:
             return
@@ -425,6 +434,11 @@ class ReplicaNode:
             leader.lead(self._leadership(partition, live), time.monotonic())
         else:
             leader.resign(is_replaced=partition.leader >= 0)
+
+    def _forget(self, leader: LeaderPartition) -> None:
+        del self._by_name[leader.topic, leader.partition]
+        self._leaders.pop((leader.topic_id, leader.partition), None)
+        leader.resign(is_replaced=True)
 
     def _leadership(self, partition: PartitionImage, live: frozenset[int]) -> Leadership:
         own = frozenset({self._settings.node_id})
@@ -511,3 +525,10 @@ class ReplicaNode:
                 await asyncio.to_thread(member.fence, False)
         except _FAILURES as error:
             logger.warning("Broker %d cannot raise its leader epochs: %s", self._settings.node_id, error)
+
+
+def _by_topic(partitions: Iterable[_FLOW_PARTITION]) -> dict[str, list[int]]:
+    wanted: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        wanted.setdefault(topic, []).append(index)
+    return wanted

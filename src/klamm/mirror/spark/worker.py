@@ -25,6 +25,7 @@ import os
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
@@ -57,6 +58,21 @@ class LeaseSession:
         self.token = uuid.uuid4().hex
         self.shares = tuple(shares)
         self.copiers = [new_copier(share.settings, share.partitions) for share in shares]
+
+    def adopt(self, shares: Sequence[FlowShare]) -> bool:
+        """Take over the shares of a new lease. Return False if they are others than those of this session.
+
+        They may have other partitions if their copiers can change them.
+        """
+        if len(shares) != len(self.shares):
+            return False
+        for copier, own, share in zip(self.copiers, self.shares, shares, strict=True):
+            if own == share:
+                continue
+            if replace(own, partitions=share.partitions) != share or not copier.assign(share.partitions):
+                return False
+        self.shares = tuple(shares)
+        return True
 
     def apply(self, live: Iterable[Sequence[Any]]) -> None:
         """Set the live values of each copier, in the order of ``shares``: the fields of ``LiveValues``."""
@@ -272,7 +288,7 @@ def _resume(group: PartitionGroup) -> LeaseSession:
         # A worker serves one group at a time. The other sessions belong to groups that other workers serve now.
         _sessions.pop(number).close()
     if kept is not None:
-        if kept.token == group.session and kept.shares == group.shares:
+        if kept.token == group.session and kept.adopt(group.shares):
             return kept
         kept.close()
     return LeaseSession(group.shares)

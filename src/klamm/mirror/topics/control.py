@@ -61,6 +61,7 @@ from klamm.mirror.cluster_admin import (
     check_reachable,
     create_internal_topic,
     denied_topics,
+    missing_topics,
     partition_counts,
     shared_topics,
     topic_configs,
@@ -68,7 +69,7 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
-from klamm.mirror.records.worker_offsets import copy_worker_offsets
+from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topics
 from klamm.mirror.settings.definitions import SyncsLocation
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
@@ -116,6 +117,7 @@ class FlowControl:
         pause: Callable[[frozenset[str]], None] = lambda _topics: None,
         clock: Callable[[], float] = time.monotonic,
         carry: Callable[[FlowSettings], None] = copy_worker_offsets,
+        forget: Callable[[FlowSettings, Collection[str]], None] = forget_topics,
         deletion: TopicDeletion | None = None,
         remote_topics: RemoteTopics | None = None,
     ) -> None:
@@ -135,6 +137,7 @@ class FlowControl:
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
+            forget: Deletes the source offsets and topic ids of topics.
             deletion: Step that deletes remote topics. None: that of the settings.
             remote_topics: Creation of remote topics. None: the target chooses their brokers.
         """
@@ -151,6 +154,7 @@ class FlowControl:
         self._times_taken = self._claim.times_taken
         self._clock = clock
         self._carry = carry
+        self._forget = forget
         self._remote_topics = remote_topics or RemoteTopics(target)
         self._deletion = deletion or TopicDeletion(settings, source, target)
         self._configs = ConfigSync(settings, source, target)
@@ -380,6 +384,8 @@ class FlowControl:
                     config_filter=self._settings.config_filter,
                 )
             )
+        if self._settings.replica is not None:
+            self._forget_deleted(names)
         outcomes = self._remote_topics.create(new)
         outcomes |= self._create_without_unknown_configs(
             [topic for topic in new if isinstance(outcomes[topic.name], InvalidConfigError)]
@@ -401,6 +407,12 @@ class FlowControl:
         # After the creation of thousands of topics, a broker may omit some of them from its topic list for a while.
         unlisted = {name for name, rejected in outcomes.items() if isinstance(rejected, TopicAlreadyExistsError)}
         return counts | {name: copied[name] for name in unlisted & copied.keys()}
+
+    def _forget_deleted(self, names: Collection[str]) -> None:
+        """Forget the topic ids of source topics without a remote topic: a new one may be of another source topic."""
+        missing = missing_topics(self._target, [self._settings.remote_topic(name) for name in names])
+        if gone := [name for name in names if self._settings.remote_topic(name) in missing]:
+            self._forget(self._settings, gone)
 
     def _create_without_unknown_configs(self, topics: Sequence[NewTopic]) -> dict[str, KafkaApiError | None]:
         """Retry the creation without configs that the target does not know, for example those of another vendor."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LAGGING_S, LeaderPartition, Leadership, Presence
 from klamm.mirror.replica.window import Chunk, EpochFloor, read_chunk
 from klamm.protocol.errors import ErrorCode
-from tests.support.replicas import KafkaFollower, SourceLog, copy_once, stored_batch
+from tests.support.replicas import KafkaFollower, SourceLog, copy_once, feed, stored_batch
 
 NOW = 100.0
 TOPIC_ID = UUID(int=7)
@@ -530,3 +530,86 @@ def test_replicas_never_diverge_in_any_order_of_events(steps: list[tuple[str, in
         replicated.leader.tick(replicated.now)
     assert {replicated.followers[node].end for node in replicated.live} == {replicated.source.end}
     assert replicated.leader.high_watermark == replicated.source.end
+
+
+# --- halted partitions, and partitions whose replicas are all away --------------------------------------------------
+
+
+def with_batches_in_memory() -> tuple[SourceLog, LeaderPartition, tuple[KafkaFollower, ...]]:
+    source = source_of()
+    leader = leader_of(source)
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+    replicate(source, leader, *followers, rounds=1)
+    assert leader.tail is not None
+    assert (leader.tail.start, leader.tail.end) == (0, 12)
+    return source, leader, followers
+
+
+def test_halted_partition_keeps_no_batches() -> None:
+    source, leader, _ = with_batches_in_memory()
+    window = leader.tail
+    assert window is not None
+
+    leader.halt("lost")
+    feed(source, leader, window, NOW)
+
+    assert (leader.tail, leader.open_tail(NOW), leader.needs_tick) == (None, None, False)
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_batches_that_no_replica_fetches_are_dropped_and_read_again_later(is_fenced: bool) -> None:
+    source, leader, followers = with_batches_in_memory()
+    now = NOW + 1 if is_fenced else NOW + LAGGING_S + 1
+    if is_fenced:
+        leader.lead(leadership(live=frozenset()), now)
+
+    leader.tick(now)
+    copy_once(source, leader, now)
+
+    assert leader.tail is None
+    leader.lead(leadership(), now + 1)
+    for _ in range(3):
+        for follower in followers:
+            follower.fetch(leader, now + 1)
+        copy_once(source, leader, now + 1)
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+def test_sealed_partition_keeps_its_batches_while_no_replica_fetches() -> None:
+    _, leader, _ = with_batches_in_memory()
+    leader.seal()
+
+    leader.tick(NOW + LAGGING_S + 1)
+    leader.restart(NOW)
+
+    assert leader.tail is not None
+    assert leader.log_end == 12
+
+
+def test_restarted_partition_is_mirrored_if_the_source_has_what_the_replicas_have() -> None:
+    source = source_of()
+    followers = replicas(source)
+    source.produce(3)
+    leader = leader_of(SourceLog(), epoch=2)
+    replicate(SourceLog(), leader, *followers)
+    assert leader.halted
+
+    leader.restart(NOW)
+    replicate(source, leader, *followers)
+
+    assert leader.halted == ""
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+def test_restarted_partition_halts_again_for_the_same_reason() -> None:
+    followers = replicas(source_of())
+    leader = leader_of(SourceLog(), epoch=2)
+    replicate(SourceLog(), leader, *followers)
+    reason = leader.halted
+
+    leader.restart(NOW)
+    assert leader.halted == ""
+    replicate(SourceLog(), leader, *followers)
+
+    assert leader.halted == reason
+    assert [(follower.end, follower.removed) for follower in followers] == [(12, [])] * 3

@@ -39,6 +39,8 @@ class Run:
         self.claim = FlowClaim.always()
         self.states = FlowStates()
         self.paused: list[frozenset[str]] = []
+        self.forgotten: list[tuple[list[str], bool]] = []
+        """Source topics that were forgotten, and whether A.orders existed then."""
         self.control = FlowControl(
             self.settings,
             source,
@@ -50,6 +52,7 @@ class Run:
             states=self.states,
             pause=self.paused.append,
             clock=lambda: self.now,
+            forget=lambda _, topics: self.forgotten.append((sorted(topics), "A.orders" in target.topics)),
         )
 
     def run_once(self) -> tuple[FlowState, str]:
@@ -621,3 +624,32 @@ def test_flow_that_an_operator_holds_is_not_done(state: RequestedState) -> None:
     (progress,) = run.status.snapshot()
     assert (progress.is_done, progress.is_blocked) == (False, True)
     assert progress.what_blocks == progress.reason
+
+
+REPLICA = {
+    "B_bootstrap_controllers": "c:1",
+    "klamm_offsets": "preserve",
+    "klamm_offsets_by": "replica",
+    "klamm_replica_experimental": "true",
+    "klamm_replica_node_id": "9",
+    "klamm_replica_listeners": "klamm:9192",
+}
+
+
+def test_replica_forgets_topic_ids_before_a_remote_topic_is_created_again() -> None:
+    """The new remote topic may be the copy of another source topic."""
+    source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.users": 1})
+    run = Run(source, target, **REPLICA)
+    run.control.turn()
+    del target.topics["A.orders"]
+    target.unlisted.add("A.users")
+    run.now += 1000
+    run.control.turn()
+    assert run.forgotten == [(["orders"], False), (["orders"], False)]
+    assert "A.orders" in target.topics
+
+
+def test_replay_forgets_no_topic_ids() -> None:
+    run = Run(FakeCluster(orders=1), FakeCluster(), klamm_offsets="preserve")
+    run.control.turn()
+    assert run.forgotten == []

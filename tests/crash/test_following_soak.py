@@ -44,10 +44,10 @@ def set_acks(broker: KlammBroker, value: str) -> None:
 
 def followed_after_s(fleet: Fleet, value: str, since: float) -> float:
     """Wait until every client has applied the value. Return the time that the slowest one took, in seconds."""
-    while behind := [one for one in fleet.seen if not one or one[-1][1] != value]:
+    while behind := [updates for updates in fleet.seen if not updates or updates[-1][1] != value]:
         assert time.monotonic() - since < MISSED_AFTER_S, f"{len(behind)} clients missed {value}"
         time.sleep(0.02)
-    return max(one[-1][0] for one in fleet.seen) - since
+    return max(updates[-1][0] for updates in fleet.seen) - since
 
 
 def test_every_client_follows_every_change_within_one_interval(broker: KlammBroker) -> None:
@@ -76,5 +76,5 @@ def test_every_client_follows_every_change_within_one_interval(broker: KlammBrok
         max(took_s),
     )
     # then
-    assert [[value for _, value in one] for one in fleet.seen] == [expected] * CLIENTS
+    assert [[value for _, value in updates] for updates in fleet.seen] == [expected] * CLIENTS
     assert [seconds for seconds in took_s if seconds > INTERVAL_S + GRACE_S] == []

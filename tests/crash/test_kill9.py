@@ -189,9 +189,9 @@ class _Story:
 
     def _verify_records(self, client: WireClient, readers: list[LoadReader]) -> None:
         for partition in self.ends:
-            found = _read_records(client, partition, self.ends[partition])
-            self.places.update({(partition, offset): identity for offset, identity in found.items()})
-            self.ends[partition] = max(found, default=self.ends[partition] - 1) + 1
+            records = _read_records(client, partition, self.ends[partition])
+            self.places.update({(partition, offset): identity for offset, identity in records.items()})
+            self.ends[partition] = max(records, default=self.ends[partition] - 1) + 1
         for source in (*(ledger.acknowledged for ledger in self.producers), *(reader.seen for reader in readers)):
             wrong = {place: record for place, record in source.items() if self.places.get(place) != record}
             assert not wrong, f"{len(wrong)} acknowledged or seen records are lost or elsewhere: {_some(wrong)}"
@@ -244,9 +244,9 @@ class _Story:
 
 def _read_records(client: WireClient, partition: int, start: int) -> dict[int, tuple[int, int]]:
     batches = _patiently(lambda: tuple(client.read_to_end(_RECORDS, partition, start)))
-    found = {offset: identity for offset, identity in identified(batches) if offset >= start}
-    assert list(found) == list(range(start, start + len(found))), f"Offsets of partition {partition} have a gap"
-    return found
+    records = {offset: identity for offset, identity in identified(batches) if offset >= start}
+    assert list(records) == list(range(start, start + len(records))), f"Offsets of partition {partition} have a gap"
+    return records
 
 
 def _assert_last(number: int, writes: Mapping[int, Write]) -> None:

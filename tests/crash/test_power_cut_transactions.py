@@ -50,17 +50,17 @@ def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[i
         for number, cut in enumerate(disk.cuts(moments, chance)):
             directory = scratch / "cut"
             cut.write(directory)
-            known = ledger.at(cut)
+            promised = ledger.at(cut)
             try:
-                found = start_after(directory, known, *options)
-                problems = violations_of(known, found, is_durable=options == DURABLE)
+                recovered = start_after(directory, promised, *options)
+                problems = violations_of(promised, recovered, is_durable=options == DURABLE)
             except Exception as error:  # noqa: BLE001  # whatever it is, the start needed help
                 problems = [f"{type(error).__name__}: {error}"]
             wrong += [f"seed {seed}, life {life}, moment {cut.moment}: {problem}" for problem in problems]
             shutil.rmtree(directory)
             if number == going_on:
                 cut.write(following)
-                next_ledger = known
+                next_ledger = promised
             count += 1
         shutil.rmtree(here)
         if life + 1 == _LIVES:

@@ -68,11 +68,11 @@ def wrong_after_cuts(
     with disk.recording():
         asyncio.run(write(here / "metadata.sqlite", disk, connect_of(disk), submissions=submissions))
     moments = sorted(chance.randrange(len(disk.journal)) for _ in range(CUTS))
-    found = [
+    violations = [
         violations_after(cut, tmp_path / str(number))
         for number, cut in enumerate(disk.cuts([*moments, len(disk.journal)], chance))
     ]
-    return [wrong for wrong in found if wrong is not None]
+    return [wrong for wrong in violations if wrong is not None]
 
 
 def violations_after(cut: Cut, directory: Path) -> str | None:

@@ -145,8 +145,8 @@ def _settle(client: WireClient, ledgers: list[_Ledger]) -> None:
 
 
 def _verify(client: WireClient, ledgers: list[_Ledger]) -> None:
-    found = {partition: read_committed(client, _TOPIC, partition) for partition in range(_PARTITIONS)}
-    for partition, values in found.items():
+    values_by_partition = {partition: read_committed(client, _TOPIC, partition) for partition in range(_PARTITIONS)}
+    for partition, values in values_by_partition.items():
         assert len(values) == len(set(values)), f"Partition {partition} holds a record twice"
         for ledger in ledgers:
             own = [int(value.split(":")[1]) for value in values if value.startswith(f"{ledger.number}:")]
@@ -154,7 +154,11 @@ def _verify(client: WireClient, ledgers: list[_Ledger]) -> None:
     for ledger in ledgers:
         visible = set()
         for number, how in ledger.ends.items():
-            there = {partition for partition, values in found.items() if ledger.value(number, partition) in set(values)}
+            there = {
+                partition
+                for partition, values in values_by_partition.items()
+                if ledger.value(number, partition) in set(values)
+            }
             allowed = {
                 _COMMITTED: [ledger.written[number]],
                 _UNKNOWN: [ledger.written[number], set()],

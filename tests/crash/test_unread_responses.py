@@ -197,12 +197,12 @@ def test_slow_reader_is_not_idle_and_gets_every_byte(broker: Broker) -> None:
         assert peer.recv(4)
 
 
-@pytest.mark.parametrize("asked", [2**31 - 1, MAX_FETCHED + 1, MAX_FETCHED - MEBI])
-def test_response_is_bounded_by_fetch_max_bytes(broker: Broker, asked: int) -> None:
+@pytest.mark.parametrize("max_bytes", [2**31 - 1, MAX_FETCHED + 1, MAX_FETCHED - MEBI])
+def test_response_is_bounded_by_fetch_max_bytes(broker: Broker, max_bytes: int) -> None:
     with broker.connect() as peer:
-        peer.sendall(fetch(asked))
+        peer.sendall(fetch(max_bytes))
         size = struct.unpack(">i", peer.recv(4))[0]
-    assert min(asked, MAX_FETCHED) - 2 * MEBI < size <= min(asked, MAX_FETCHED) + 1_000
+    assert min(max_bytes, MAX_FETCHED) - 2 * MEBI < size <= min(max_bytes, MAX_FETCHED) + 1_000
 
 
 @pytest.fixture(scope="module")

@@ -125,14 +125,14 @@ def test_acls_are_described_deleted_and_survive_a_kill(broker: klamm.Broker) -> 
         AclPermissionType.ANY,
     )
     (deleted,) = [future.result(10) for future in admin.delete_acls([writes]).values()]
-    assert [found.operation for found in deleted] == [AclOperation.WRITE]
-    assert [found.operation for found in admin.describe_acls(EVERY_ACL).result(10)] == [AclOperation.READ]
+    assert [acl.operation for acl in deleted] == [AclOperation.WRITE]
+    assert [acl.operation for acl in admin.describe_acls(EVERY_ACL).result(10)] == [AclOperation.READ]
 
 
 def test_principal_without_acls_cannot_read_or_write_acls(broker: klamm.Broker) -> None:
     alice = admin_of(broker, "alice")
-    asked = [*alice.create_acls([acl(AclOperation.ALL)]).values(), *alice.delete_acls([EVERY_ACL]).values()]
-    for future in asked:
+    futures = [*alice.create_acls([acl(AclOperation.ALL)]).values(), *alice.delete_acls([EVERY_ACL]).values()]
+    for future in futures:
         with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
             future.result(10)
     admin = admin_of(broker)

@@ -389,7 +389,7 @@ TABLE: dict[int, list[Question]] = {
     ],
 }
 
-CASES = [(key, asked) for key, questions in TABLE.items() for asked in questions]
+CASES = [(key, question) for key, questions in TABLE.items() for question in questions]
 
 
 @pytest.fixture(scope="module")
@@ -401,17 +401,17 @@ def broker() -> Iterator[klamm.Broker]:
             admin.create_topic(HIDDEN)
             admin.produce(HIDDEN, 0, encode_batch([Record(None, b"treasure", timestamp=1)]))
             for api_key in (8, 22, 30, 44, 51):
-                for asked in TABLE[api_key]:
-                    ask(admin, asked, HIDDEN)
+                for question in TABLE[api_key]:
+                    ask(admin, question, HIDDEN)
         yield broker
 
 
-def ask(client: WireClient, asked: Question, name: str) -> Message:
-    module = import_module(f"{messages.__name__}.{asked.message}")
-    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Message)]
-    request = next(cls for cls in found if cls.__name__.endswith("Request"))
-    response = next(cls for cls in found if cls.__name__.endswith("Response"))
-    return client.ask(asked.build(request, name), response, asked.version)
+def ask(client: WireClient, question: Question, name: str) -> Message:
+    module = import_module(f"{messages.__name__}.{question.message}")
+    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Message)]
+    request = next(cls for cls in classes if cls.__name__.endswith("Request"))
+    response = next(cls for cls in classes if cls.__name__.endswith("Response"))
+    return client.ask(question.build(request, name), response, question.version)
 
 
 def codes_in(value: object) -> set[int]:
@@ -420,19 +420,20 @@ def codes_in(value: object) -> set[int]:
         return set().union(*map(codes_in, value)) if value else set()
     if not isinstance(value, Message | Struct):
         return set()
-    found: set[int] = set()
+    codes: set[int] = set()
     slots: tuple[str, ...] = value.__slots__
     for name in slots:
         field = getattr(value, name)
-        found |= {field} if name.endswith("error_code") else codes_in(field)
-    return found
+        codes |= {field} if name.endswith("error_code") else codes_in(field)
+    return codes
 
 
 def full_view(admin: WireClient) -> list[bytes]:
     """Return what a principal with all rights can see."""
     seen = [(3, 0), (9, 0), (15, 0), (16, 0), (29, 0), (32, 0), (50, 0), (50, 1), (74, 0), (2, 0), (60, 0)]
     return [
-        bytes(encode(ask(admin, asked, HIDDEN), asked.version)) for asked in (TABLE[key][index] for key, index in seen)
+        bytes(encode(ask(admin, question, HIDDEN), question.version))
+        for question in (TABLE[key][index] for key, index in seen)
     ]
 
 
@@ -440,9 +441,9 @@ def test_table_covers_every_served_api() -> None:
     assert set(TABLE) == set(ROUTES)
 
 
-@pytest.mark.parametrize(("api_key", "asked"), CASES, ids=[f"{key}-{asked.message}" for key, asked in CASES])
+@pytest.mark.parametrize(("api_key", "question"), CASES, ids=[f"{key}-{question.message}" for key, question in CASES])
 def test_principal_without_rights_reads_and_changes_nothing(
-    broker: klamm.Broker, api_key: int, asked: Question
+    broker: klamm.Broker, api_key: int, question: Question
 ) -> None:
     """K339-36: Authorization: ALTER_CONFIGS on Topic t for topic resources, on Cluster for broker resources; denial ->
     29 / 31 per resource.
@@ -454,18 +455,18 @@ def test_principal_without_rights_reads_and_changes_nothing(
     with log_in(broker.bootstrap_servers, "admin") as admin, log_in(broker.bootstrap_servers, "mallory") as mallory:
         before = full_view(admin)
         # when
-        hidden = ask(mallory, asked, HIDDEN)
-        absent = ask(mallory, asked, ABSENT)
+        hidden = ask(mallory, question, HIDDEN)
+        absent = ask(mallory, question, ABSENT)
         # then
-        assert codes_in(hidden) - {0} == asked.codes, f"API {api_key}"
-        told = bytes(encode(hidden, asked.version)).replace(HIDDEN.encode(), ABSENT.encode())
-        assert told == bytes(encode(absent, asked.version)), "the answer tells what exists"
-        if HIDDEN.encode() not in bytes(encode(request_of(asked), asked.version)):
-            assert HIDDEN.encode() not in bytes(encode(hidden, asked.version))
+        assert codes_in(hidden) - {0} == question.codes, f"API {api_key}"
+        hidden_response = bytes(encode(hidden, question.version)).replace(HIDDEN.encode(), ABSENT.encode())
+        assert hidden_response == bytes(encode(absent, question.version)), "the answer tells what exists"
+        if HIDDEN.encode() not in bytes(encode(request_of(question), question.version)):
+            assert HIDDEN.encode() not in bytes(encode(hidden, question.version))
         assert full_view(admin) == before
 
 
-def request_of(asked: Question) -> Message:
-    module = import_module(f"{messages.__name__}.{asked.message}")
+def request_of(question: Question) -> Message:
+    module = import_module(f"{messages.__name__}.{question.message}")
     request = next(value for name, value in vars(module).items() if name.endswith("Request"))
-    return asked.build(request, HIDDEN)
+    return question.build(request, HIDDEN)

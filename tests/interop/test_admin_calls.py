@@ -153,21 +153,21 @@ def test_quotas_are_set_described_validated_and_removed(admin: AdminClient) -> N
     admin.alter_client_quotas({user: ops, both: [ClientQuotaOp("consumer_byte_rate", 7.0)]}).all().result()
     admin.alter_client_quotas({user: [ClientQuotaOp("request_percentage", None)]}, validate_only=True).all().result()
     # then
-    told = admin.describe_client_quotas
+    describe = admin.describe_client_quotas
     of_both = {"consumer_byte_rate": 7.0}
     of_user = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}
-    until(lambda: told(ClientQuotaFilter((of_the_user,))).result() == {user: of_user, both: of_both})
-    assert told(ClientQuotaFilter((of_the_user,), strict=True)).result() == {user: of_user}
+    until(lambda: describe(ClientQuotaFilter((of_the_user,))).result() == {user: of_user, both: of_both})
+    assert describe(ClientQuotaFilter((of_the_user,), strict=True)).result() == {user: of_user}
     anyone, default = (
         ClientQuotaFilterComponent.of_entity_type("user"),
         ClientQuotaFilterComponent.of_default_entity("client-id"),
     )
-    assert told(ClientQuotaFilter((anyone, default), strict=True)).result() == {both: of_both}
+    assert describe(ClientQuotaFilter((anyone, default), strict=True)).result() == {both: of_both}
     # when
     removal = {user: [ClientQuotaOp(key, None) for key in of_user], both: [ClientQuotaOp("consumer_byte_rate", None)]}
     admin.alter_client_quotas(removal).all().result()
     # then
-    until(lambda: told(ClientQuotaFilter((of_the_user,))).result() == {})
+    until(lambda: describe(ClientQuotaFilter((of_the_user,))).result() == {})
 
 
 def test_invalid_quota_fails_for_its_entity_only(admin: AdminClient) -> None:

@@ -32,13 +32,13 @@ def test_broker_producer_consumer_policy_and_command_line_work(installed: BaseIn
     done = installed.run(str(TRY_INSTALL))
     # then
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["value"] == "1"
-    assert "at most 12 partitions" in found["rejected"]
-    assert found["listed"] == ["orders"]
-    assert found["version"] == f"klamm {klamm.__version__}"
-    assert found["plugin"] == ["klamm.pytest_plugin"]
-    assert (found["has_type_marker"], found["has_licence"], found["extensions"]) == (True, True, 0)
+    report = json.loads(done.stdout)
+    assert report["value"] == "1"
+    assert "at most 12 partitions" in report["rejected"]
+    assert report["listed"] == ["orders"]
+    assert report["version"] == f"klamm {klamm.__version__}"
+    assert report["plugin"] == ["klamm.pytest_plugin"]
+    assert (report["has_type_marker"], report["has_licence"], report["extensions"]) == (True, True, 0)
 
 
 def test_package_metadata_is_complete(installed: BaseInstall) -> None:

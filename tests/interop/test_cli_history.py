@@ -74,10 +74,10 @@ def test_revert_restores_earlier_configs_and_no_others(
     capsys.readouterr()
     assert main(["configs", "revert", *server, *where, "--validate-only"]) == 0
     assert main(["configs", "revert", *server, *where]) == 0
-    told = capsys.readouterr().out
-    assert "  ~ retention.ms: 2000 (2 s) -> 1000 (1 s)" in told
-    assert "  + flush.ms: unset -> 7" in told
-    assert "  - segment.ms: 5000 (5 s) -> unset" in told
+    output = capsys.readouterr().out
+    assert "  ~ retention.ms: 2000 (2 s) -> 1000 (1 s)" in output
+    assert "  + flush.ms: unset -> 7" in output
+    assert "  - segment.ms: 5000 (5 s) -> unset" in output
     assert main(["configs", "revert", *server, *where]) == 0
     assert "TOPIC:orders has the same configs as at " in capsys.readouterr().out
 
@@ -111,9 +111,9 @@ def test_local_broker_returns_the_path_of_its_history(broker: Broker, capsys: py
     assert main(["configs", "history", *server, "--resource", "topic:orders", "--limit", "1"]) == 0
     assert main(["configs", "revert", *server, "--resource", "topic:orders", "--to", moment]) == 0
     # then
-    told = capsys.readouterr().out.splitlines()
-    assert "TOPIC:orders" in told[0]
-    assert told[-1] == "TOPIC:orders: 3 configs reverted."
+    lines = capsys.readouterr().out.splitlines()
+    assert "TOPIC:orders" in lines[0]
+    assert lines[-1] == "TOPIC:orders: 3 configs reverted."
 
 
 def test_history_accepts_resource_flags_of_klamm_configs(
@@ -152,10 +152,10 @@ def test_revert_restores_configs_of_deleted_topic_to_its_successor(
     assert main(["configs", "history", *server, "--topic", "orders", "--limit", "3"]) == 0
     assert main(["configs", "revert", *server, "--topic", "orders", "--to", moment]) == 0
     # then
-    told = capsys.readouterr().out
-    assert "retention.ms: 2000 (2 s) -> unset" in told
-    assert "segment.ms: 5000 (5 s) -> unset" in told
-    assert told.splitlines()[-4:] == [
+    output = capsys.readouterr().out
+    assert "retention.ms: 2000 (2 s) -> unset" in output
+    assert "segment.ms: 5000 (5 s) -> unset" in output
+    assert output.splitlines()[-4:] == [
         "  - max.message.bytes: 99999 -> unset",
         "  + retention.ms: unset -> 2000 (2 s)",
         "  + segment.ms: unset -> 5000 (5 s)",
@@ -186,8 +186,8 @@ def test_revert_rejects_missing_or_multiple_resources(
 def test_resource_without_type_is_rejected(broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_changes(broker)
     assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "orders"]) == 1
-    assert "--resource orders: expected TYPE:NAME" in (told := capsys.readouterr().err)
-    assert "a topic is TOPIC:orders" in told
+    assert "--resource orders: expected TYPE:NAME" in (error := capsys.readouterr().err)
+    assert "a topic is TOPIC:orders" in error
     # users and clients are spelled as the history spells them
     assert configs(broker, "--alter", "--user", "una", "--add-config", "acks=1") == 0
     assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "user 'una'"]) == 0
@@ -210,7 +210,7 @@ def test_quotas_are_recorded_in_the_history_and_reverted(broker: Broker, capsys:
     assert main(["configs", "history", *server, "--resource", resource, "-o", "json"]) == 0
     lines = json.loads(capsys.readouterr().out)
     assert main(["configs", "revert", *server, "--resource", resource, "--to", moment]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert main(["configs", "--describe", *server, *whom]) == 0
     # then
     assert {(line["name"], line["old"], line["new"]) for line in lines} == {
@@ -222,7 +222,7 @@ def test_quotas_are_recorded_in_the_history_and_reverted(broker: Broker, capsys:
     }
     assert {(line["resource"], line["principal"]) for line in lines} == {(resource, "User:ANONYMOUS")}
     assert all(line["client_id"] for line in lines)
-    assert "  + request_percentage: unset -> 12.5" in told
+    assert "  + request_percentage: unset -> 12.5" in output
     described = capsys.readouterr().out
     assert "producer_byte_rate=1024.0" in described
     assert "request_percentage=12.5" in described

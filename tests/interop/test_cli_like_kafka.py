@@ -213,7 +213,7 @@ def shown(stdout: str) -> str:
         return text.splitlines()[0]  # a stack trace follows
     if "ResourcePattern(" in text:
         return "\n".join(sorted(line.strip() for line in text.splitlines()))
-    text = re.sub(r"(?m)^(Quota configs for .* are )(.*)$", lambda found: found[1] + sorted_list(found[2]), text)
+    text = re.sub(r"(?m)^(Quota configs for .* are )(.*)$", lambda match: match[1] + sorted_list(match[2]), text)
     return "".join(sorted(re.findall(r"(?ms)^Topic: .*?(?=^Topic: |\Z)", text))) if text.startswith("Topic: ") else text
 
 

@@ -133,10 +133,12 @@ def test_client_fetches_configs_first_and_registers_supported_keys(
     assert set(family.sent(proxy)) == {on_the_wire}
     first, *_ = proxy.requests(KEY_50)
     assert first.at_s < proxy.requests(family.api)[0].at_s
-    asked = first.read(DescribeClientConfigsRequest)
-    assert asked.resolve_entity
-    assert asked.supported_configs == list(family.keys)
-    assert [(one.entity_type, one.match_type, one.match) for one in asked.components] == [("client-id", 0, client_id)]
+    request = first.read(DescribeClientConfigsRequest)
+    assert request.resolve_entity
+    assert request.supported_configs == list(family.keys)
+    assert [(component.entity_type, component.match_type, component.match) for component in request.components] == [
+        ("client-id", 0, client_id)
+    ]
 
 
 @every_family
@@ -166,9 +168,9 @@ def test_client_fetches_again_after_each_interval_with_one_request_in_flight(
             client.close()
         # then
         requests = proxy.requests(KEY_50)
-        registered = [one.read(DescribeClientConfigsRequest).supported_configs for one in requests]
+        registered = [request.read(DescribeClientConfigsRequest).supported_configs for request in requests]
         assert [keys is None for keys in registered] == [False] + [True] * (len(registered) - 1)
-        pauses_s = [one.at_s - answered for answered, one in zip(answered_at_s, requests[1:], strict=False)]
+        pauses_s = [request.at_s - answered for answered, request in zip(answered_at_s, requests[1:], strict=False)]
         assert min(pauses_s) >= 0.9 * INTERVAL_MS / 1000
 
 
@@ -206,8 +208,8 @@ def test_changed_config_is_applied_reported_and_reverted(
     # then
     assert flips(family.sent(proxy)) == [family.old, on_the_wire, family.old]
     own = str(family.old)
-    told = [(change.name, change.old, change.new, change.origin) for update in updates for change in update.changes]
-    assert told == [(family.key, own, value, "dynamic"), (family.key, value, own, "static")]
+    reported = [(change.name, change.old, change.new, change.origin) for update in updates for change in update.changes]
+    assert reported == [(family.key, own, value, "dynamic"), (family.key, value, own, "static")]
     for before, after, origin in ((own, value, "dynamic"), (value, own, "static")):
         line = f"{family.key} of client {client_id} changed from {before} to {after} ({origin})"
         assert caplog.text.count(line) == 1
@@ -231,8 +233,8 @@ def test_invalid_config_is_rejected_and_last_good_values_kept(
         work_until(client, lambda: family.sent(proxy)[-1:] == [on_the_wire])
         # when
         central.values = family.bad
-        asked = len(proxy.requests(KEY_50))
-        work_until(client, lambda: len(proxy.requests(KEY_50)) >= asked + 3)
+        requests_before = len(proxy.requests(KEY_50))
+        work_until(client, lambda: len(proxy.requests(KEY_50)) >= requests_before + 3)
         work_until(client, lambda: family.sent(proxy)[-1] == on_the_wire)
     finally:
         client.close()
@@ -326,8 +328,8 @@ def test_idempotent_producer_ignores_acks_below_all(
     try:
         work_until(client, lambda: len(proxy.requests(KEY_50)) >= 2)
         central.values = {family.key: "-1"}
-        asked = len(proxy.requests(KEY_50))
-        work_until(client, lambda: len(proxy.requests(KEY_50)) >= asked + 2)
+        requests_before = len(proxy.requests(KEY_50))
+        work_until(client, lambda: len(proxy.requests(KEY_50)) >= requests_before + 2)
     finally:
         client.close()
     # then
@@ -444,11 +446,11 @@ def test_rejoining_consumer_resumes_without_a_rebalance(
             client.close()
         assert read == {0: numbers(0, 5) + numbers(2, 10), 1: numbers(0, 10)}
         assert flips(family.sent(proxy)) == [21_000, 22_000, 30_000]
-        heartbeats = [one.read(HeartbeatRequest) for one in proxy.requests(HeartbeatRequest.API_KEY)[before:]]
+        heartbeats = [request.read(HeartbeatRequest) for request in proxy.requests(HeartbeatRequest.API_KEY)[before:]]
         # The first join only asks for a member id. kafka-python joins again, with the same timeout, if it hears of the
         # partitions of the new topic while it assigns them: that is a rebalance which it has asked for.
         joins = family.sent(proxy)[1:]
-        own_rebalances = sum(one == other for one, other in itertools.pairwise(joins))
+        own_rebalances = sum(join == other for join, other in itertools.pairwise(joins))
         assert len({beat.generation_id for beat in heartbeats}) <= 1 + own_rebalances, joins
 
 

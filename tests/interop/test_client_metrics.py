@@ -95,19 +95,19 @@ def test_clients_of_librdkafka_appear_and_leave(broker: klamm.Broker, metrics: s
     consumer = Consumer({**at, "client.id": "pushes-2", "group.id": "g"})
     # when
     consumer.subscribe(["t"])
-    for one in (producer, silent, other):
-        one.produce("t", b"value")
-        assert one.flush(SOON_S) == 0
+    for client in (producer, silent, other):
+        client.produce("t", b"value")
+        assert client.flush(SOON_S) == 0
     # then
     until(lambda: has(metrics, "kafka_client_producer_connection_creation_total", "pushes-1"), "no producer")
     until(lambda: has(metrics, "kafka_client_consumer_connection_creation_total", "pushes-2"), "no consumer")
     assert not any('client_id="other"' in line or 'client_id="silent"' in line for line in page(metrics))
     # the first push comes within one and a half intervals after the subscriptions
-    asked, pushed = (
+    subscriptions, pushed = (
         broker.requests(api, client_id="pushes-1")[0].received_ms
         for api in ("GetTelemetrySubscriptions", "PushTelemetry")
     )
-    assert asked <= pushed
+    assert subscriptions <= pushed
     until(lambda: exported.exists() and first_message(exported.read_bytes()), "nothing was exported")
     data = exported.read_bytes()
     assert decode_metrics(first_message(data))
@@ -141,15 +141,15 @@ def test_clients_of_java_appear(broker: klamm.Broker, metrics: str) -> None:
 
 def test_subscriptions_are_listed(broker: klamm.Broker) -> None:
     with AdminClient(broker.bootstrap_servers) as admin:
-        found = admin.list_config_resources(ResourceType.CLIENT_METRICS).result()
-    assert [resource if isinstance(resource, str) else resource.name for resource in found] == ["some"]
+        resources = admin.list_config_resources(ResourceType.CLIENT_METRICS).result()
+    assert [resource if isinstance(resource, str) else resource.name for resource in resources] == ["some"]
 
 
 def test_telemetry_apis_are_advertised_only_with_a_receiver(broker: klamm.Broker) -> None:
     announced = []
     with klamm.Broker() as plain:
-        for one in (broker, plain):
-            with WireClient(one.bootstrap_servers) as wire:
+        for server in (broker, plain):
+            with WireClient(server.bootstrap_servers) as wire:
                 answer = wire.ask(ApiVersionsRequest(), ApiVersionsResponse, 0)
                 announced.append({api.api_key for api in answer.api_keys} & {71, 72})
     assert announced == [{71, 72}, set()]

@@ -46,8 +46,8 @@ def broker(metrics: str) -> Iterator[KlammBroker]:
 
 
 def client_entry(metrics: str, client_id: str) -> dict[str, Any]:
-    (found,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
-    return found
+    (entry,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
+    return entry
 
 
 def test_following_client_is_in_line_after_fetch_and_pending_after_change(broker: KlammBroker, metrics: str) -> None:
@@ -59,10 +59,10 @@ def test_following_client_is_in_line_after_fetch_and_pending_after_change(broker
         AdminClient(broker.bootstrap_servers) as admin,
     ):
         producer.send("listed", b"x").get(20)
-        found = client_entry(metrics, "follows")
-        assert (found["registered"], found["standing"], found["told"]) == (["acks"], "in line", {"acks": "all"})
-        assert found["connections"] >= 1
-        assert abs(found["last_seen_ms"] / 1000 - time.time()) < 60
+        entry = client_entry(metrics, "follows")
+        assert (entry["registered"], entry["standing"], entry["told"]) == (["acks"], "in line", {"acks": "all"})
+        assert entry["connections"] >= 1
+        assert abs(entry["last_seen_ms"] / 1000 - time.time()) < 60
         # when
         app = ClientConfigEntity.of_client("ANONYMOUS", "follows")
         admin.alter_client_configs({app: [ClientConfigOp("acks", "0")]}).all().result()
@@ -82,12 +82,12 @@ def test_client_without_kip_649_is_listed_as_unregistered(
     plain.produce("listed", b"x")
     assert plain.flush(20) == 0
     # when
-    found = client_entry(metrics, "plain")
+    entry = client_entry(metrics, "plain")
     code = command.main(["list", "--metrics", metrics, "--client", "plain"])
     # then
-    assert (found["registered"], found["standing"], found["ignored"]) == (None, "ignores", ["acks"])
-    assert found["software_name"] == "confluent-kafka-python"
-    assert found["kinds"] == ["producer"]
+    assert (entry["registered"], entry["standing"], entry["ignored"]) == (None, "ignores", ["acks"])
+    assert entry["software_name"] == "confluent-kafka-python"
+    assert entry["kinds"] == ["producer"]
     assert code == 0
     assert "unknown (never registered)" in capsys.readouterr().out
 
@@ -106,9 +106,9 @@ def test_keys_of_one_client_kind_do_not_concern_others(broker: KlammBroker, metr
     with AdminClient(broker.bootstrap_servers, client_id="administers") as admin:
         admin.list_groups().result()
         # then
-        found = {(each["client_id"], *each["kinds"]): each for each in command.fetch(metrics)}
+        entries = {(each["client_id"], *each["kinds"]): each for each in command.fetch(metrics)}
         for key in (("reads", "consumer"), ("administers", "admin")):
-            assert (found[key]["standing"], found[key]["ignored"]) == ("not concerned", [])
+            assert (entries[key]["standing"], entries[key]["ignored"]) == ("not concerned", [])
     consumer.close()
 
 
@@ -122,9 +122,9 @@ def test_aiokafka_client_is_listed_once_with_its_unnamed_connections(broker: Kla
         finally:
             await client.stop()
 
-    found = asyncio.run(scenario())
-    assert (found["software_name"], found["standing"]) == ("klamm-aiokafka", "in line")
-    assert found["connections"] >= 2
+    entry = asyncio.run(scenario())
+    assert (entry["software_name"], entry["standing"]) == ("klamm-aiokafka", "in line")
+    assert entry["connections"] >= 2
 
 
 def test_describe_shows_client_with_empty_client_id(broker: KlammBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,8 +151,8 @@ def test_deleted_registration_topic_clears_registrations(broker: KlammBroker) ->
     )
 
     def registered(admin: AdminClient) -> set[str | None]:
-        found = admin.describe_client_configs(everybody).result()
-        return {each.entity.client_id for each in found if each.compatibility}
+        entities = admin.describe_client_configs(everybody).result()
+        return {each.entity.client_id for each in entities if each.compatibility}
 
     def register(client_id: str) -> None:
         with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id=client_id):

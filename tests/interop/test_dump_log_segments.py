@@ -73,9 +73,9 @@ def test_kafkas_tool_reads_a_truncated_and_reindexed_log(tmp_path: Path) -> None
     assert crashable.log.end_offset == 99
     asyncio.run(crashable.manager.close())
 
-    found = dump(log, log.with_suffix(".index"), log.with_suffix(".timeindex"))
-    assert found.count("isvalid: true") == 99
-    assert "ismatch" not in found
+    dumped = dump(log, log.with_suffix(".index"), log.with_suffix(".timeindex"))
+    assert dumped.count("isvalid: true") == 99
+    assert "ismatch" not in dumped
 
 
 def test_kafkas_tool_reads_markers_and_the_index_of_aborted_transactions(tmp_path: Path) -> None:

@@ -89,14 +89,14 @@ def confluent_consumer(servers: str, client_id: str, group: str, **more: Any) ->
 
 def poll_until(client: confluent.Consumer, condition: Callable[[], bool]) -> list[bytes]:
     deadline = time.monotonic() + 30
-    found = []
+    values = []
     while not condition():
         assert time.monotonic() < deadline
         message = client.poll(0.05)
         if message is not None:
             assert message.error() is None
-            found.append(message.value())
-    return found
+            values.append(message.value())
+    return values
 
 
 def test_confluent_producer_is_replaced_without_loss_and_in_order(admin: AdminClient, proxy: FrameProxy) -> None:
@@ -217,7 +217,7 @@ def test_confluent_consumer_rejoins_without_a_rebalance(
 
 
 def _at(client: confluent.Consumer, offset: int) -> bool:
-    return [one.offset for one in client.position(client.assignment())] == [offset]
+    return [position.offset for position in client.position(client.assignment())] == [offset]
 
 
 async def test_consumer_without_a_group_sends_no_config_request(admin: AdminClient, proxy: FrameProxy) -> None:
@@ -302,8 +302,8 @@ def test_transaction_continues_despite_central_acks(
 
     def set_acks() -> None:
         put(admin, name, acks="0")
-        asked = len(proxy.requests(50))
-        proxy.wait_for(lambda: len(proxy.requests(50)) >= asked + 2, timeout_s=60)
+        requests_before = len(proxy.requests(50))
+        proxy.wait_for(lambda: len(proxy.requests(50)) >= requests_before + 2, timeout_s=60)
 
     # when
     produce(proxy.bootstrap_servers, name, name, set_acks)

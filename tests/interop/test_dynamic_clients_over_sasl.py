@@ -80,7 +80,7 @@ def by_aiokafka(servers: str, user: str) -> None:
     asyncio.run(send())
 
 
-@pytest.mark.parametrize("produce", [by_kafka_python, by_confluent, by_aiokafka], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("produce", [by_kafka_python, by_confluent, by_aiokafka], ids=lambda client: client.__name__)
 def test_authenticated_user_gets_its_own_configs(produce: Callable[[str, str], None], broker: klamm.Broker) -> None:
     """K649-30: The user is taken from the connection's authenticated principal (name without "User:".
 
@@ -137,4 +137,4 @@ def test_client_configs_of_another_user_are_rejected(broker: klamm.Broker) -> No
         rejected, own = ask("alice"), ask("mallory")
     # then
     assert (rejected.error_code, rejected.entries) == (ErrorCode.INVALID_REQUEST, None)
-    assert [(one.key, one.value) for entry in own.entries or [] for one in entry.values] == [("acks", "0")]
+    assert [(value.key, value.value) for entry in own.entries or [] for value in entry.values] == [("acks", "0")]

@@ -56,11 +56,11 @@ def covers(served: Mapping[str, list[int]], key: str, low: int, high: int) -> bo
 def test_earlier_data_directory_has_the_same_content_and_continues(name: str, data_dir: Path) -> None:
     with broker_on(data_dir) as broker:
         # when
-        found = describe(broker.bootstrap_servers)
+        content = describe(broker.bootstrap_servers)
         # then
         recorded = json.loads((ARCHIVES / f"{name}.json").read_text(encoding="utf-8"))
-        served, earlier = found.pop("api versions"), recorded.pop("api versions")
-        assert found == recorded
+        served, earlier = content.pop("api versions"), recorded.pop("api versions")
+        assert content == recorded
         narrower = {key: served.get(key) for key, (low, high) in earlier.items() if not covers(served, key, low, high)}
         assert not narrower, "these APIs have lost versions that an earlier klamm served"
         with WireClient(broker.bootstrap_servers.split(",", maxsplit=1)[0]) as wire:

@@ -50,7 +50,7 @@ def codes(address: str) -> dict[str, str]:
             transactional_id="t", group_id="", producer_id=1, producer_epoch=0, topics=[pending]
         )
         sync = SyncGroupRequest(group_id="", generation_id=1, member_id="m", assignments=[])
-        found = {
+        answers = {
             "OffsetDelete": client.ask(
                 OffsetDeleteRequest(group_id="", topics=[deleted]), OffsetDeleteResponse, 0
             ).error_code,
@@ -74,19 +74,19 @@ def codes(address: str) -> dict[str, str]:
             .results[0]
             .error_code,
         }
-    return {name: ErrorCode(code).name for name, code in found.items()}
+    return {name: ErrorCode(code).name for name, code in answers.items()}
 
 
 def test_empty_group_id_gets_kafkas_error_codes(real_kafka: KafkaCluster) -> None:
-    found: list[dict[str, str]] = []
+    answers: list[dict[str, str]] = []
 
     def is_settled() -> bool:
         """Return whether the coordinator of the empty group id is loaded. Kafka loads each partition separately."""
-        found.append(codes(real_kafka.bootstrap_servers))
-        return not _NOT_YET & set(found[-1].values())
+        answers.append(codes(real_kafka.bootstrap_servers))
+        return not _NOT_YET & set(answers[-1].values())
 
     wait_until(is_settled, timeout_s=30, what="the coordinator of the empty group id")
-    theirs = found[-1]
+    theirs = answers[-1]
     with klamm.Broker() as broker:
         assert codes(broker.bootstrap_servers) == theirs
     assert theirs["OffsetDelete"] == theirs["TxnOffsetCommit"] == "INVALID_GROUP_ID"

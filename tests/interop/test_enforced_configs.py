@@ -57,10 +57,10 @@ def set_for(admin: AdminClient, client_id: str, key: str, value: str | None) -> 
 
 def outcome(producer: Producer) -> str:
     """Produce one record, and return the name of its error, empty without one."""
-    found: list[KafkaError | None] = []
-    producer.produce("t", b"value", on_delivery=lambda error, _: found.append(error))
+    errors: list[KafkaError | None] = []
+    producer.produce("t", b"value", on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(SOON_S) == 0
-    (error,) = found
+    (error,) = errors
     return "" if error is None else error.name()
 
 
@@ -119,8 +119,8 @@ def beat(broker: klamm.Broker, client_id: str, poll: Callable[[float], object], 
 
 
 def client_entry(metrics: str, client_id: str) -> dict[str, Any]:
-    (found,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
-    return found
+    (entry,) = [client for client in command.fetch(metrics) if client["client_id"] == client_id]
+    return entry
 
 
 def test_raised_session_timeout_keeps_classic_consumer_through_a_pause(
@@ -136,12 +136,12 @@ def test_raised_session_timeout_keeps_classic_consumer_through_a_pause(
     # then
     assert members(admin, "raised") == before["raised"]
     assert members(admin, "plain") != before["plain"]
-    found = client_entry(metrics, "raised")
-    assert (found["standing"], found["compliance"]) == ("enforced", {"session.timeout.ms": "enforced"})
+    entry = client_entry(metrics, "raised")
+    assert (entry["standing"], entry["compliance"]) == ("enforced", {"session.timeout.ms": "enforced"})
     assert cli.main(["clients", "list", "--metrics", metrics, "--client", "raised"]) == 0
     assert "1 client: 1 enforced" in capsys.readouterr().out
-    assert found["reported"]["session.timeout.ms"] == "6000"
-    assert found["drift"] == ["session.timeout.ms"]
+    assert entry["reported"]["session.timeout.ms"] == "6000"
+    assert entry["drift"] == ["session.timeout.ms"]
     # when: the config is removed
     set_for(admin, "raised", "session.timeout.ms", None)
     beat(broker, "raised", raised.poll)
@@ -163,8 +163,8 @@ def beats_every(
     end = time.monotonic() + soon_s
     before = len(broker.requests("ConsumerGroupHeartbeat", client_id=client_id))
     while True:
-        found = broker.requests("ConsumerGroupHeartbeat", client_id=client_id)[before:][-4:]
-        times = [later.received_ms - earlier.received_ms for earlier, later in pairwise(found)]
+        heartbeats = broker.requests("ConsumerGroupHeartbeat", client_id=client_id)[before:][-4:]
+        times = [later.received_ms - earlier.received_ms for earlier, later in pairwise(heartbeats)]
         if len(times) == 3 and all(map(is_expected, times)):
             return
         assert time.monotonic() < end, times
@@ -182,8 +182,8 @@ def test_changed_heartbeat_interval_reaches_running_consumer(
     set_for(admin, "modern", "heartbeat.interval.ms", "100")
     # then
     beats_every(broker, "modern", consumer.poll, lambda gap_ms: gap_ms < 350)
-    found = client_entry(metrics, "modern")
-    assert (found["standing"], found["compliance"]) == ("enforced", {"heartbeat.interval.ms": "enforced"})
+    entry = client_entry(metrics, "modern")
+    assert (entry["standing"], entry["compliance"]) == ("enforced", {"heartbeat.interval.ms": "enforced"})
     # when: the config is removed
     set_for(admin, "modern", "heartbeat.interval.ms", None)
     # then
@@ -194,9 +194,9 @@ def test_changed_heartbeat_interval_reaches_running_consumer(
 def java_consumer(broker: klamm.Broker, client_id: str, **settings: object) -> subprocess.Popen[bytes]:
     """Start Kafka's console consumer, in a group named after it."""
     words = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
-    given = [word for each in (f"client.id={client_id}", *words) for word in ("--consumer-property", each)]
+    properties = [word for each in (f"client.id={client_id}", *words) for word in ("--consumer-property", each)]
     at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--group", client_id)
-    return start_java("org.apache.kafka.tools.consumer.ConsoleConsumer", *at, *given)
+    return start_java("org.apache.kafka.tools.consumer.ConsoleConsumer", *at, *properties)
 
 
 @pytest.mark.usefixtures("java")
@@ -249,9 +249,9 @@ def test_raised_session_timeout_keeps_classic_java_consumer_through_a_pause(
 def test_acks_all_is_enforced_on_java_producer_with_acks_1(broker: klamm.Broker, admin: AdminClient) -> None:
     """K649-93."""
     settings = ("acks=1", "enable.idempotence=false", "retries=0", "client.id=java-held")
-    given = [word for each in settings for word in ("--producer-property", each)]
+    properties = [word for each in settings for word in ("--producer-property", each)]
     at = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "t", "--timeout", "0")
-    producer = start_java("org.apache.kafka.tools.ConsoleProducer", *at, *given, stdin=subprocess.PIPE)
+    producer = start_java("org.apache.kafka.tools.ConsoleProducer", *at, *properties, stdin=subprocess.PIPE)
     lines = producer.stdin
     assert lines is not None
 
@@ -259,10 +259,10 @@ def test_acks_all_is_enforced_on_java_producer_with_acks_1(broker: klamm.Broker,
         before, end = len(broker.requests("Produce", client_id="java-held")), time.monotonic() + soon_s
         lines.write(b"value\n")
         lines.flush()
-        while len(found := broker.requests("Produce", client_id="java-held")) == before:
+        while len(requests := broker.requests("Produce", client_id="java-held")) == before:
             assert time.monotonic() < end, "the producer sends nothing"
             time.sleep(0.02)
-        return found[-1].fault
+        return requests[-1].fault
 
     try:
         with broker.inject("Produce", error="NOT_ENOUGH_REPLICAS", acks="all", times=None):

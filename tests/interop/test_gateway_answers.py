@@ -220,7 +220,7 @@ CLUSTER = Asked(DescribeClusterRequest(include_cluster_authorized_operations=Tru
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "questions",
     [
         pytest.param([handshake(), plain("alice", "wrong"), METADATA], id="wrong password"),
         pytest.param([handshake(), plain("nobody", "x")], id="unknown user"),
@@ -248,19 +248,19 @@ CLUSTER = Asked(DescribeClusterRequest(include_cluster_authorized_operations=Tru
         pytest.param([handshake(), plain("alice"), create("of-alice"), create("other"), METADATA, GROUP], id="rights"),
     ],
 )
-def test_logins_and_acls_match_direct_kafka(logins: Sides, asked: list[Asked]) -> None:
-    direct, through = played(logins.direct, asked), played(logins.through, asked)
+def test_logins_and_acls_match_direct_kafka(logins: Sides, questions: list[Asked]) -> None:
+    direct, through = played(logins.direct, questions), played(logins.through, questions)
     assert through == direct
     assert direct
 
 
-def played(address: str, asked: list[Asked]) -> list[str]:
+def played(address: str, questions: list[Asked]) -> list[str]:
     """Return the answers up to the end of the connection, without addresses."""
     answers: list[str] = []
     with WireClient(address, timeout_s=20) as client:
         versions = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
         answers.append(f"{versions.error_code} {versions.throttle_time_ms}")
-        for each in asked:
+        for each in questions:
             try:
                 answer: Any = client.ask(each.request, each.response, each.version)
             except ConnectionError:
@@ -289,17 +289,17 @@ ALL_USERS = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.U
 def rights() -> list[Acl]:
     """Return the ACLs of ``CLUSTER_RIGHTS``, and those that docs/gateway.md names for a gateway and for its clients."""
     cluster, topic = AclResourceType.CLUSTER, AclResourceType.TOPIC
-    found = [acl(name, cluster, CLUSTER_NAME, operation) for name, operation in CLUSTER_RIGHTS.items()]
-    found += [
+    acls = [acl(name, cluster, CLUSTER_NAME, operation) for name, operation in CLUSTER_RIGHTS.items()]
+    acls += [
         acl("gateway", cluster, CLUSTER_NAME, each) for each in (AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS)
     ]
     for name in (TOPIC, HISTORY_TOPIC, REGISTRATION_TOPIC, "own"):
         needed = (AclOperation.CREATE, AclOperation.DESCRIBE, AclOperation.READ, AclOperation.WRITE)
-        found += [acl("gateway", topic, name, operation) for operation in needed]
+        acls += [acl("gateway", topic, name, operation) for operation in needed]
     writes = (AclOperation.WRITE, AclOperation.DESCRIBE)
-    found += [acl("gateway", AclResourceType.TRANSACTIONAL_ID, TOPIC, operation) for operation in writes]
-    found.append(acl("guest", topic, "guarded", AclOperation.CREATE, host=GATEWAY_HOST))
-    return [*found, acl("gateway", AclResourceType.GROUP, "own", AclOperation.READ)]
+    acls += [acl("gateway", AclResourceType.TRANSACTIONAL_ID, TOPIC, operation) for operation in writes]
+    acls.append(acl("guest", topic, "guarded", AclOperation.CREATE, host=GATEWAY_HOST))
+    return [*acls, acl("gateway", AclResourceType.GROUP, "own", AclOperation.READ)]
 
 
 def acl(user: str, resource_type: AclResourceType, name: str, operation: AclOperation, *, host: str = "*") -> Acl:
@@ -435,9 +435,9 @@ def test_acl_for_gateway_address_denies_direct_clients(logins: Sides, monkeypatc
     """The client itself has another address of this machine."""
     elsewhere = functools.partial(socket.create_connection, source_address=("127.0.0.2", 0))
     monkeypatch.setattr(socket, "create_connection", elsewhere)
-    asked = create("guarded")
+    creation = create("guarded")
     codes = []
     for address in (logins.direct, logins.through):
         with log_in(address, "guest", USERS["guest"]) as client:
-            codes += [topic.error_code for topic in client.ask(asked.request, CreateTopicsResponse, 7).topics]
+            codes += [topic.error_code for topic in client.ask(creation.request, CreateTopicsResponse, 7).topics]
     assert codes == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NONE]

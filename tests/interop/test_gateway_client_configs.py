@@ -135,9 +135,9 @@ def set_for(admin: AdminClient, client_id: str, key: str, value: str | None) -> 
 def test_configs_set_through_one_gateway_are_served_by_all(
     rig: Rig, admins: list[AdminClient], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, two, _ = (each.bootstrap_servers for each in rig.gateways)
+    first, two, _ = (each.bootstrap_servers for each in rig.gateways)
     change = ("--alter", "--entity-type", "users", "--entity-name", "billing", "--add-config", "acks=all")
-    assert cli.main(["configs", "--bootstrap-server", one, *change]) == 0
+    assert cli.main(["configs", "--bootstrap-server", first, *change]) == 0
     wait_until(lambda: users(admins[1]).get("billing") == {"acks": "all"}, timeout_s=_SOON_S, what="the other gateway")
     capsys.readouterr()
     shown = ("--describe", "--entity-type", "users", "--entity-name", "billing")
@@ -186,11 +186,11 @@ def test_concurrent_alterations_survive_a_killed_gateway(
     capsys.readouterr()
     server = ("--bootstrap-server", addresses[1])
     assert cli.main(["configs", "history", *server, "--limit", "100000", "-o", "json"]) == 0
-    entries = [one for one in json.loads(capsys.readouterr().out) if one["resource"].startswith("user 'user-")]
-    assert sorted((one["resource"], one["name"], one["new"]) for one in entries) == sorted(
+    entries = [entry for entry in json.loads(capsys.readouterr().out) if entry["resource"].startswith("user 'user-")]
+    assert sorted((entry["resource"], entry["name"], entry["new"]) for entry in entries) == sorted(
         (f"user '{user}'", key, value) for user, key, value in changes
     )
-    assert {(one["old"], one["principal"], one["client_id"]) for one in entries} == {
+    assert {(entry["old"], entry["principal"], entry["client_id"]) for entry in entries} == {
         (None, "User:ANONYMOUS", "alterations")
     }
 
@@ -258,8 +258,8 @@ def test_history_of_all_change_kinds_is_readable_through_any_gateway(
 def raised(rig: Rig) -> int:
     """Return how many requests of the first gateway were held to enforced acks."""
     prefix = 'klamm_enforced_client_configs_total{config="acks"} '
-    found = [line for line in rig.page(0, "/metrics").splitlines() if line.startswith(prefix)]
-    return int(float(found[0].rpartition(" ")[2])) if found else 0
+    samples = [line for line in rig.page(0, "/metrics").splitlines() if line.startswith(prefix)]
+    return int(float(samples[0].rpartition(" ")[2])) if samples else 0
 
 
 def test_acks_of_an_unmodified_producer_are_raised(rig: Rig, admins: list[AdminClient]) -> None:
@@ -326,7 +326,9 @@ def test_session_timeout_of_classic_consumer_is_replaced(rig: Rig, admins: list[
         wait_until(
             lambda: consumer.poll(0.05) is None and bool(consumer.assignment()), timeout_s=_SOON_S, what="assignment"
         )
-        (client,) = [one for one in json.loads(rig.page(0, "/clients.json"))["clients"] if one["client_id"] == "short"]
+        (client,) = [
+            client for client in json.loads(rig.page(0, "/clients.json"))["clients"] if client["client_id"] == "short"
+        ]
         assert client["reported"]["session.timeout.ms"] == "1000"
         assert client["compliance"] == {"session.timeout.ms": "enforced"}
         assert (client["standing"], client["drift"]) == ("enforced", ["session.timeout.ms"])
@@ -377,10 +379,10 @@ def test_gateway_processes_serve_the_same_configs_after_one_is_killed(
 
         # given
         served = dict(connect() for _ in range(2))
-        (killed, one), (_, other) = served.items()
+        (killed, first), (_, other) = served.items()
         # when: configs are set through one process
-        set_by(one, "held-by-all", "heartbeat.interval.ms", "9000")
-        set_by(one, "follows-all", "acks", "all")
+        set_by(first, "held-by-all", "heartbeat.interval.ms", "9000")
+        set_by(first, "follows-all", "acks", "all")
         # then: a client of the other process is held to them, and one that requests them follows
         wait_until(lambda: interval_of(other, "held-by-all") == 9000, timeout_s=_SOON_S, what="the other process")
         follower = stack.enter_context(
@@ -455,12 +457,14 @@ def test_registration_is_visible_through_all_gateways(rig: Rig, admins: list[Adm
         producer.close()
 
     def registered(admin: AdminClient) -> bool:
-        found = {described.entity: described for described in admin.describe_client_configs(_of("dynamic")).result()}
-        return entity in found and any("acks" in each.supported_configs for each in found[entity].compatibility)
+        entities = {described.entity: described for described in admin.describe_client_configs(_of("dynamic")).result()}
+        return entity in entities and any("acks" in each.supported_configs for each in entities[entity].compatibility)
 
     for admin in admins:
         wait_until(lambda each=admin: registered(each), timeout_s=_SOON_S, what="the registration")  # type: ignore[misc]
-    (client,) = [one for one in json.loads(rig.page(0, "/clients.json"))["clients"] if one["client_id"] == "dynamic"]
+    (client,) = [
+        client for client in json.loads(rig.page(0, "/clients.json"))["clients"] if client["client_id"] == "dynamic"
+    ]
     assert (client["standing"], client["compliance"]) == ("in line", {"acks": "follows"})
 
 

@@ -178,10 +178,10 @@ def test_producer_reports_denied_read_only_topic(gateway: klamm.Gateway) -> None
     for topic in ("archive.eu", "orders"):
         producer.produce(topic, b"value", on_delivery=lambda error, message: errors.append((message.topic(), error)))
     assert producer.flush(20) == 0
-    found = dict(errors)
-    assert found["orders"] is None
-    assert found["archive.eu"].code() == ErrorCode.POLICY_VIOLATION
-    assert KafkaException(found["archive.eu"]).args[0].retriable() is False
+    errors_by_topic = dict(errors)
+    assert errors_by_topic["orders"] is None
+    assert errors_by_topic["archive.eu"].code() == ErrorCode.POLICY_VIOLATION
+    assert KafkaException(errors_by_topic["archive.eu"]).args[0].retriable() is False
 
 
 def test_consumer_reports_denied_group_id(gateway: klamm.Gateway) -> None:

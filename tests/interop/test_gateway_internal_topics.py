@@ -33,9 +33,9 @@ def topic(make_klamm_topic: Callable[..., str]) -> str:
 
 @pytest.fixture
 def reader(settings: ConnectionSettings, topic: str) -> Iterator[InternalTopic]:
-    one = InternalTopic(settings, topic)
-    yield one
-    one.close()
+    internal_topic = InternalTopic(settings, topic)
+    yield internal_topic
+    internal_topic.close()
 
 
 def record(value: bytes) -> Record:
@@ -49,21 +49,21 @@ def values(records: Sequence[Record]) -> list[bytes | None]:
 def test_new_writer_fences_the_previous_one_and_reads_its_records(
     settings: ConnectionSettings, topic: str, reader: InternalTopic
 ) -> None:
-    one, two = TransactionalTopic(settings, topic), TransactionalTopic(settings, topic)
+    first, two = TransactionalTopic(settings, topic), TransactionalTopic(settings, topic)
     try:
-        assert one.take_over(0) == ([], 0)
-        one.commit({topic: [record(b"1")]})
-        one.commit({topic: [record(b"2"), record(b"3")]})
+        assert first.take_over(0) == ([], 0)
+        first.commit({topic: [record(b"1")]})
+        first.commit({topic: [record(b"2"), record(b"3")]})
         read, position = two.take_over(0)
         assert values(read) == [b"1", b"2", b"3"]
         with pytest.raises(TransactionLostError):
-            one.commit({topic: [record(b"fenced")]})
+            first.commit({topic: [record(b"fenced")]})
         two.commit({topic: [record(b"4")]})
-        read, _ = one.take_over(position)
+        read, _ = first.take_over(position)
         assert values(read) == [b"4"]
         assert values(reader.load()[0]) == [b"1", b"2", b"3", b"4"]
     finally:
-        one.close()
+        first.close()
         two.close()
 
 

@@ -334,7 +334,7 @@ def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> Non
             )
         ]
     )
-    asked: list[tuple[Message, type[Message], int]] = [
+    requests: list[tuple[Message, type[Message], int]] = [
         (MetadataRequest(topics=None), MetadataResponse, 1),
         (FindCoordinatorRequest(key=topic, key_type=0, coordinator_keys=[topic]), FindCoordinatorResponse, 0),
         (FindCoordinatorRequest(key=topic, key_type=1, coordinator_keys=[topic]), FindCoordinatorResponse, 1),
@@ -350,7 +350,7 @@ def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> Non
         with WireClient(f"127.0.0.1:{tap.base + 3}", timeout_s=60) as client:
             versions = client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2)
             offered = {api.api_key: api for api in versions.api_keys}
-            for request, response_class, first in asked:
+            for request, response_class, first in requests:
                 api = offered[request.API_KEY]
                 for version in range(max(api.min_version, first), api.max_version + 1):
                     answer: Any = client.ask(request, response_class, version)

@@ -91,11 +91,11 @@ class Both:
 
     def ask(self, request: Message, response: type[Any], version: int) -> Any:
         """Return the gateway's response, which must equal the broker's, apart from topic ids and addresses."""
-        expected, found = (client.ask(request, response, version) for client in self.clients)
-        for answer in (expected, found):
+        expected, actual = (client.ask(request, response, version) for client in self.clients)
+        for answer in (expected, actual):
             without_ids(answer)
-        assert found == expected
-        return found
+        assert actual == expected
+        return actual
 
     def create(self, *topics: CreateTopicsRequest.CreatableTopic, version: int = 7, validate_only: bool = False) -> Any:
         request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
@@ -165,12 +165,12 @@ def test_create_topics_is_decided_like_in_the_broker(both: Both, version: int) -
         topic("nowhere", partitions=-7),
         version=version,
     )
-    found = {entry.name: (entry.error_code, entry.error_message) for entry in answers}
-    assert found["Nonsense"] == (
+    results = {entry.name: (entry.error_code, entry.error_message) for entry in answers}
+    assert results["Nonsense"] == (
         ErrorCode.POLICY_VIOLATION,
         "Rule 'names': name=Nonsense of topic Nonsense does not match [a-z]+[.][a-z]+; use team.name.",
     )
-    assert [code for code, _ in found.values()].count(ErrorCode.POLICY_VIOLATION) == 5
+    assert [code for code, _ in results.values()].count(ErrorCode.POLICY_VIOLATION) == 5
 
 
 def test_create_topics_with_validate_only_is_decided_like_in_the_broker(both: Both) -> None:

@@ -243,9 +243,9 @@ def test_tools_show_stored_values_and_plans_converge(
         return capsys.readouterr().out
 
     def override(*words: str) -> dict[str, object]:
-        found: dict[str, object] = json.loads(run(*words, "-o", "json"))["override"]
-        assert "flush.ms" in str(found.pop("reason"))
-        return found
+        report: dict[str, object] = json.loads(run(*words, "-o", "json"))["override"]
+        assert "flush.ms" in str(report.pop("reason"))
+        return report
 
     # when
     created = override("topics", "--create", "--topic", named("right.made"), "--config", "flush.ms=5000")

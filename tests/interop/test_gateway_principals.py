@@ -226,8 +226,8 @@ async def played_through_a_relay(port: int, logins: list[Login], *, waits: bool)
     def judge(_request: object, context: FilterContext) -> None:
         principals.append(context.author.principal)
 
-    asked = filter_of(MetadataRequest, MetadataResponse, judge)
-    shared = shared_objects(feature(filters={3: asked}), needs_login=True)
+    requests_filter = filter_of(MetadataRequest, MetadataResponse, judge)
+    shared = shared_objects(feature(filters={3: requests_filter}), needs_login=True)
     with RelayRig(shared, broker=("127.0.0.1", port)) as rig:
         client = Client(rig.client, waits=waits)
         await client.play(logins)

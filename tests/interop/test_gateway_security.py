@@ -125,11 +125,11 @@ def test_client_reaches_each_broker_by_host_name_on_one_port(
 ) -> None:
     # given: three brokers, and names that lead to the gateway only
     store = certificates.issue("kafka", "/CN=kafka", hosts=("kafka.example", "*.kafka.example"))
-    asked = set()
+    hosts = set()
     resolve = socket.getaddrinfo
 
     def to_the_gateway(host: str, *more: Any, **options: Any) -> Any:
-        asked.add(host)
+        hosts.add(host)
         return resolve("127.0.0.1" if host.endswith("kafka.example") else host, *more, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", to_the_gateway)
@@ -159,13 +159,13 @@ def test_client_reaches_each_broker_by_host_name_on_one_port(
         consumer = KafkaConsumer(
             "named", **settings, group_id="named", auto_offset_reset="earliest", consumer_timeout_ms=60_000
         )
-        found = {next(consumer).value for _ in range(3)}
+        values = {next(consumer).value for _ in range(3)}
         consumer.close()
     # then
-    assert found == {b"0", b"1", b"2"}
+    assert values == {b"0", b"1", b"2"}
     leaders = {partition.leader for partition in topic.partitions}
     assert len(leaders) == 3
-    assert {f"broker-{leader}.kafka.example" for leader in leaders} | {"kafka.example"} <= asked
+    assert {f"broker-{leader}.kafka.example" for leader in leaders} | {"kafka.example"} <= hosts
 
 
 def test_plaintext_client_on_tls_listener_is_closed_and_others_are_served(

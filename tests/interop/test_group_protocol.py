@@ -238,12 +238,12 @@ class Player:
             )
             request = OffsetFetchRequest(groups=[wanted])
         else:
-            one = [
+            topics_of_group = [
                 OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=partitions)
                 for name, partitions in (topics or {}).items()
             ]
             has_all = self._version(OffsetFetchRequest) >= 2
-            request = OffsetFetchRequest(group_id=group, topics=None if topics is None and has_all else one)
+            request = OffsetFetchRequest(group_id=group, topics=None if topics is None and has_all else topics_of_group)
         self.ask(request, OffsetFetchResponse)
 
     def delete_offsets(self, topic: str, partition: int, group: str | None = None) -> None:
@@ -476,10 +476,10 @@ def prepare(client: WireClient) -> None:
         # Kafka creates the offsets topic when it is first asked, and loads each of its partitions in its own time.
         for _ in range(300):
             find = FindCoordinatorRequest(key=f"warm-{number}", key_type=number % 2)
-            found = client.ask(find, FindCoordinatorResponse, 3).error_code
+            coordinator_code = client.ask(find, FindCoordinatorResponse, 3).error_code
             describe = DescribeGroupsRequest(groups=[f"warm-{number}"])
             loaded = client.ask(describe, DescribeGroupsResponse, 5).groups[0].error_code
-            if found == loaded == 0:
+            if coordinator_code == loaded == 0:
                 break
             time.sleep(0.1)
 

@@ -80,19 +80,19 @@ def poll_until(condition: Callable[[], bool], *members: Member, timeout_s: float
 def test_restarted_static_member_causes_no_rebalance(cluster: Cluster) -> None:
     """KIP-345."""
     create_topic(cluster, "static", partitions=4)
-    with Member(cluster, "static", "static", "one") as one:
+    with Member(cluster, "static", "static", "one") as first:
         with Member(cluster, "static", "static", "two") as two:
             poll_until(
-                lambda: [len(each.assignments[-1]) for each in (one, two) if each.assignments] == [2, 2], one, two
+                lambda: [len(each.assignments[-1]) for each in (first, two) if each.assignments] == [2, 2], first, two
             )
-            before = (len(one.assignments), two.assignments[-1])
+            before = (len(first.assignments), two.assignments[-1])
         with Member(cluster, "static", "static", "two") as again:
-            poll_until(lambda: bool(again.assignments), one, again)
+            poll_until(lambda: bool(again.assignments), first, again)
             for _ in range(20):
-                one.poll()
+                first.poll()
                 again.poll()
 
-            assert (len(one.assignments), again.assignments) == (before[0], [before[1]])
+            assert (len(first.assignments), again.assignments) == (before[0], [before[1]])
 
 
 def test_members_and_their_commits_outlive_the_broker(cluster: Cluster) -> None:

@@ -33,12 +33,12 @@ def join_request(member_id: str) -> JoinGroupRequest:
 
 
 def alone_in_a_group(client: WireClient, group: str) -> tuple[str, int]:
-    asked = join_request("")
-    asked.group_id = group
-    first = client.ask(asked, JoinGroupResponse, 5)
+    join = join_request("")
+    join.group_id = group
+    first = client.ask(join, JoinGroupResponse, 5)
     assert first.error_code == MEMBER_ID_REQUIRED
-    asked.member_id = first.member_id
-    joined = client.ask(asked, JoinGroupResponse, 5)
+    join.member_id = first.member_id
+    joined = client.ask(join, JoinGroupResponse, 5)
     assignment = SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"")
     synced = SyncGroupRequest(
         group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[assignment]

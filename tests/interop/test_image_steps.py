@@ -54,7 +54,7 @@ def test_image_broker_becomes_healthy_and_stops_on_sigterm(image: ImageSteps, tm
     (entrypoint,) = json.loads(last("Containerfile", "ENTRYPOINT"))
     words = json.loads(last("Containerfile", "CMD"))
     installed = image.folder / "opt" / "klamm" / "bin"
-    arguments = [re.sub("9092|9404|^/data$", lambda found: new[found[0]], word) for word in words]
+    arguments = [re.sub("9092|9404|^/data$", lambda match: new[match[0]], word) for word in words]
     health = json.loads(last("Containerfile", "HEALTHCHECK").partition("CMD ")[2])
     check = [str(installed / health[0]), *(word.replace("9404", new["9404"]) for word in health[1:])]
 
@@ -104,9 +104,9 @@ def test_configured_modules_are_compiled(installed: Path) -> None:
     named = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["include"]
     modules = [name.removeprefix("src/").removesuffix(".py").replace("/", ".") for name in named]
     program = f"import importlib\nfor name in {modules}: print(importlib.import_module(name).__file__)"
-    found = run(installed, [sys.executable, "-c", program]).stdout.split()
-    assert len(found) == len(modules) > 0
-    assert all(file.startswith(str(installed)) and file.endswith(".so") for file in found)
+    files = run(installed, [sys.executable, "-c", program]).stdout.split()
+    assert len(files) == len(modules) > 0
+    assert all(file.startswith(str(installed)) and file.endswith(".so") for file in files)
 
 
 def test_version_reports_compiled_build(installed: Path) -> None:

@@ -47,8 +47,8 @@ def _sockets_collected() -> Iterator[None]:
 
 @pytest.fixture(params=[family for family in FAMILIES if not family.needs_java], ids=lambda family: family.name)
 def family(request: pytest.FixtureRequest) -> Family:
-    found: Family = request.param
-    return found
+    chosen: Family = request.param
+    return chosen
 
 
 def stream(broker: Broker, family: Family, topic: str, faults: list[BrokerFault]) -> list[tuple[int, int]]:
@@ -59,14 +59,16 @@ def stream(broker: Broker, family: Family, topic: str, faults: list[BrokerFault]
         producer = family.producer(broker.bootstrap_servers, topic, count=COUNT, records_per_s=1_000)
         ending.callback(producer.stop)
         wait_until(
-            lambda: len({one.value for one in member.delivered}) == COUNT and all(fault.count for fault in faults),
+            lambda: (
+                len({message.value for message in member.delivered}) == COUNT and all(fault.count for fault in faults)
+            ),
             timeout_s=PATIENCE_S,
             what=f"{COUNT} records and {len(faults)} faults",
             alive=member.check,
         )
         producer.join(PATIENCE_S)
     assert producer.failures == []
-    return [(one.partition, one.value) for one in member.delivered]
+    return [(message.partition, message.value) for message in member.delivered]
 
 
 def test_every_record_arrives_after_one_error_per_api(

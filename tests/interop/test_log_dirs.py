@@ -39,8 +39,8 @@ def broker(data_dir: Path) -> Iterator[klamm.Broker]:
     with klamm.Broker(data_dir=data_dir, brokers=2) as running:
         with AdminClient(running.bootstrap_servers) as admin:
             two = NewTopic(name=TOPIC, replicas_assignments={0: (1,), 1: (2,)})
-            one = NewTopic(name=ON_BOTH.topic, replicas_assignments={0: (2, 1)})
-            admin.create_topics([two, one]).all().result()
+            on_one = NewTopic(name=ON_BOTH.topic, replicas_assignments={0: (2, 1)})
+            admin.create_topics([two, on_one]).all().result()
         with WireClient(running.bootstrap_servers.split(",")[0]) as client:
             client.produce(TOPIC, 0, RECORD)
             client.produce(TOPIC, 0, RECORD)
@@ -54,29 +54,29 @@ def described(broker: klamm.Broker) -> Mapping[int, Mapping[str, LogDirDescripti
 
 def test_log_dirs_report_replicas_per_broker_with_file_sizes(broker: klamm.Broker, data_dir: Path) -> None:
     # when
-    found = described(broker)
+    dirs = described(broker)
     # then
     written = ReplicaInfo(size=2 * len(RECORD), offset_lag=0, is_future=False)
     empty = ReplicaInfo(size=0, offset_lag=0, is_future=False)
-    (one,), (two,) = found[1].values(), found[2].values()
-    assert list(found[1]) == list(found[2]) == [str(data_dir)]
-    assert (one.error, dict(one.replicas)) == (None, {WRITTEN: written, ON_BOTH: empty})
+    (first,), (two,) = dirs[1].values(), dirs[2].values()
+    assert list(dirs[1]) == list(dirs[2]) == [str(data_dir)]
+    assert (first.error, dict(first.replicas)) == (None, {WRITTEN: written, ON_BOTH: empty})
     assert (two.error, dict(two.replicas)) == (None, {EMPTY: empty, ON_BOTH: empty})
-    assert one.total_bytes == shutil.disk_usage(data_dir).total
-    assert one.usable_bytes is not None
-    assert 0 < one.usable_bytes < one.total_bytes
+    assert first.total_bytes == shutil.disk_usage(data_dir).total
+    assert first.usable_bytes is not None
+    assert 0 < first.usable_bytes < first.total_bytes
     on_disk = sum(path.stat().st_size for path in data_dir.glob(f"**/{TOPIC}-0/*.log"))
     assert on_disk == written.size
 
 
 def test_log_size_is_reported_before_the_log_is_opened(broker: klamm.Broker, data_dir: Path) -> None:
     # given
-    before = {node_id: dict(found[str(data_dir)].replicas) for node_id, found in described(broker).items()}
+    before = {node_id: dict(dirs[str(data_dir)].replicas) for node_id, dirs in described(broker).items()}
     # when
     broker.stop()
     broker.start()
     # then
-    after = {node_id: dict(found[str(data_dir)].replicas) for node_id, found in described(broker).items()}
+    after = {node_id: dict(dirs[str(data_dir)].replicas) for node_id, dirs in described(broker).items()}
     assert after == before
 
 
@@ -84,14 +84,14 @@ def test_log_size_is_reported_before_the_log_is_opened(broker: klamm.Broker, dat
 def test_requested_partitions_are_reported_once(broker: klamm.Broker, version: int) -> None:
     # given
     Topic = DescribeLogDirsRequest.DescribableLogDirTopic  # noqa: N806  # a class
-    asked = [
+    topics = [
         Topic(topic=TOPIC, partitions=[0, 7, 0, -1]),
         Topic(topic=TOPIC, partitions=[0]),
         Topic(topic="nothing", partitions=[0]),
     ]
     # when
     with WireClient(broker.bootstrap_servers.split(",")[0]) as client:
-        answer = client.ask(DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse, version)
+        answer = client.ask(DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse, version)
         nothing = client.ask(DescribeLogDirsRequest(topics=[]), DescribeLogDirsResponse, version)
     # then
     (directory,) = answer.results

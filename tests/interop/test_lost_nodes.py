@@ -211,8 +211,8 @@ def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
         # when
         run_until(copier, lambda: "NOT_ENOUGH_REPLICAS" in by_topic()[sick.topic].reason)
         produce(address, sound.topic, [(0, record) for record in records])
-        told = f"{remote_sick}-0: the target rejected records: NOT_ENOUGH_REPLICAS"
-        run_until(copier, lambda: all(told in row.reason for row in copier.progress()))
+        rejection = f"{remote_sick}-0: the target rejected records: NOT_ENOUGH_REPLICAS"
+        run_until(copier, lambda: all(rejection in row.reason for row in copier.progress()))
         # then
         assert f"Other partitions of transactional id {alias}-mm2-klamm-{alias}-1-0 that had to wait: 1" in caplog.text
         # when

@@ -73,18 +73,18 @@ def test_metrics_page_counts_requests_and_decisions(broker: klamm.Broker, port: 
         status, page = get(port)
     # then
     assert status == 200
-    found = samples(page)
-    assert found['klamm_requests_total{api="CREATE_TOPICS"}'] == 2
-    assert found['klamm_request_errors_total{api="CREATE_TOPICS",error="POLICY_VIOLATION"}'] == 1
-    assert found['klamm_request_duration_seconds_bucket{api="CREATE_TOPICS",le="+Inf"}'] == 2
-    assert found['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="allow"}'] == 1
-    assert found['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="deny"}'] == 1
-    assert found['klamm_config_changes_total{resource_type="TOPIC"}'] == 1
-    assert (found["klamm_topics"], found["klamm_partitions"]) == (1, 3)
-    assert found["klamm_connections"] >= 1
-    assert found["klamm_received_bytes_total"] > 100
-    assert found["klamm_sent_bytes_total"] > 100
-    assert all(re.fullmatch(r"[a-z_]+(\{([a-z_]+=\"[^\"]*\",?)+\})?", name) for name in found)
+    metrics = samples(page)
+    assert metrics['klamm_requests_total{api="CREATE_TOPICS"}'] == 2
+    assert metrics['klamm_request_errors_total{api="CREATE_TOPICS",error="POLICY_VIOLATION"}'] == 1
+    assert metrics['klamm_request_duration_seconds_bucket{api="CREATE_TOPICS",le="+Inf"}'] == 2
+    assert metrics['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="allow"}'] == 1
+    assert metrics['klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="deny"}'] == 1
+    assert metrics['klamm_config_changes_total{resource_type="TOPIC"}'] == 1
+    assert (metrics["klamm_topics"], metrics["klamm_partitions"]) == (1, 3)
+    assert metrics["klamm_connections"] >= 1
+    assert metrics["klamm_received_bytes_total"] > 100
+    assert metrics["klamm_sent_bytes_total"] > 100
+    assert all(re.fullmatch(r"[a-z_]+(\{([a-z_]+=\"[^\"]*\",?)+\})?", name) for name in metrics)
 
 
 def test_http_errors_and_malformed_requests_are_answered(broker: klamm.Broker, port: int) -> None:

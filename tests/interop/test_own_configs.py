@@ -63,10 +63,10 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Adm
     with (
         klamm.Broker(config=config) as with_policy,
         klamm.Broker() as without,
-        AdminClient(with_policy.bootstrap_servers) as one,
+        AdminClient(with_policy.bootstrap_servers) as first,
         AdminClient(without.bootstrap_servers) as other,
     ):
-        yield {True: one, False: other}
+        yield {True: first, False: other}
 
 
 @pytest.fixture

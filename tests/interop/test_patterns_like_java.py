@@ -82,6 +82,6 @@ def test_patterns_match_as_in_java_or_are_rejected(java: None, tmp_path: Path) -
     )
     expected = dict(zip(expressions, ended.stdout.removesuffix("\n").split("\n"), strict=True))
     accepted = {expression for expression in expressions if matches(expression) != "rejected"}
-    differing = {each: found for each in accepted if (found := matches(each)) != expected[each]}
-    assert not {each: (expected[each], found) for each, found in differing.items() if not is_of_newer_java(each)}
+    differing = {each: actual for each in accepted if (actual := matches(each)) != expected[each]}
+    assert not {each: (expected[each], actual) for each, actual in differing.items() if not is_of_newer_java(each)}
     assert len(accepted) > 0.6 * sum(result != "rejected" for result in expected.values())

@@ -131,15 +131,15 @@ def test_policy_limits_topic_deletion(admin: AdminClient) -> None:
 
 def test_policy_checks_concurrent_changes_in_sequence(broker: klamm.Broker) -> None:
     """K339-41: two changes that are fine alone and not together; only one of each round may pass."""
-    with AdminClient(broker.bootstrap_servers) as one, AdminClient(broker.bootstrap_servers) as other:
-        one.create_topics([NewTopic(name="contended")]).all().result()
+    with AdminClient(broker.bootstrap_servers) as first, AdminClient(broker.bootstrap_servers) as other:
+        first.create_topics([NewTopic(name="contended")]).all().result()
         for _ in range(15):
-            outcomes = [alter(one, "contended", "flush.ms", "60"), alter(other, "contended", "flush.messages", "60")]
+            outcomes = [alter(first, "contended", "flush.ms", "60"), alter(other, "contended", "flush.messages", "60")]
             denials = [error for error in (outcome.exception() for outcome in outcomes) if error is not None]
             assert len(denials) == 1
             assert isinstance(denials[0], PolicyViolationError)
             for name in ("flush.ms", "flush.messages"):
-                alter(one, "contended", name, None).result()
+                alter(first, "contended", name, None).result()
 
 
 def test_slow_policy_does_not_delay_other_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,8 +255,8 @@ def test_override_corrects_values_and_is_reported_in_the_response(tmp_path: Path
         WireClient(broker.bootstrap_servers) as client,
     ):
         # when
-        asked = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=9, replication_factor=1)
-        created = client.ask(CreateTopicsRequest(topics=[asked]), CreateTopicsResponse, 7).topics[0]
+        topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=9, replication_factor=1)
+        created = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 7).topics[0]
         # then
         assert (created.error_code, created.num_partitions) == (0, 4)
         assert created.error_message == (

@@ -41,10 +41,10 @@ def encoded(text: str) -> str:
 
 def as_java_prints(text: str) -> str:
     try:
-        found = parse_properties(text)
+        properties = parse_properties(text)
     except SettingsError:
         return "rejected"
-    return " ".join(sorted(f"{encoded(key)}={encoded(value)}" for key, value in found.items()))
+    return " ".join(sorted(f"{encoded(key)}={encoded(value)}" for key, value in properties.items()))
 
 
 def test_surrogate_pair_is_one_character() -> None:
@@ -67,9 +67,9 @@ def test_two_thousand_texts_are_read_as_java_reads_them(tmp_path: Path) -> None:
     )
     # Java's encoder writes U+FFFD for a lone surrogate, as klamm reads it.
     differing = {
-        text: (expected, found)
+        text: (expected, actual)
         for text, expected in zip(texts, ended.stdout.removesuffix("\n").split("\n"), strict=True)
-        if (found := as_java_prints(text)) != " ".join(sorted(expected.split()))
+        if (actual := as_java_prints(text)) != " ".join(sorted(expected.split()))
     }
     assert not differing
     assert "rejected" in ended.stdout

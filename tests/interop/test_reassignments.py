@@ -179,8 +179,8 @@ def test_disallowed_replication_factor_change_is_rejected(
     with WireClient(address.partition(",")[0]) as client:
         response = client.ask(request, AlterPartitionReassignmentsResponse, 1)
     # then
-    (found,) = response.responses[0].partitions
-    assert (found.error_code, found.error_message) == (code, message)
+    (partition,) = response.responses[0].partitions
+    assert (partition.error_code, partition.error_message) == (code, message)
     assert admin.list_partition_reassignments().result() == {}
     wait_until(lambda: replicas(admin) == (1, 2), timeout_s=60, what="the old replicas on whichever node is asked")
 

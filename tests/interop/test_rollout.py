@@ -101,8 +101,8 @@ def broker(metrics: str) -> Iterator[klamm.Broker]:
 def servers(request: pytest.FixtureRequest) -> str:
     """Each kind of cluster, and a gateway in front of real Kafka."""
     fixture = "broker" if request.param == "klamm" else request.param
-    found: str = request.getfixturevalue(fixture).bootstrap_servers
-    return found
+    address: str = request.getfixturevalue(fixture).bootstrap_servers
+    return address
 
 
 @pytest.fixture
@@ -320,8 +320,8 @@ def wait_for_pushes(metrics: str, family: str, client_ids: Sequence[str]) -> Non
 def client_configs(servers: str, user: str) -> dict[str, str]:
     component = FilterComponent.of_entity(EntityType.USER, user)
     with AdminClient(servers) as admin:
-        found = admin.describe_client_configs(EntityFilter(components=(component,), strict=True)).result()
-    return {key: value for each in found for key, value in each.configs.items()}
+        entities = admin.describe_client_configs(EntityFilter(components=(component,), strict=True)).result()
+    return {key: value for each in entities for key, value in each.configs.items()}
 
 
 def selected(client_ids: Sequence[str], key: str, percent: int) -> set[str]:

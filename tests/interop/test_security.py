@@ -236,9 +236,9 @@ def test_malformed_logins_do_not_stop_the_broker(broker: klamm.Broker) -> None:
 def test_no_password_is_ever_logged_or_described(broker: klamm.Broker) -> None:
     admin = AdminClient(librdkafka(broker, "admin"))
     described = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")])
-    told = " ".join(str(entry.value) for future in described.values() for entry in future.result(10).values())
+    values = " ".join(str(entry.value) for future in described.values() for entry in future.result(10).values())
     for password in PASSWORDS.values():
-        assert password not in told
+        assert password not in values
         assert password not in broker.log_text()
 
 
@@ -385,10 +385,10 @@ def test_each_listener_advertises_its_own_address(certificates: Certificates) ->
             "ssl.ca.location": str(certificates.authority),
         }
         inner: dict[str, Any] = {"bootstrap.servers": inside}
-        told = {name: AdminClient(settings).list_topics(timeout=10).brokers[1]
+        brokers = {name: AdminClient(settings).list_topics(timeout=10).brokers[1]
                 for name, settings in (("in", inner), ("out", outer))}  # fmt: skip
-        assert f"{told['in'].host}:{told['in'].port}" == inside
-        assert told["out"].host == "localhost"
+        assert f"{brokers['in'].host}:{brokers['in'].port}" == inside
+        assert brokers["out"].host == "localhost"
         assert round_trip_by_librdkafka(outer, "outer") == b"hello"
 
 

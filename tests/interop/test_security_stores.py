@@ -208,8 +208,8 @@ def test_command_line_reads_java_stores(
     guarded: Guarded, tmp_path: Path, capsys: pytest.CaptureFixture[str], trust: str
 ) -> None:
     config = client_properties(tmp_path / "client.properties", guarded.java_login(trust))
-    asked = ["topics", "--list", "--bootstrap-server", guarded.login, "--command-config", str(config)]
-    assert main(asked) == 0, capsys.readouterr().err
+    command = ["topics", "--list", "--bootstrap-server", guarded.login, "--command-config", str(config)]
+    assert main(command) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["jks", "p12"])

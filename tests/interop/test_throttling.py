@@ -40,14 +40,14 @@ def limit(broker: klamm.Broker, entity: tuple[str, str | None], **quotas: float)
 
 def test_librdkafka_producer_is_throttled_and_reports_the_delay(broker: klamm.Broker) -> None:
     limit(broker, ("client-id", "fast"), producer_byte_rate=RATE)
-    told: list[ThrottleEvent] = []
+    events: list[ThrottleEvent] = []
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
             "client.id": "fast",
             "linger.ms": 0,
             "batch.size": SIZE,
-            "throttle_cb": told.append,
+            "throttle_cb": events.append,
         }
     )
     began = time.monotonic()
@@ -57,8 +57,8 @@ def test_librdkafka_producer_is_throttled_and_reports_the_delay(broker: klamm.Br
     assert producer.flush(60) == 0
     seconds = time.monotonic() - began
     assert seconds > 1.0, "twelve seconds' worth took at least about two"
-    assert told
-    assert told[0].throttle_time > 0
+    assert events
+    assert events[0].throttle_time > 0
 
 
 def test_consumer_is_throttled(broker: klamm.Broker) -> None:

@@ -308,10 +308,12 @@ def kafkas_plays(
 
 
 def test_kafkas_tools_print_the_same_for_klamm_and_kafka(kafkas_plays: tuple[list[Shown], list[Shown]]) -> None:
-    expected, found = kafkas_plays
+    expected, actual = kafkas_plays
     assert sum(bool(stdout) for _, stdout, _ in expected) > len(expected) // 2
     assert [
-        (line, one, other) for line, one, other in zip(PLAY.splitlines(), found, expected, strict=True) if one != other
+        (line, actual, other)
+        for line, actual, other in zip(PLAY.splitlines(), actual, expected, strict=True)
+        if actual != other
     ] == []
 
 

@@ -45,7 +45,10 @@ def ask(client: WireClient, case: str) -> tuple[Answers, bool]:
     }
     deletion = DeleteTopicsRequest(topics=[states[letter] for letter in case], timeout_ms=30_000)
     responses = client.ask(deletion, DeleteTopicsResponse, 6).responses
-    answers = [(one.name is not None, one.topic_id != ZERO, one.error_code, one.error_message) for one in responses]
+    answers = [
+        (response.name is not None, response.topic_id != ZERO, response.error_code, response.error_message)
+        for response in responses
+    ]
     return sorted(answers, key=str), _is_gone(client, name)
 
 

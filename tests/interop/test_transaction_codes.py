@@ -250,13 +250,13 @@ def test_brokers_verify_and_add_partitions_in_batches(transactional: Transaction
         )
         request = AddPartitionsToTxnRequest(transactions=[transaction])
         answer = transactional.client.ask(request, AddPartitionsToTxnResponse, 5)
-        found = {
+        codes = {
             partition.partition_index: partition.partition_error_code
             for result in answer.results_by_transaction
             for topic in result.topic_results
             for partition in topic.results_by_partition
         }
-        return answer.error_code, [found[index] for index in partitions]
+        return answer.error_code, [codes[index] for index in partitions]
 
     assert ask(0, verify_only=True) == (0, [ABORTABLE])
     assert ask(0, verify_only=False) == (0, [0])
@@ -316,11 +316,17 @@ def test_described_transaction_lists_its_partitions_and_group_offsets(transactio
     assert transactional.ours.add_offsets(transactional.first, 3, group) == 0
 
     request = DescribeTransactionsRequest(transactional_ids=[transactional.ours.transactional_id, "never-seen", ""])
-    known, unknown, empty = transactional.client.ask(request, DescribeTransactionsResponse, 0).transaction_states
+    ongoing_state, unknown, empty = transactional.client.ask(
+        request, DescribeTransactionsResponse, 0
+    ).transaction_states
 
-    assert (known.error_code, known.transaction_state, known.transaction_timeout_ms) == (0, "Ongoing", 60_000)
-    assert (known.producer_id, known.producer_epoch) == transactional.first
-    topics = {topic.topic: topic.partitions for topic in known.topics}
+    assert (ongoing_state.error_code, ongoing_state.transaction_state, ongoing_state.transaction_timeout_ms) == (
+        0,
+        "Ongoing",
+        60_000,
+    )
+    assert (ongoing_state.producer_id, ongoing_state.producer_epoch) == transactional.first
+    topics = {topic.topic: topic.partitions for topic in ongoing_state.topics}
     assert topics[transactional.topic] == [0]
     assert len(topics["__consumer_offsets"]) == 1
     assert (unknown.error_code, empty.error_code) == (NOT_FOUND, INVALID_REQUEST)

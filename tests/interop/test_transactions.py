@@ -94,10 +94,10 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(cluster: Clust
 def _settled_offset(client: WireClient, group: str, topic: str) -> tuple[int, int]:
     """Retry until no transaction is pending; Kafka answers EndTxn before the markers are written."""
     for _ in range(1000):
-        found = committed_offset(client, group, topic, stable=True)
-        if found[0] != UNSTABLE_OFFSET_COMMIT:
+        committed = committed_offset(client, group, topic, stable=True)
+        if committed[0] != UNSTABLE_OFFSET_COMMIT:
             break
-    return found
+    return committed
 
 
 UNSTABLE_OFFSET_COMMIT = 88

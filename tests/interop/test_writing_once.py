@@ -40,8 +40,8 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def options(address: str, **more: str) -> WriteOptions:
-    given = {"kafka.bootstrap.servers": address, **{name.replace("_", "."): value for name, value in more.items()}}
-    return write_options(given, streaming=True, overwrite=False)
+    properties = {"kafka.bootstrap.servers": address, **{name.replace("_", "."): value for name, value in more.items()}}
+    return write_options(properties, streaming=True, overwrite=False)
 
 
 def row(topic: str, partition: int | None, key: bytes | None, value: bytes) -> Rows:
@@ -58,15 +58,15 @@ class Task:
     """One task of a stream, executed step by step. It ends when the test stops calling it."""
 
     def __init__(self, address: str, topic: str, batch_id: int, *, task: int = 0, query: str = "q") -> None:
-        asked = options(address)
+        target_options = options(address)
         self.topic = topic
-        self.target = TargetCluster(asked)
+        self.target = TargetCluster(target_options)
         self.transaction = BatchTransaction(
-            self.target, asked, query_id=f"{topic}-{query}", task=task, batch_id=batch_id
+            self.target, target_options, query_id=f"{topic}-{query}", task=task, batch_id=batch_id
         )
         self.transaction.begin()
         if not self.transaction.is_written:
-            self.writer = RecordWriter(self.target, asked, transaction=self.transaction)
+            self.writer = RecordWriter(self.target, target_options, transaction=self.transaction)
 
     def write(self, *values: bytes) -> None:
         for value in values:
@@ -134,9 +134,9 @@ def test_uncommitted_records_of_a_task_are_hidden_and_it_is_fenced(address: str)
     successor.close()
 
 
-def plain_writer(asked: WriteOptions) -> tuple[RecordWriter, TargetCluster]:
-    target = TargetCluster(asked)
-    return RecordWriter(target, asked), target
+def plain_writer(target_options: WriteOptions) -> tuple[RecordWriter, TargetCluster]:
+    target = TargetCluster(target_options)
+    return RecordWriter(target, target_options), target
 
 
 def test_batches_are_split_to_topic_limit_and_oversized_record_is_reported(address: str) -> None:
@@ -149,9 +149,9 @@ def test_batches_are_split_to_topic_limit_and_oversized_record_is_reported(addre
         writer.write(row(topic, at % 2, None, b"%d" % at + bytes(900)))
     writer.flush()
     # then
-    found = read(address, topic, {0: 50, 1: 50})
-    assert [int((one.value or b"").rstrip(b"\0")) for one in found[0]] == list(range(0, 100, 2))
-    assert [int((one.value or b"").rstrip(b"\0")) for one in found[1]] == list(range(1, 100, 2))
+    records = read(address, topic, {0: 50, 1: 50})
+    assert [int((record.value or b"").rstrip(b"\0")) for record in records[0]] == list(range(0, 100, 2))
+    assert [int((record.value or b"").rstrip(b"\0")) for record in records[1]] == list(range(1, 100, 2))
     # when
     writer.write(row(topic, 1, b"k", bytes(30_000)))
     with pytest.raises(WritingError, match=rf"{topic}-1: a record of 30,001 bytes exceeds max.message.bytes"):
@@ -198,15 +198,15 @@ def test_missing_acl_is_reported_at_once() -> None:
                 )
                 admin.create_acls([acl]).all().result(20)
 
-            given = {
+            properties = {
                 "kafka.bootstrap.servers": servers,
                 "kafka.security.protocol": "SASL_PLAINTEXT",
                 "kafka.sasl.mechanism": "PLAIN",
                 "kafka.sasl.jaas.config": f'{PLAIN_MODULE} required username="{name}" password="{PASSWORDS[name]}";',
             }
-            asked = write_options(given, streaming=True, overwrite=False)
-            target = TargetCluster(asked)
-            transaction = BatchTransaction(target, asked, query_id="q", task=0, batch_id=0)
+            target_options = write_options(properties, streaming=True, overwrite=False)
+            target = TargetCluster(target_options)
+            transaction = BatchTransaction(target, target_options, query_id="q", task=0, batch_id=0)
             # then, right by right
             allow(AclResourceType.TOPIC, AclOperation.DESCRIBE, "guarded")
             with pytest.raises(WritingError, match="transactional id klamm-kafka-q-0: TRANSACTIONAL_ID_AUTH"):

@@ -68,7 +68,8 @@ def rows(table: DataFrame) -> list[tuple[Any, ...]]:
             *(bytes(value) if isinstance(value, bytearray) else value for value in tuple(row)[:5]),
             row.timestamp,
             row.timestampType,
-            row.headers and [(one.key, bytes(one.value) if one.value is not None else None) for one in row.headers],
+            row.headers
+            and [(header.key, bytes(header.value) if header.value is not None else None) for header in row.headers],
         )
         for row in shown
     ]
@@ -93,14 +94,14 @@ def test_offsets_and_schema_limit_batch_read(spark: SparkSession, broker: KlammB
     # given
     fill(broker.bootstrap_servers, "bounded", 1, 20)
     # when
-    asked = source(
+    reader = source(
         spark,
         broker.bootstrap_servers,
         "bounded",
         startingOffsets='{"bounded":{"0":5}}',
         endingOffsets='{"bounded":{"0":8}}',
     )
-    table = asked.schema("offset long, value binary").load()
+    table = reader.schema("offset long, value binary").load()
     # then
     assert [(row.offset, row.value) for row in table.collect()] == [(5, None), (6, b"v6"), (7, b"v7")]
 

@@ -58,10 +58,10 @@ if os.environ.get("KLAMM_SOAK"):
     def test_batch_equals_spark_kafka_source(java: None) -> None:
         with KlammBroker() as broker:
             fill(broker.bootstrap_servers)
-            given = [{"kafka.bootstrap.servers": broker.bootstrap_servers} | options for options in OPTIONS]
+            all_options = [{"kafka.bootstrap.servers": broker.bootstrap_servers} | options for options in OPTIONS]
             command = [sys.executable, "-m", "tests.support.spark_readings"]
             done = subprocess.run(
-                command, input=json.dumps(given), capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+                command, input=json.dumps(all_options), capture_output=True, text=True, timeout=TIMEOUT_S, check=True
             )
         readings = json.loads(done.stdout.splitlines()[-1])
         differing = [(options, *both) for options, both in zip(OPTIONS, readings, strict=True) if both[0] != both[1]]

@@ -243,9 +243,9 @@ def test_killed_processes_lose_and_repeat_no_committed_records(
         chaos = Chaos(source, target, tmp_path)
         try:
             # when
-            for what in (*FIRST_KILLS, *chaos.more_kills()):
+            for process_kind in (*FIRST_KILLS, *chaos.more_kills()):
                 chaos.wait_for_progress()
-                chaos.kill(what)
+                chaos.kill(process_kind)
             chaos.wait_for_progress()
             written.finish()
             chaos.finish()

@@ -73,11 +73,14 @@ class StandaloneCluster:
                 self.workers.append(worker)
             yield
 
-    def _start(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, master_or_worker: str, *arguments: str) -> subprocess.Popen[bytes]:
         spark_class = SPARK_HOME / "bin" / "spark-class"
-        log = self._directory / f"{what.partition('.')[0]}.log"
+        log = self._directory / f"{master_or_worker.partition('.')[0]}.log"
         return start_process(
-            [spark_class, f"org.apache.spark.deploy.{what}", *arguments], log=log, env=self.environ, cwd=self._directory
+            [spark_class, f"org.apache.spark.deploy.{master_or_worker}", *arguments],
+            log=log,
+            env=self.environ,
+            cwd=self._directory,
         )
 
     def wait_for_log(self, name: str, text: str) -> None:
@@ -98,13 +101,13 @@ def numbered(first: int, count: int) -> list[tuple[int, Seen]]:
 
 def copying_processes(broker: KlammBroker, below: psutil.Process) -> set[int]:
     """Spark's Python workers below a worker that are connected to the broker."""
-    found = set()
+    pids = set()
     with contextlib.suppress(psutil.Error):
         for child in below.children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 ports = {each.raddr.port for each in child.net_connections("tcp") if each.raddr}
-                found |= {child.pid} if broker.ports[0] in ports else set()
-    return found
+                pids |= {child.pid} if broker.ports[0] in ports else set()
+    return pids
 
 
 def test_submitted_mirror_copies_on_both_workers_and_survives_kill_of_one(

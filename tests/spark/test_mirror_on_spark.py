@@ -61,9 +61,9 @@ def of(records: list[tuple[int, Seen]], partition: int) -> list[Seen]:
 
 
 def ends(address: str, topic: str, partitions: int) -> list[int]:
-    asked = {TopicPartition(topic, partition): int(OffsetSpec.LATEST) for partition in range(partitions)}
+    specs = {TopicPartition(topic, partition): int(OffsetSpec.LATEST) for partition in range(partitions)}
     with AdminClient(address) as admin:
-        return [found.result(20).offset for found in admin.list_offsets(asked).values().values()]
+        return [listed.result(20).offset for listed in admin.list_offsets(specs).values().values()]
 
 
 def test_only_tasks_fetch_and_produce_and_partitions_move_between_them_without_loss(tmp_path: Path) -> None:
@@ -98,18 +98,18 @@ def test_only_tasks_fetch_and_produce_and_partitions_move_between_them_without_l
             driver = {mirror.process.pid}
             jvm = mirror.jvm().pid
             # then
-            asked = {
+            entries = {
                 entry for entry in before_source.asked | before_target.asked if entry.pid != os.getpid()
             }  # this test produces, too
             assert mirror.stop() == 0
         wanted = {partition: of(records, partition) for partition in range(3)}
         counts = {partition: len(those) for partition, those in wanted.items()}
         assert read(before_target.address, "A.t", counts) == wanted
-    by_data = {entry.pid for entry in asked if entry.api_key in (PRODUCE, FETCH)}
+    by_data = {entry.pid for entry in entries if entry.api_key in (PRODUCE, FETCH)}
     assert by_data <= workers
     assert by_data
-    assert {entry.pid for entry in asked} & driver, "the driver asks for topics and configs"
-    assert jvm not in {entry.pid for entry in asked}
+    assert {entry.pid for entry in entries} & driver, "the driver asks for topics and configs"
+    assert jvm not in {entry.pid for entry in entries}
 
 
 def _broker(port: int, proxy: RecordingProxy) -> KlammBroker:

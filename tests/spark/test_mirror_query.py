@@ -109,10 +109,10 @@ def test_unwritable_checkpoint_directory_is_rejected(spark: SparkSession, broker
     before = mirror_threads()
     (tmp_path / "file").write_text("no directory")
     there = f"klamm.checkpoint.dir = {tmp_path}/file/checkpoint\n{NO_HEARTBEATS}"
-    asked = properties(broker.bootstrap_servers, broker.bootstrap_servers, there, topics="nothing")
+    config = properties(broker.bootstrap_servers, broker.bootstrap_servers, there, topics="nothing")
     # then
     with pytest.raises(SettingsError, match=r"cannot start the query with checkpoint directory .*/checkpoint: "):
-        start(spark, parse_properties(asked))
+        start(spark, parse_properties(config))
     wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")
 
 

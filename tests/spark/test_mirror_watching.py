@@ -30,9 +30,9 @@ _TAGS = 'source="A",target="B",topic="A.watched"'
 
 
 def _get(log: str, path: str) -> str:
-    found = re.search(r"Status on (http://127\.0\.0\.1:\d+)/", log)
-    assert found is not None, log
-    with urllib.request.urlopen(found[1] + path, timeout=20) as answer:  # noqa: S310 - our own server
+    match = re.search(r"Status on (http://127\.0\.0\.1:\d+)/", log)
+    assert match is not None, log
+    with urllib.request.urlopen(match[1] + path, timeout=20) as answer:  # noqa: S310 - our own server
         text: str = answer.read().decode()
         return text
 
@@ -108,15 +108,15 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
 
 def _heartbeats(target: str) -> set[tuple[str, str]]:
     """Return the cluster pairs that have heartbeats on the target."""
-    found = (*wait_for_records(target, "heartbeats", 2), *wait_for_records(target, "A.heartbeats", 2))
-    heartbeats = [Heartbeat.parse(record.key or b"", record.value or b"") for record in found]
+    records = (*wait_for_records(target, "heartbeats", 2), *wait_for_records(target, "A.heartbeats", 2))
+    heartbeats = [Heartbeat.parse(record.key or b"", record.value or b"") for record in records]
     return {(heartbeat.source_alias, heartbeat.target_alias) for heartbeat in heartbeats}
 
 
 def _checkpoints(target: str) -> list[tuple[str, int]]:
     """Return group and offset of each checkpoint."""
-    found = wait_for_records(target, "A.checkpoints.internal", 2)
-    checkpoints = [Checkpoint.parse(record.key or b"", record.value or b"") for record in found]
+    records = wait_for_records(target, "A.checkpoints.internal", 2)
+    checkpoints = [Checkpoint.parse(record.key or b"", record.value or b"") for record in records]
     return [(each.group, each.downstream_offset) for each in checkpoints]
 
 

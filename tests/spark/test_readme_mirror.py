@@ -20,10 +20,10 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 def test_readme_file_mirrors_between_two_brokers(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # given
     request.getfixturevalue("java")
-    found = re.search(r"^```\n(# mm2\.properties\n.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
-    assert found is not None
+    match = re.search(r"^```\n(# mm2\.properties\n.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert match is not None
     with KlammBroker() as source, KlammBroker() as target:
-        text = found[1]
+        text = match[1]
         for example, broker in (("a.example.org:9092", source), ("b.example.org:9092", target)):
             assert example in text
             text = text.replace(example, broker.bootstrap_servers)

@@ -118,12 +118,12 @@ def test_config_counts_only_clients_it_applies_to(spark: SparkSession) -> None:
     # when
     report = summarise(rows, sightings=sightings)
     # then
-    assert {one.config: (one.following, one.clients, one.unknown) for one in report.reach} == {
+    assert {row.config: (row.following, row.clients, row.unknown) for row in report.reach} == {
         "acks": (3, 5, 1),
         "session.timeout.ms": (3, 6, 2),
         "heartbeat.interval.ms": (1, 6, 2),
     }
-    ignoring = {(one.config, one.client_id) for one in report.ignoring}
+    ignoring = {(row.config, row.client_id) for row in report.ignoring}
     assert ignoring == {
         ("acks", "nothing"),
         ("acks", "old"),
@@ -142,7 +142,7 @@ def test_config_counts_only_clients_it_applies_to(spark: SparkSession) -> None:
         ("java", "3", "acks"): (0, 1),
     }
     assert {row.software: row.unknown for row in report.rows if row.config == "acks"} == {"klamm": 0, "java": 1}
-    assert {(one.user, one.config, one.clients) for one in report.users if one.config == "acks"} == {
+    assert {(row.user, row.config, row.clients) for row in report.users if row.config == "acks"} == {
         ("alice", "acks", 5)
     }
 
@@ -180,7 +180,7 @@ def test_invalid_registrations_are_skipped_and_counted(spark: SparkSession) -> N
         (key, b'{"client_information":"x/1","supported_configs":["acks",null]}'),
         (key, b'{"supported_configs":["acks"]}'),
     ]
-    rows = [(one, value, 0, offset, at(5)) for offset, (one, value) in enumerate(odd)]
+    rows = [(user, value, 0, offset, at(5)) for offset, (user, value) in enumerate(odd)]
     report = summarise(records(spark, *rows, record(99, "alice", "app1", "unknown", "acks")))
     assert reach(report) == {("unknown", "unknown", "acks"): (1, 1, ("alice",))}
     assert (report.records, report.unreadable) == (len(odd) + 1, len(odd))
@@ -192,7 +192,7 @@ def test_unregistered_client_differs_from_client_without_supported_configs(spark
     never = (key, b'{"client_information":"rdkafka/1.9","version":0}', 0, 7, at(7))
     rows = records(spark, never, record(0, "bob", "new", "klamm/1.0"), record(1, "bob", "newer", "klamm/1.0", "acks"))
     report = summarise(rows, scope=Scope(config="acks"))
-    assert {one.client_id: one.supported_configs for one in report.ignoring} == {"old": None, "new": ()}
+    assert {row.client_id: row.supported_configs for row in report.ignoring} == {"old": None, "new": ()}
     assert report.reach == (Reach(config="acks", following=1, clients=3, unknown=1),)
     assert report.users == (Reach(config="acks", following=1, clients=3, user="bob", unknown=1),)
     assert report.never_registered == 1
@@ -220,7 +220,7 @@ def test_seen_clients_count_until_they_register(spark: SparkSession) -> None:
     report = summarise(rows, scope=Scope(user="billing", config="acks"), sightings=sightings)
     # then
     assert report.reach == (Reach(config="acks", following=12, clients=14, unknown=2),)
-    assert [(one.client_id, one.version, one.supported_configs) for one in report.ignoring] == [
+    assert [(row.client_id, row.version, row.supported_configs) for row in report.ignoring] == [
         ("back", "2.6", None),
         ("old", "2.6", None),
     ]
@@ -230,7 +230,7 @@ def test_seen_clients_count_until_they_register(spark: SparkSession) -> None:
         ("librdkafka", "2.5", "acks"): (0, 1, ()),
         ("librdkafka", "2.6", "acks"): (0, 2, ()),
     }
-    assert [(one.software, one.clients) for one in report.windows] == [("klamm", 13)], "seen is not registered"
+    assert [(window.software, window.clients) for window in report.windows] == [("klamm", 13)], "seen is not registered"
 
 
 def test_empty_topic_reports_seen_clients(spark: SparkSession) -> None:
@@ -284,9 +284,9 @@ def test_running_producers_are_reported(
         flags = ["--bootstrap-server", broker.bootstrap_servers, "--metrics", metrics, "--user", "ANONYMOUS"]
         assert registrations.main(["report", *flags, "--key", "acks", "--html", str(tmp_path / "page.html")]) == 0
     # then
-    told = capsys.readouterr().out
-    assert "If acks is set: 3 of 4 clients would follow, 1 would ignore it (1 never registered):" in told
-    assert "unknown, never registered)" in told
+    printed = capsys.readouterr().out
+    assert "If acks is set: 3 of 4 clients would follow, 1 would ignore it (1 never registered):" in printed
+    assert "unknown, never registered)" in printed
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -400,7 +400,7 @@ def test_following_report_resumes_and_survives_broker_restart(
 
             def publish(report: Report) -> None:
                 seen.append(report)
-                if report.clients == sum(one.clients for one in report.windows) == until:
+                if report.clients == sum(window.clients for window in report.windows) == until:
                     raise EnoughError
                 then()
 

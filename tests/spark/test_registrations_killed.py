@@ -83,9 +83,9 @@ def kill_hard_if(process: subprocess.Popen[bytes], condition: Callable[[], bool]
 
 
 def _send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    for one in processes:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # a worker that just ended by itself
-            one.send_signal(number)
+            process.send_signal(number)
 
 
 def follow_on(servers: str, checkpoint: Path, clients: int) -> list[Report]:
@@ -94,7 +94,7 @@ def follow_on(servers: str, checkpoint: Path, clients: int) -> list[Report]:
 
     def publish(report: Report) -> None:
         reports.append(report)
-        if report.clients == sum(one.clients for one in report.windows) == clients:
+        if report.clients == sum(window.clients for window in report.windows) == clients:
             raise EnoughError
 
     with pytest.raises(EnoughError):
@@ -149,7 +149,7 @@ def test_kill_9_counts_every_registration_once(spark: SparkSession, tmp_path: Pa
     # then
     assert (reports[0].clients, reports[0].records) in {(number, number) for number in range(5, clients + 1)}
     assert (reports[-1].clients, reports[-1].records) == (clients, clients), "each client registered once"
-    assert [one.clients for one in reports[-1].windows] == [clients]
+    assert [window.clients for window in reports[-1].windows] == [clients]
     assert reports[-1].reach[0].following == clients
     ends = json.loads(_last_line(checkpoint / "state" / "offsets"))
     assert sum(ends[TOPIC].values()) == clients, "and each record was read"

@@ -69,8 +69,8 @@ def table(spark: SparkSession) -> DataFrame:
 
 
 def save(rows: DataFrame, servers: str, mode: str = "append", **options: Any) -> None:
-    asked = {"kafka.bootstrap.servers": servers, **options}
-    rows.write.format(FORMAT).options(**asked).mode(mode).save()
+    all_options = {"kafka.bootstrap.servers": servers, **options}
+    rows.write.format(FORMAT).options(**all_options).mode(mode).save()
 
 
 def test_batch_write_keeps_records_unchanged(spark: SparkSession, servers: str) -> None:
@@ -79,9 +79,9 @@ def test_batch_write_keeps_records_unchanged(spark: SparkSession, servers: str) 
     # when
     save(table(spark), servers, topic=BATCH, **{"kafka.compression.type": "gzip"})
     # then
-    found = read(servers, BATCH, {0: 1, 1: 2})
-    assert found[0] == [Seen(None, None, (), RECENT_MS)]
-    assert found[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), RECENT_MS), Seen(b"\xff", b"", (), RECENT_MS)]
+    records = read(servers, BATCH, {0: 1, 1: 2})
+    assert records[0] == [Seen(None, None, (), RECENT_MS)]
+    assert records[1] == [Seen(b"k", b"v", (("h", b"x"), ("n", None)), RECENT_MS), Seen(b"\xff", b"", (), RECENT_MS)]
 
 
 def test_topic_column_and_default_partitioner(spark: SparkSession, broker: KlammBroker) -> None:
@@ -95,9 +95,11 @@ def test_topic_column_and_default_partitioner(spark: SparkSession, broker: Klamm
     save(spark.createDataFrame(rows, "key string, value string, topic string"), servers)
     # then
     left = [f"v{at}" for at in range(1, 20, 2)]
-    expected = {number: [one for one in left if _kafkas_partition(f"k{one[1:]}", 3) == number] for number in range(3)}
-    found = read(servers, "left", {number: len(some) for number, some in expected.items()})
-    assert {number: [(one.value or b"").decode() for one in some] for number, some in found.items()} == expected
+    expected = {
+        number: [value for value in left if _kafkas_partition(f"k{value[1:]}", 3) == number] for number in range(3)
+    }
+    records = read(servers, "left", {number: len(some) for number, some in expected.items()})
+    assert {number: [(record.value or b"").decode() for record in some] for number, some in records.items()} == expected
 
 
 def _kafkas_partition(key: str, count: int) -> int:
@@ -148,8 +150,10 @@ def test_repeated_batch_id_is_written_once(spark: SparkSession, servers: str, tm
     # when
     start(spark, servers, tmp_path).awaitTermination()
     # then
-    found = read(servers, TO, {0: 7, 1: 7})
-    assert [[int(one.value or b"") for one in found[at]] for at in (0, 1)] == [list(range(at, 14, 2)) for at in (0, 1)]
+    records = read(servers, TO, {0: 7, 1: 7})
+    assert [[int(record.value or b"") for record in records[at]] for at in (0, 1)] == [
+        list(range(at, 14, 2)) for at in (0, 1)
+    ]
     # when at least once is enough
     shutil.rmtree(tmp_path / "commits")
     start(spark, servers, tmp_path, exactlyOnce="false").awaitTermination()
@@ -186,12 +190,12 @@ def test_killed_stream_writes_each_record_once(spark: SparkSession, broker: Klam
         read(servers, "public", {0: 50, 1: 50}, timeout_s=180)
     before = sum(map(len, read(servers, "public", {0: 50, 1: 50}).values()))
     runpy.run_path(str(EXAMPLE))["stream"](spark, servers, "orders", "public", str(checkpoint), ends=True)
-    found = read(servers, "public", {0: 2000, 1: 2000})
+    records = read(servers, "public", {0: 2000, 1: 2000})
     # then
     assert 100 <= before < 4000
-    numbers = [int(re.findall(rb'"number":(\d+)', one.value or b"")[0]) for at in (0, 1) for one in found[at]]
+    numbers = [int(re.findall(rb'"number":(\d+)', record.value or b"")[0]) for at in (0, 1) for record in records[at]]
     assert sorted(numbers) == list(range(4000))
-    assert all(b'"card":"****1111"' in (one.value or b"") for one in found[0])
+    assert all(b'"card":"****1111"' in (record.value or b"") for record in records[0])
 
 
 @contextlib.contextmanager

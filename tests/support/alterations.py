@@ -80,5 +80,5 @@ async def alter_all(
             on_answer(answered)
 
     async with asyncio.timeout(_PATIENCE_S), asyncio.TaskGroup() as group:
-        for number, one in enumerate(changes):
-            group.create_task(change(number, *one))
+        for number, arguments in enumerate(changes):
+            group.create_task(change(number, *arguments))

@@ -79,16 +79,16 @@ class BaseInstall:
         requires = Distribution.at(dist_info).requires or []
         return [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in requires if "extra ==" not in text]
 
-    def _copy(self, found: Distribution) -> None:
-        name = found.metadata["Name"]
+    def _copy(self, package: Distribution) -> None:
+        name = package.metadata["Name"]
         if name in self.distributions:
             return
         self.distributions.add(name)
-        for file in found.files or ():
+        for file in package.files or ():
             target = (self.site_packages / file).resolve()
             if "__pycache__" not in file.parts and target.is_relative_to(self.site_packages.resolve()):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(str(file.locate()), target)
-        for requirement in found.requires or ():
+        for requirement in package.requires or ():
             if ";" not in requirement:
                 self._copy(distribution(re.split(r"[^\w.-]", requirement, maxsplit=1)[0]))

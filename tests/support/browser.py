@@ -158,7 +158,7 @@ class Page:
             case "Runtime.exceptionThrown":
                 self.errors.append(_thrown(parameters["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if parameters["type"] in {"error", "assert"}:
-                self.errors.append(" ".join(str(one.get("value", one)) for one in parameters["args"]))
+                self.errors.append(" ".join(str(argument.get("value", argument)) for argument in parameters["args"]))
             case "Log.entryAdded" if parameters["entry"]["level"] == "error":
                 self.errors.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}".strip())
 

@@ -77,8 +77,8 @@ class Known(NamedTuple):
 
 def known_at(cut: Cut) -> Known:
     """Return the last note before a power cut."""
-    known: Known = cut.facts[-1]
-    return known
+    promised: Known = cut.facts[-1]
+    return promised
 
 
 class Load:
@@ -106,10 +106,10 @@ class Load:
             log = self._manager._topics[key[0]].logs.get(key[1]) if key[0] in self._manager._topics else None
             if log is not None:
                 promises[key] = replace(promise, highest_start=log.log_start_offset)
-        known = Known(dict(self._ledger.topics), promises)
-        if known != self._noted:
-            self._noted = known
-            self._disk.note(known)
+        promised = Known(dict(self._ledger.topics), promises)
+        if promised != self._noted:
+            self._noted = promised
+            self._disk.note(promised)
 
     async def run(self, steps: int, *, stops: bool | None = None) -> None:
         """Do some random things.
@@ -259,15 +259,15 @@ def violations_after(cut: Cut, ledger: Ledger, directory: Path) -> str | None:
         return f"{type(error).__name__}: {error}"
 
 
-async def _check(known: Known, ledger: Ledger, directory: Path) -> str | None:
-    manager = open_manager(directory, known.topics)
+async def _check(promised: Known, ledger: Ledger, directory: Path) -> str | None:
+    manager = open_manager(directory, promised.topics)
     await manager.start()
     try:
-        for name, topic_id in known.topics.items():
+        for name, topic_id in promised.topics.items():
             for partition in range(PARTITIONS):
                 log = manager.get(topic_id, partition)
                 assert log is not None
-                wrong = _check_log(log, known.promises.get((topic_id, partition), Promise()), ledger)
+                wrong = _check_log(log, promised.promises.get((topic_id, partition), Promise()), ledger)
                 if wrong is not None:
                     return f"{name}-{partition}: {wrong}"
     finally:
@@ -282,9 +282,9 @@ def _check_log(log: PartitionLog, promise: Promise, ledger: Ledger) -> str | Non
     partition = (log.topic_id, log.partition)
     appended = ledger.appended.get(partition, {})
     batches = list(read_batches(log))
-    found = {offset: record for item in batches for offset, record in item.records.items()}
+    records = {offset: record for item in batches for offset, record in item.records.items()}
     is_compacted = "compact" in CONFIGS[log.topic].get("cleanup.policy", "")
-    for offset, record in found.items():
+    for offset, record in records.items():
         if appended.get(offset) != record:
             return f"offset {offset} holds {record!r}, and {appended.get(offset)!r} was appended there"
     if log.end_offset < promise.durable_end:
@@ -293,15 +293,15 @@ def _check_log(log: PartitionLog, promise: Promise, ledger: Ledger) -> str | Non
     if log.log_start_offset < promise.start or (has_durable and log.log_start_offset > promise.highest_start):
         return f"starts at {log.log_start_offset}, expected {promise.start} to {promise.highest_start}"
     if not is_compacted:
-        missing = [o for o in appended if log.log_start_offset <= o < promise.durable_end and o not in found]
+        missing = [o for o in appended if log.log_start_offset <= o < promise.durable_end and o not in records]
         if missing:
             return f"offsets {missing} are missing"
     else:
         newest = {key: offset for offset, (key, _) in sorted(appended.items()) if offset < promise.durable_end}
         for key, offset in newest.items():
-            if not any(record[0] == key and at >= offset for at, record in found.items()):
+            if not any(record[0] == key and at >= offset for at, record in records.items()):
                 return f"the newest record of key {key!r} at offset {offset} is missing"
-    return _check_transactions(log, batches) or _check_repeated(log, promise, ledger) or _check_lookups(log, found)
+    return _check_transactions(log, batches) or _check_repeated(log, promise, ledger) or _check_lookups(log, records)
 
 
 def _check_transactions(log: PartitionLog, batches: list[RawBatch]) -> str | None:
@@ -317,11 +317,11 @@ def _check_transactions(log: PartitionLog, batches: list[RawBatch]) -> str | Non
     stable = min(begun.values(), default=log.end_offset)
     if log.last_stable_offset != stable:
         return f"last stable offset {log.last_stable_offset}, expected {stable}"
-    known = [
+    read_entries = [
         (entry.producer_id, entry.first_offset, entry.last_offset)
         for entry in overlapping(log.segments, log.log_start_offset, log.end_offset)
     ]
-    return None if known == aborted else f"aborted transactions {known}, expected {aborted}"
+    return None if read_entries == aborted else f"aborted transactions {read_entries}, expected {aborted}"
 
 
 def _check_repeated(log: PartitionLog, promise: Promise, ledger: Ledger) -> str | None:
@@ -347,8 +347,8 @@ def _check_repeated(log: PartitionLog, promise: Promise, ledger: Ledger) -> str 
     return None
 
 
-def _check_lookups(log: PartitionLog, found: Mapping[int, object]) -> str | None:
-    for offset in found:
+def _check_lookups(log: PartitionLog, records: Mapping[int, object]) -> str | None:
+    for offset in records:
         (first, *_) = decode(bytes(log.read(offset, 1)), log.name)
         if not first.base_offset <= offset <= first.last_offset:
             return f"a read from offset {offset} begins at {first.base_offset}"

@@ -30,8 +30,8 @@ def sample(cls: type[Struct], version: int) -> Any:
 
 
 def sample_value(field: Field, version: int) -> Any:
-    one = sample(field.struct, version) if field.struct is not None else _VALUES.get(field.kind, 3)
-    return [one, one] if field.is_array else one
+    element = sample(field.struct, version) if field.struct is not None else _VALUES.get(field.kind, 3)
+    return [element, element] if field.is_array else element
 
 
 def valid_requests() -> list[tuple[type[Message], int]]:

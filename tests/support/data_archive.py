@@ -137,7 +137,7 @@ def _truncate(wire: WireClient) -> None:
     part = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=2)
     topic = DeleteRecordsRequest.DeleteRecordsTopic(name="truncated", partitions=[part])
     answer = wire.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=10_000), DeleteRecordsResponse, 2)
-    assert [partition.error_code for found in answer.topics for partition in found.partitions] == [0]
+    assert [partition.error_code for topic in answer.topics for partition in topic.partitions] == [0]
 
 
 def _transactions(wire: WireClient) -> None:
@@ -234,13 +234,13 @@ def describe(servers: str) -> dict[str, Any]:
                 for name in names
             },
             "dynamic configs": {
-                f"{resource.type.name} {resource.name}": _dynamic(found)
-                for resource, found in admin.describe_configs(resources).result().items()
+                f"{resource.type.name} {resource.name}": _dynamic(entries)
+                for resource, entries in admin.describe_configs(resources).result().items()
             },
             "groups": {
                 group: {
-                    f"{at.topic}-{at.partition}": None if found is None else [found.offset, found.metadata]
-                    for at, found in sorted(admin.list_group_offsets({group: None}).result()[group].items())
+                    f"{at.topic}-{at.partition}": None if committed is None else [committed.offset, committed.metadata]
+                    for at, committed in sorted(admin.list_group_offsets({group: None}).result()[group].items())
                 }
                 for group in sorted(listing.group_id for listing in admin.list_groups().result())
             },
@@ -271,8 +271,8 @@ def describe(servers: str) -> dict[str, Any]:
             ),
             "client configs": sorted(
                 (
-                    [[[kind.value, name] for kind, name in found.entity.components], dict(found.configs)]
-                    for found in admin.describe_client_configs(_ANY_USER).result()
+                    [[[kind.value, name] for kind, name in described.entity.components], dict(described.configs)]
+                    for described in admin.describe_client_configs(_ANY_USER).result()
                 ),
                 key=json.dumps,
             ),
@@ -281,7 +281,7 @@ def describe(servers: str) -> dict[str, Any]:
 
 def _api_versions(wire: WireClient) -> dict[str, list[int]]:
     answer = wire.ask(ApiVersionsRequest(), ApiVersionsResponse, 0)
-    return {str(found.api_key): [found.min_version, found.max_version] for found in answer.api_keys}
+    return {str(versions.api_key): [versions.min_version, versions.max_version] for versions in answer.api_keys}
 
 
 def _dynamic(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
@@ -322,14 +322,17 @@ def _offset(wire: WireClient, topic: str, index: int, timestamp: int) -> int:
     part = ListOffsetsRequest.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
     wanted = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[part])
     answer = wire.ask(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[wanted]), ListOffsetsResponse, 7)
-    ((result,),) = (found.partitions for found in answer.topics)
+    ((result,),) = (topic.partitions for topic in answer.topics)
     assert result.error_code == 0
     return int(result.offset)
 
 
 def _transactions_of(wire: WireClient) -> dict[str, str]:
     answer = wire.ask(ListTransactionsRequest(state_filters=[], producer_id_filters=[]), ListTransactionsResponse, 0)
-    return {str(found.transactional_id): str(found.transaction_state) for found in answer.transaction_states}
+    return {
+        str(transaction.transactional_id): str(transaction.transaction_state)
+        for transaction in answer.transaction_states
+    }
 
 
 def broker_on(data_dir: Path) -> KlammBroker:
@@ -343,12 +346,12 @@ def main() -> None:
         data_dir = Path(folder, "data")
         with broker_on(data_dir) as broker:
             fill(broker)
-            found = describe(broker.bootstrap_servers)
+            content = describe(broker.bootstrap_servers)
         ARCHIVES.mkdir(exist_ok=True)
         name = ARCHIVES / f"klamm-{klamm.__version__}"
         with tarfile.open(f"{name}.tar.xz", "w:xz") as archive:
             archive.add(data_dir, "data")
-        Path(f"{name}.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        Path(f"{name}.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -166,8 +166,8 @@ class DataPath:
     ) -> Answer | None:
         """Send a request through the codec and read the response, as over a connection."""
         frame = memoryview(encode(request, version))
-        asked = decode(route.request, version, frame)
-        response = await route.handle(asked, self.context(version, node_id=node_id))
+        decoded = decode(route.request, version, frame)
+        response = await route.handle(decoded, self.context(version, node_id=node_id))
         if response is None:
             return None
         if isinstance(response, answer):

@@ -183,11 +183,13 @@ class _KafkaPythonConsumer:
 
     def is_assigned(self, partitions: int) -> bool:
         assigned = self._client.assignment()
-        return len(assigned) == partitions and all(self._client.position(one) is not None for one in assigned)
+        return len(assigned) == partitions and all(
+            self._client.position(partition) is not None for partition in assigned
+        )
 
     def read(self) -> list[tuple[int, bytes]]:
-        found = self._client.poll(20)
-        return [(one.partition, record.value) for one, records in found.items() for record in records]
+        batches = self._client.poll(20)
+        return [(partition.partition, record.value) for partition, records in batches.items() for record in records]
 
     def pause(self, partition: int) -> None:
         self._client.pause(kafka.TopicPartition(self._topic, partition))
@@ -327,13 +329,13 @@ class _AioConsumer:
 
     def is_assigned(self, partitions: int) -> bool:
         async def positions() -> list[int]:
-            return [await self._client.position(one) for one in self._client.assignment()]
+            return [await self._client.position(partition) for partition in self._client.assignment()]
 
         return len(self._loop.run(positions())) == partitions
 
     def read(self) -> list[tuple[int, bytes]]:
-        found = self._loop.run(self._client.getmany(timeout_ms=20))
-        return [(one.partition, record.value) for one, records in found.items() for record in records]
+        batches = self._loop.run(self._client.getmany(timeout_ms=20))
+        return [(partition.partition, record.value) for partition, records in batches.items() for record in records]
 
     def pause(self, partition: int) -> None:
         self._loop.call(lambda: self._client.pause(aiokafka.TopicPartition(self._topic, partition)))

@@ -47,7 +47,7 @@ def contents(address: str, topic: str, isolation_level: str, partition: int = 0)
             "fetch.wait.max.ms": 20,
         }
     )
-    found: dict[int, Content] = {}
+    records: dict[int, Content] = {}
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         while True:
@@ -56,11 +56,11 @@ def contents(address: str, topic: str, isolation_level: str, partition: int = 0)
             error = message.error()
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
-                return found
+                return records
             offset = message.offset()
             assert offset is not None
             headers: tuple[tuple[str, bytes | None], ...] = tuple(message.headers() or ())  # type: ignore[arg-type]  # as a list
-            found[offset] = Content(message.timestamp()[1], message.key(), message.value(), headers)
+            records[offset] = Content(message.timestamp()[1], message.key(), message.value(), headers)
     finally:
         consumer.close()
 

@@ -35,12 +35,12 @@ def assert_exactly_once(
         RecordsDifferError: Records are lost, late, doubled, out of order or foreign. The message lists partitions.
     """
     counts = {partition: len(records) for partition, records in expected.items()}
-    found = read(address, topic, counts)
-    if found == expected:
+    arrived = read(address, topic, counts)
+    if arrived == expected:
         return
     parts = [
-        f"{topic}: {len(differing(expected, found))} of {len(expected)} partitions differ",
-        *differences(expected, found),
+        f"{topic}: {len(differing(expected, arrived))} of {len(expected)} partitions differ",
+        *differences(expected, arrived),
     ]
     again = read(address, topic, counts, timeout_s=_LATE_S)
     parts += [
@@ -53,33 +53,33 @@ def assert_exactly_once(
     raise RecordsDifferError("\n".join(parts))
 
 
-def assert_same(topic: str, expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> None:
+def assert_same(topic: str, expected: Mapping[int, Sequence[Any]], arrived: Mapping[int, Sequence[Any]]) -> None:
     """Fail unless the read records are the written ones.
 
     Raises:
         RecordsDifferError: Records are lost, doubled, out of order or foreign. The message lists partitions.
     """
-    if lines := differences(expected, found):
+    if lines := differences(expected, arrived):
         raise RecordsDifferError("\n".join([f"{topic} has other records than expected", *lines]))
 
 
-def differing(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> list[int]:
+def differing(expected: Mapping[int, Sequence[Any]], arrived: Mapping[int, Sequence[Any]]) -> list[int]:
     """Return the partitions whose records are not the expected ones."""
-    return [partition for partition, records in expected.items() if list(found.get(partition, ())) != list(records)]
+    return [partition for partition, records in expected.items() if list(arrived.get(partition, ())) != list(records)]
 
 
-def differences(expected: Mapping[int, Sequence[Any]], found: Mapping[int, Sequence[Any]]) -> list[str]:
+def differences(expected: Mapping[int, Sequence[Any]], arrived: Mapping[int, Sequence[Any]]) -> list[str]:
     """Return a line for each of the first partitions that differ."""
     lines = [
-        f"  {partition}: {_difference(expected[partition], found.get(partition, ()))}"
-        for partition in differing(expected, found)
+        f"  {partition}: {_difference(expected[partition], arrived.get(partition, ()))}"
+        for partition in differing(expected, arrived)
     ]
     return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"  and {len(lines) - _SHOWN} more"]
 
 
-def _difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
-    wanted, seen = Counter(expected), Counter(found)
-    parts = [f"{len(found)} records instead of {len(expected)}"]
+def _difference(expected: Sequence[Any], arrived: Sequence[Any]) -> str:
+    wanted, seen = Counter(expected), Counter(arrived)
+    parts = [f"{len(arrived)} records instead of {len(expected)}"]
     doubled = {record: count - wanted[record] for record, count in seen.items() if 0 < wanted[record] < count}
     strange = {record: count for record, count in seen.items() if record not in wanted}
     for name, records in (("lost or late", wanted - seen), ("doubled", doubled), ("strange", strange)):
@@ -87,7 +87,7 @@ def _difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
             numbers = ", ".join(_shown(record, expected) for record in list(records)[:_SHOWN])
             parts.append(f"{sum(records.values())} {name} ({numbers})")
     places = {record: at for at, record in reversed(list(enumerate(expected)))}
-    order = [places[record] for record in dict.fromkeys(found) if record in places]
+    order = [places[record] for record in dict.fromkeys(arrived) if record in places]
     if any(later < earlier for earlier, later in pairwise(order)):
         parts.append(f"out of order: {order[: 3 * _SHOWN]}")
     return "; ".join(parts)

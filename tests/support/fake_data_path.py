@@ -98,11 +98,11 @@ class FakeSource:
         return dict.fromkeys(keys, {-1: self.log_end, -2: self.log_start}.get(where, self.offset_of_timestamp))
 
     def connection(self, node: int, lane: int) -> FakeConnection:
-        found = self.connections.get((node, lane))
-        if found is None or found.closed:
-            found = FakeConnection(node, lane, self.asked, self.version)
-            self.connections[node, lane] = found
-        return found
+        connection = self.connections.get((node, lane))
+        if connection is None or connection.closed:
+            connection = FakeConnection(node, lane, self.asked, self.version)
+            self.connections[node, lane] = connection
+        return connection
 
     def take_asked(self) -> list[Asked]:
         """Return the requests since the last call, by node and lane."""

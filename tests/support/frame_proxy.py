@@ -111,8 +111,8 @@ class FrameProxy:
 
     def drop_connections(self) -> None:
         """Close every connection. Clients may connect again."""
-        for one in list(self._sockets):
-            _shut(one)
+        for connection in list(self._sockets):
+            _shut(connection)
 
     def __enter__(self) -> Self:
         self._start(self._accept)
@@ -121,12 +121,12 @@ class FrameProxy:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in (self._listener, *self._sockets):
-            _shut(one)
+        for closing in (self._listener, *self._sockets):
+            _shut(closing)
         for thread in self._threads:
             thread.join(5)
-        for one in (self._listener, *self._sockets):
-            one.close()
+        for closing in (self._listener, *self._sockets):
+            closing.close()
 
     def _start(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)
@@ -202,9 +202,9 @@ class FrameProxy:
         if isinstance(message, FindCoordinatorResponse):
             if message.port > 0:
                 message.host, message.port = "127.0.0.1", self.port
-            for found in message.coordinators:
-                if found.port > 0:
-                    found.host, found.port = "127.0.0.1", self.port
+            for coordinator in message.coordinators:
+                if coordinator.port > 0:
+                    coordinator.host, coordinator.port = "127.0.0.1", self.port
         elif isinstance(message, (MetadataResponse, DescribeClusterResponse)):
             for node in message.brokers:
                 node.host, node.port = "127.0.0.1", self.port
@@ -214,6 +214,6 @@ def _is_unanswered(request: RecordedRequest) -> bool:
     return request.header.api_key == ProduceRequest.API_KEY and request.read(ProduceRequest).acks == 0
 
 
-def _shut(one: socket.socket) -> None:
+def _shut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)

@@ -187,14 +187,14 @@ def described(name: str, replicas: Sequence[Sequence[int]]) -> TopicDescription:
 def topic_configs(own: Mapping[str, str]) -> dict[str, ConfigEntry]:
     """Return a description of a topic with these configs; three others have defaults."""
     defaults = {"retention.ms": "604800000", "cleanup.policy": "delete", "flush.ms": "9223372036854775807"}
-    found = {}
+    entries = {}
     for name in {**defaults, **own}:
         synonyms = [ConfigSynonym(name, own[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)] if name in own else []
         if name in defaults:
             synonyms.append(ConfigSynonym(f"log.{name}", defaults[name], ConfigSource.DEFAULT_CONFIG))
         first = synonyms[0]
-        found[name] = ConfigEntry(name, first.value, source=first.source, synonyms=tuple(synonyms))
-    return found
+        entries[name] = ConfigEntry(name, first.value, source=first.source, synonyms=tuple(synonyms))
+    return entries
 
 
 @dataclass

@@ -160,6 +160,6 @@ def _without_pauses_for_garbage() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.callbacks[:] = [one for one in gc.callbacks if one in callbacks]
+        gc.callbacks[:] = [callback for callback in gc.callbacks if callback in callbacks]
         gc.unfreeze()
         gc.set_threshold(*thresholds)

@@ -124,18 +124,18 @@ class InternalTopicsAsker:
 
     def configs(self, name: str) -> dict[str, str | None]:
         """Return the values of some configs of a topic."""
-        found = self.client.topic_configs(name)
-        return {key: found[key] for key in CONFIGS}
+        own_configs = self.client.topic_configs(name)
+        return {key: own_configs[key] for key in CONFIGS}
 
     def use(self, key_type: int) -> str:
         """Send FindCoordinator until a coordinator is available, as every client does; return the last error code."""
         for _ in range(200):
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["some"])
-            (found,) = self.client.ask(request, FindCoordinatorResponse, 4).coordinators
-            if found.error_code == ErrorCode.NONE:
+            (coordinator,) = self.client.ask(request, FindCoordinatorResponse, 4).coordinators
+            if coordinator.error_code == ErrorCode.NONE:
                 break
             time.sleep(0.1)
-        return ErrorCode(found.error_code).name
+        return ErrorCode(coordinator.error_code).name
 
     def producer_id(self) -> tuple[int, int]:
         """Return a producer id of a transactional id."""

@@ -195,8 +195,8 @@ def _plain(field: Field, version: int, number: int) -> Any:
     if field.is_array:
         if field.name in _NAMES or (field.struct is None and field.kind == "string"):
             return None if field.name in _NAMES else []
-        one = _fill(field.struct, version, (), 0, number) if field.struct is not None else _scalar(field, number)
-        return [one]
+        element = _fill(field.struct, version, (), 0, number) if field.struct is not None else _scalar(field, number)
+        return [element]
     if field.struct is not None:
         return _fill(field.struct, version, (), 0, number)
     return _scalar(field, number)

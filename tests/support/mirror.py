@@ -136,14 +136,14 @@ class MirrorProcess:
 
     def jvm(self) -> psutil.Process:
         """Wait for Spark's JVM and return it."""
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
 
         def starts() -> bool:
-            found.extend(spark_processes.jvms(self.process.pid))
-            return bool(found)
+            processes.extend(spark_processes.jvms(self.process.pid))
+            return bool(processes)
 
         wait_until(starts, timeout_s=60, what="a JVM", interval_s=0.1, alive=self._check_alive)
-        return found[0]
+        return processes[0]
 
     def workers(self, port: int) -> list[psutil.Process]:
         """Return Spark's Python workers that are connected to a broker's port."""
@@ -311,18 +311,18 @@ def wait_for_records(
 ) -> list[Record]:
     """Wait until a topic of one partition has that many records; returns all that are there."""
     connection = ControlConnection(ConnectionSettings.of((address,), {}, "klamm-test"))
-    found: list[Record] = []
+    records: list[Record] = []
 
     def enough() -> bool:
         with contextlib.suppress(TopicGoneError, ConnectionLostError):
-            found[:], _ = connection.read(topic, 0)
-        return len(found) >= count
+            records[:], _ = connection.read(topic, 0)
+        return len(records) >= count
 
     try:
         wait_until(enough, timeout_s=timeout_s, what=f"{count} records in {topic}", interval_s=0.1, alive=alive)
     finally:
         connection.close()
-    return found
+    return records
 
 
 def topic_configs(address: str, topic: str) -> dict[str, str]:

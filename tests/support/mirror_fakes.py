@@ -122,12 +122,12 @@ class FakeCluster(AdminClient):
     def describe_configs(
         self, resources: Collection[ConfigResource] | Mapping[ConfigResource, Collection[str] | None], **_: Any
     ) -> DescribeConfigsResult:
-        found = {resource: self.entries(resource.name) for resource in resources}
+        configs = {resource: self.entries(resource.name) for resource in resources}
         return completed_result(
             DescribeConfigsResult(resources),
             {
                 resource: entries if isinstance(entries, KafkaApiError) else {entry.name: entry for entry in entries}
-                for resource, entries in found.items()
+                for resource, entries in configs.items()
             },
         )
 

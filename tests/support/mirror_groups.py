@@ -59,15 +59,15 @@ class Copying:
 def commit(address: str, group: str, topic: str, offset: int, metadata: str = "") -> None:
     """Commit an offset of partition 0 for a group without members."""
     with AdminClient(address) as admin:
-        found = OffsetAndMetadata(offset=offset, metadata=metadata)
-        admin.alter_group_offsets(group, {TopicPartition(topic, 0): found}).all().result(30)
+        committed = OffsetAndMetadata(offset=offset, metadata=metadata)
+        admin.alter_group_offsets(group, {TopicPartition(topic, 0): committed}).all().result(30)
 
 
 def committed(address: str, group: str) -> dict[str, int]:
     """Return the committed offsets of a group by topic."""
     with AdminClient(address) as admin:
         offsets = admin.list_group_offsets({group: None}).values()[group].result(20)
-    return {at.topic: found.offset for at, found in offsets.items()}
+    return {at.topic: committed.offset for at, committed in offsets.items()}
 
 
 def rounds(flow: FlowSettings, *, count: int = 1) -> FlowGroups:

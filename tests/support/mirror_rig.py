@@ -236,13 +236,13 @@ class Verdict(NamedTuple):
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self._asdict().items())
 
 
-def judge(wanted: Sequence[Seen], found: Iterable[Seen]) -> Verdict:
+def judge(wanted: Sequence[Seen], mirrored: Iterable[Seen]) -> Verdict:
     """Compare a partition of the target with the records written to its source."""
     place = {seen: at for at, seen in enumerate(wanted)}
     assert len(place) == len(wanted), "records have to be told apart"
-    counts = Counter(found := list(found))
-    firsts = [place[seen] for seen in dict.fromkeys(found) if seen in place]
-    order = [place[seen] for seen in found if seen in place]
+    counts = Counter(mirrored := list(mirrored))
+    firsts = [place[seen] for seen in dict.fromkeys(mirrored) if seen in place]
+    order = [place[seen] for seen in mirrored if seen in place]
     return Verdict(
         lost=len(place.keys() - counts.keys()),
         repeated=sum(count - 1 for seen, count in counts.items() if seen in place),

@@ -105,13 +105,13 @@ class Compaction(TopicDisturbance):
         return read_all(self._source.bootstrap_servers, self.name, 0)
 
     def verdict(self, remote_topic: str) -> Verdict:
-        found = self.found(remote_topic)
-        return judge(due_after_compaction(self._wanted(), found, self._left()), found)
+        mirrored = self.found(remote_topic)
+        return judge(due_after_compaction(self._wanted(), mirrored, self._left()), mirrored)
 
 
-def due_after_compaction(wanted: Sequence[Seen], found: Sequence[Seen], left: Sequence[Seen]) -> list[Seen]:
+def due_after_compaction(wanted: Sequence[Seen], mirrored: Sequence[Seen], left: Sequence[Seen]) -> list[Seen]:
     """Return the records that a remote topic must hold: without those that the source has removed before."""
-    kept = {*found, *left}
+    kept = {*mirrored, *left}
     return [seen for seen in wanted if seen in kept]
 
 
@@ -169,12 +169,12 @@ class SourceTopicAgain(TopicDisturbance):
             assert not new, f"{remote} holds {len(new)} records of the new topic"
 
     def verdict(self, remote_topic: str) -> Verdict:
-        found = self.found(remote_topic)
+        mirrored = self.found(remote_topic)
         old, new = self._all[: self._OLD], self._all[self._OLD :]
-        return judge(due_of_deleted_source(old, found, self._seen[remote_topic]) + new, found)
+        return judge(due_of_deleted_source(old, mirrored, self._seen[remote_topic]) + new, mirrored)
 
 
-def due_of_deleted_source(old: Sequence[Seen], found: Sequence[Seen], mirrored: int) -> list[Seen]:
+def due_of_deleted_source(old: Sequence[Seen], remote_records: Sequence[Seen], mirrored: int) -> list[Seen]:
     """Return the records of a deleted source topic that its remote topic must hold.
 
     Args:
@@ -182,7 +182,7 @@ def due_of_deleted_source(old: Sequence[Seen], found: Sequence[Seen], mirrored: 
         found: Records of the remote topic.
         mirrored: Number of records that the remote topic held before the deletion.
     """
-    arrived = {*found}
+    arrived = {*remote_records}
     last = max((at for at, seen in enumerate(old) if seen in arrived), default=-1)
     return list(old[: max(last + 1, mirrored)])
 
@@ -223,15 +223,15 @@ class TargetTopicsAgain(TopicDisturbance):
         return out
 
     def verdict(self, remote_topic: str) -> Verdict:
-        found = self.found(remote_topic)
+        mirrored = self.found(remote_topic)
         wanted = self._wanted()
-        due = due_of_deleted_target(wanted, found, self._written)
-        verdict = judge(due, found)
+        due = due_of_deleted_target(wanted, mirrored, self._written)
+        verdict = judge(due, mirrored)
         mirrored_again = self._mirrored[remote_topic] - (len(wanted) - len(due))
         return verdict._replace(repeated=verdict.repeated + max(0, mirrored_again))
 
 
-def due_of_deleted_target(wanted: Sequence[Seen], found: Sequence[Seen], written: int) -> list[Seen]:
+def due_of_deleted_target(wanted: Sequence[Seen], remote_records: Sequence[Seen], written: int) -> list[Seen]:
     """Return the records that a remote topic must hold after it was deleted and created again.
 
     Args:
@@ -239,7 +239,7 @@ def due_of_deleted_target(wanted: Sequence[Seen], found: Sequence[Seen], written
         found: Records of the remote topic.
         written: Number of records in the source topic when the last node of the target had deleted the remote topic.
     """
-    arrived = {*found}
+    arrived = {*remote_records}
     first = next((at for at, seen in enumerate(wanted) if seen in arrived), len(wanted))
     return list(wanted[min(first, written) :])
 

@@ -184,10 +184,10 @@ class Ledger:
 
     def at(self, cut: Cut) -> Ledger:
         """Return the facts that clients knew at the moment of a power cut."""
-        known = copy.deepcopy(self)
+        copied = copy.deepcopy(self)
         for fact in cut.facts:
-            known.take(fact)
-        return known
+            copied.take(fact)
+        return copied
 
 
 def value_of(producer: int, number: int, partition: int) -> str:
@@ -283,14 +283,14 @@ class Writing(Worker):
             self._broker.run(self._keep_house(random.choice(("tick", "check", "settle", "checkpoint", "", ""))))
             time.sleep(random.uniform(0, 0.01))
 
-    async def _keep_house(self, what: str) -> None:
+    async def _keep_house(self, task: str) -> None:
         services = self._broker.services
-        if what == "settle":
+        if task == "settle":
             await services.transactions._decisions.settle()
-        elif what == "checkpoint":
+        elif task == "checkpoint":
             await services.logs.checkpoint()
-        elif what:
-            await getattr(services.logs._housekeeper, what)()
+        elif task:
+            await getattr(services.logs._housekeeper, task)()
 
 
 def live(data_dir: Path, disk: RecordedDisk, ledger: Ledger, *options: str, life: int, transactions: int) -> None:
@@ -356,7 +356,7 @@ async def _initialize(services: Services, producer: int) -> Who:
             await asyncio.sleep(0.001)
 
 
-def violations_of(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str]:
+def violations_of(ledger: Ledger, recovered: Found, *, is_durable: bool) -> list[str]:
     """Compare the facts known to clients with the state after the restart.
 
     Args:
@@ -365,15 +365,15 @@ def violations_of(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str
         is_durable: Acknowledged records were on disk (``flush.messages=1``), so none may be missing.
     """
     return [
-        *_wrong_partitions(ledger, found, is_durable=is_durable),
-        *_wrong_transactions(ledger, found, is_durable=is_durable),
-        *_wrong_identities(ledger, found),
+        *_wrong_partitions(ledger, recovered, is_durable=is_durable),
+        *_wrong_transactions(ledger, recovered, is_durable=is_durable),
+        *_wrong_identities(ledger, recovered),
     ]
 
 
-def _wrong_partitions(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str]:
+def _wrong_partitions(ledger: Ledger, recovered: Found, *, is_durable: bool) -> list[str]:
     wrong = []
-    for number, partition in enumerate(found.partitions):
+    for number, partition in enumerate(recovered.partitions):
         values = partition.values
         if len(partition.all_values) != len(set(partition.all_values)):
             wrong.append(f"partition {number} holds a record twice")
@@ -383,18 +383,18 @@ def _wrong_partitions(ledger: Ledger, found: Found, *, is_durable: bool) -> list
             own = [int(value.split(":")[1]) for value in values if value.startswith(f"{producer}:")]
             if own != sorted(own):
                 wrong.append(f"partition {number} is out of order for producer {producer}: {own}")
-        if is_durable and found.resent.get(number, 0) != 0:
-            wrong.append(f"partition {number} rejects {ledger.sent[number]}: error code {found.resent[number]}")
+        if is_durable and recovered.resent.get(number, 0) != 0:
+            wrong.append(f"partition {number} rejects {ledger.sent[number]}: error code {recovered.resent[number]}")
         if is_durable and (lost := set(ledger.plain[number]) - set(values)):
             wrong.append(f"partition {number} has lost acknowledged records: {sorted(lost)}")
     return wrong
 
 
-def _wrong_transactions(ledger: Ledger, found: Found, *, is_durable: bool) -> list[str]:
+def _wrong_transactions(ledger: Ledger, recovered: Found, *, is_durable: bool) -> list[str]:
     wrong = []
     visible: dict[int, int] = {}
-    committed = [set(partition.values) for partition in found.partitions]
-    survived = [set(partition.all_values) for partition in found.partitions]
+    committed = [set(partition.values) for partition in recovered.partitions]
+    survived = [set(partition.all_values) for partition in recovered.partitions]
     for (producer, number), how in ledger.ends.items():
         values = {index: value_of(producer, number, index) for index in range(PARTITIONS)}
         there = {index for index, value in values.items() if value in committed[index]}
@@ -407,8 +407,8 @@ def _wrong_transactions(ledger: Ledger, found: Found, *, is_durable: bool) -> li
         if how == COMMITTED or there:
             visible[producer] = number
     for producer, number in visible.items():
-        if found.offsets.get(f"group-{producer}") not in _allowed_offsets(ledger, producer, number):
-            wrong.append(f"group-{producer} has {found.offsets}, the last visible transaction is {number}")
+        if recovered.offsets.get(f"group-{producer}") not in _allowed_offsets(ledger, producer, number):
+            wrong.append(f"group-{producer} has {recovered.offsets}, the last visible transaction is {number}")
     return wrong
 
 
@@ -418,12 +418,12 @@ def _allowed_offsets(ledger: Ledger, producer: int, number: int) -> set[int]:
     return {number, *later}
 
 
-def _wrong_identities(ledger: Ledger, found: Found) -> list[str]:
+def _wrong_identities(ledger: Ledger, recovered: Found) -> list[str]:
     wrong = [
         f"producer id {who.producer_id} has epoch {who.epoch} again"
-        for who in found.identities
+        for who in recovered.identities
         if who.epoch <= ledger.epochs.get(who.producer_id, -1)
     ]
-    if found.new_producer_id <= max(ledger.epochs, default=-1):
-        wrong.append(f"producer id {found.new_producer_id} is given again")
+    if recovered.new_producer_id <= max(ledger.epochs, default=-1):
+        wrong.append(f"producer id {recovered.new_producer_id} is given again")
     return wrong

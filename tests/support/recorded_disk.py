@@ -257,9 +257,9 @@ class RecordedDisk:
 
     def _catch_up(self, descriptor: int) -> None:
         """Record what a Python file on the descriptor of an emptied file has written past ``os``."""
-        if (known := self._rewritten.get(descriptor)) is not None:
+        if (content := self._rewritten.get(descriptor)) is not None:
             data = Path(f"/proc/self/fd/{descriptor}").read_bytes()
-            if data != known:
+            if data != content:
                 self._rewritten[descriptor] = data
                 self._wrote(descriptor, data, 0)
 
@@ -511,16 +511,16 @@ class _State:
         for rename in self._surviving_names(chance, fate or chance.choice(FATES)):
             _apply_edits(directories, rename)
         files: dict[str, bytes] = {}
-        found: list[str] = []
+        lost: list[str] = []
         for path, inode in _walk(directories):
             if inode in self._kinds:
-                found.append(path)
+                lost.append(path)
             else:
                 file = self._files.get(inode, _File())
                 sectors = [sector for _, write in file.pending for sector in _sectors(write)]
                 surviving = _survivors(sectors, chance, fate or chance.choice(FATES))
                 files[path] = bytes(_applied(file.durable, surviving))
-        return files, found
+        return files, lost
 
     def _surviving_names(self, chance: random.Random, fate: str) -> Sequence[Rename]:
         pending = [rename for _, rename in self._pending]

@@ -53,13 +53,13 @@ def feature(*, watch: Any = None, **attributes: Any) -> Feature:
 def filter_of(request: type[Message], response: type[Message], decide: Callable[[Any, Any], Any]) -> Filter:
     """Return a filter by a function that returns a request to forward, a response, an error, or None to forward."""
 
-    def result_of(asked: Any, context: Any) -> Any:
-        found = decide(asked, context)
-        if found is None:
+    def result_of(original: Any, context: Any) -> Any:
+        decision = decide(original, context)
+        if decision is None:
             return FORWARD
-        if isinstance(found, request):
-            return Forward(request=found)
-        return Reply(response=found) if isinstance(found, response | ApiError) else found
+        if isinstance(decision, request):
+            return Forward(request=decision)
+        return Reply(response=decision) if isinstance(decision, response | ApiError) else decision
 
     return Filter(request=request, response=response, decide=result_of)
 

@@ -50,8 +50,8 @@ def rollouts(servers: str) -> list[dict[str, Any]]:
             documents = [to_document(record) for record in store.records()]
         finally:
             store.close()
-    found: list[dict[str, Any]] = json.loads(json.dumps(documents))
-    return found
+    parsed: list[dict[str, Any]] = json.loads(json.dumps(documents))
+    return parsed
 
 
 def step_ms(record: dict[str, Any], event: str) -> int:

@@ -65,8 +65,8 @@ _EMPTY: Final = ("assignments", "configs", "supported_configs", "state_filters",
 
 def sample(request: type[AnyMessage], version: int) -> AnyMessage:
     """Return a request with two parts at each level."""
-    found: AnyMessage = _filled(request, version, 0)
-    return found
+    filled: AnyMessage = _filled(request, version, 0)
+    return filled
 
 
 def _filled(cls: type[Any], version: int, number: int) -> Any:

@@ -30,14 +30,14 @@ def jvms(driver: int) -> list[psutil.Process]:
 
 def workers(driver: int, port: int) -> list[psutil.Process]:
     """Return the driver's Python workers that are connected to a broker's port."""
-    found = []
+    processes = []
     for process, command in _descendants(driver):
         if "pyspark.worker" not in command:
             continue
         with contextlib.suppress(psutil.Error):
             if port in {connection.raddr.port for connection in process.net_connections("tcp") if connection.raddr}:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _descendants(driver: int) -> Iterator[tuple[psutil.Process, list[str]]]:

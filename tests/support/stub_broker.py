@@ -115,10 +115,10 @@ class StubBroker:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in (self._listener, *self._sockets):
+        for closing in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                closing.shutdown(socket.SHUT_RDWR)
+            closing.close()
         for thread in self._threads:
             thread.join(5)
 
@@ -176,9 +176,9 @@ class StubBroker:
         )
 
     def _metadata(self, request: Request) -> Answer:
-        asked = request.read(MetadataRequest)
-        assert isinstance(asked, MetadataRequest)
-        others = [topic.name for topic in asked.topics or [] if topic.name != self._topic]
+        decoded = request.read(MetadataRequest)
+        assert isinstance(decoded, MetadataRequest)
+        others = [topic.name for topic in decoded.topics or [] if topic.name != self._topic]
         partition = MetadataResponse.MetadataResponsePartition(
             partition_index=0, leader_id=NODE_ID, leader_epoch=0, replica_nodes=[NODE_ID], isr_nodes=[NODE_ID]
         )

@@ -61,15 +61,15 @@ class TransactionClient:
             producer_id=was.producer_id,
             producer_epoch=was.epoch,
         )
-        found = NOBODY
+        identity = NOBODY
 
         def ask() -> int:
-            nonlocal found
+            nonlocal identity
             answer = self.client.ask(request, InitProducerIdResponse, version)
-            found = Who(answer.producer_id, answer.producer_epoch)
+            identity = Who(answer.producer_id, answer.producer_epoch)
             return answer.error_code
 
-        return (patiently(ask) if is_patient else ask()), found
+        return (patiently(ask) if is_patient else ask()), identity
 
     def add(self, who: Who, version: int, topic: str, *partitions: int) -> list[int]:
         """Add partitions."""
@@ -113,7 +113,7 @@ class TransactionClient:
 
         def ask() -> int:
             ((result,),) = (
-                found.partition_responses for found in self.client.ask(request, ProduceResponse, version).responses
+                topic.partition_responses for topic in self.client.ask(request, ProduceResponse, version).responses
             )
             return result.error_code
 
@@ -127,15 +127,15 @@ class TransactionClient:
             producer_epoch=who.epoch,
             committed=commit,
         )
-        found = NOBODY
+        identity = NOBODY
 
         def ask() -> int:
-            nonlocal found
+            nonlocal identity
             answer = self.client.ask(request, EndTxnResponse, version)
-            found = Who(answer.producer_id, answer.producer_epoch)
+            identity = Who(answer.producer_id, answer.producer_epoch)
             return answer.error_code
 
-        return (patiently(ask) if is_patient else ask()), found
+        return (patiently(ask) if is_patient else ask()), identity
 
     def add_offsets(self, who: Who, version: int, group: str) -> int:
         """Add a group."""
@@ -193,8 +193,8 @@ def _find_coordinator(client: WireClient, key_type: int, key: str) -> None:
     request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 
     def ask() -> int:
-        (found,) = client.ask(request, FindCoordinatorResponse, 4).coordinators
-        return found.error_code
+        (coordinator,) = client.ask(request, FindCoordinatorResponse, 4).coordinators
+        return coordinator.error_code
 
     assert patiently(ask) == 0
 
@@ -210,19 +210,19 @@ def committed_offset(client: WireClient, group: str, topic: str, *, stable: bool
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=[wanted])], require_stable=stable
     )
-    found = (0, 0)
+    committed = (0, 0)
 
     def ask() -> int:
-        nonlocal found
+        nonlocal committed
         (answer,) = client.ask(request, OffsetFetchResponse, 8).groups
         if answer.error_code:
             return answer.error_code
         ((partition,),) = (found_topic.partitions for found_topic in answer.topics)
-        found = partition.error_code, partition.committed_offset
+        committed = partition.error_code, partition.committed_offset
         return 0
 
     assert patiently(ask) == 0
-    return found
+    return committed
 
 
 def latest(client: WireClient, topic: str, partition: int = 0, *, committed: bool) -> int:
@@ -237,7 +237,7 @@ def latest(client: WireClient, topic: str, partition: int = 0, *, committed: boo
 
     def ask() -> int:
         nonlocal offset
-        ((result,),) = (found.partitions for found in client.ask(request, ListOffsetsResponse, 7).topics)
+        ((result,),) = (topic.partitions for topic in client.ask(request, ListOffsetsResponse, 7).topics)
         offset = int(result.offset)
         return int(result.error_code)
 
@@ -280,7 +280,7 @@ def read_committed(client: WireClient, topic: str, partition: int = 0, offset: i
             forgotten_topics_data=[],
         )
         answer = client.ask(request, FetchResponse, 12)
-        ((result,),) = (found.partitions for found in answer.responses)
+        ((result,),) = (topic.partitions for topic in answer.responses)
         assert (answer.error_code, result.error_code) == (0, 0)
         batches = list(iter_batches(result.records or b"", allow_partial_tail=True))
         if not batches:

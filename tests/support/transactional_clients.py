@@ -201,9 +201,9 @@ def read_by_kafka_python(bootstrap_servers: str, topic: str, count: int) -> list
     values: list[str] = []
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        found = consumer.poll(1000).get(partition, [])
-        values += [record.value.decode() for record in found]
-        if not found and len(values) >= count:
+        records = consumer.poll(1000).get(partition, [])
+        values += [record.value.decode() for record in records]
+        if not records and len(values) >= count:
             break
     consumer.close()
     return values
@@ -218,9 +218,9 @@ async def _read_by_aiokafka(bootstrap_servers: str, topic: str, count: int) -> l
     values: list[str] = []
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
-        found = (await consumer.getmany(timeout_ms=1000)).get(partition, [])
-        values += [record.value.decode() for record in found]
-        if not found and len(values) >= count:
+        records = (await consumer.getmany(timeout_ms=1000)).get(partition, [])
+        values += [record.value.decode() for record in records]
+        if not records and len(values) >= count:
             break
     await consumer.stop()
     return values

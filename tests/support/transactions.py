@@ -31,10 +31,10 @@ def end(log: PartitionLog, producer_id: int, how: ControlType, *, epoch: int = 0
 def committed_records(log: PartitionLog, max_bytes: int = 1 << 20) -> list[Record]:
     """Return the records that a consumer with isolation.level=read_committed gets, by the rules of Kafka's Fetcher."""
     offset, records = log.log_start_offset, []
-    while found := find_committed(log, offset, max_bytes):
-        coming = deque(sorted(aborted_in(log, offset, found), key=lambda entry: entry.first_offset))
+    while chunk := find_committed(log, offset, max_bytes):
+        coming = deque(sorted(aborted_in(log, offset, chunk), key=lambda entry: entry.first_offset))
         aborted: set[int] = set()
-        for item in iter_batches(found.read()):
+        for item in iter_batches(chunk.read()):
             while coming and coming[0].first_offset <= item.last_offset:
                 aborted.add(coming.popleft().producer_id)
             if item.is_control:

@@ -64,10 +64,10 @@ class Walk:
         return task is not None and task.get_coro().__qualname__ != self._task  # type: ignore[union-attr]  # a coroutine
 
     def _count_form(self, frame: FrameType) -> None:
-        given = frame.f_locals
-        made = given.get("self", given.get("_cls"))
+        local_values = frame.f_locals
+        made = local_values.get("self", local_values.get("_cls"))
         kind = made if isinstance(made, type) else type(made)
-        if kind.__module__.startswith("klamm.") and any(self._holds(value) for value in given.values()):
+        if kind.__module__.startswith("klamm.") and any(self._holds(value) for value in local_values.values()):
             self.forms.add(kind.__qualname__)
 
     def _holds(self, value: object) -> bool:

@@ -47,8 +47,8 @@ _MAX_FETCH_BYTES: Final = 16 * 1024 * 1024
 class RejectedError(RuntimeError):
     """The broker answered with an error code."""
 
-    def __init__(self, what: str, error_code: int, error_message: str | None = None) -> None:
-        super().__init__(f"{what}: error code {error_code} {error_message or ''}".rstrip())
+    def __init__(self, action: str, error_code: int, error_message: str | None = None) -> None:
+        super().__init__(f"{action}: error code {error_code} {error_message or ''}".rstrip())
         self.error_code = error_code
 
 
@@ -230,7 +230,7 @@ class WireClient:
             isolation_level=0,
             topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])],
         )
-        ((result,),) = (found.partitions for found in self.ask(request, ListOffsetsResponse, 7).topics)
+        ((result,),) = (topic.partitions for topic in self.ask(request, ListOffsetsResponse, 7).topics)
         _check(f"End of {topic}-{partition}", result.error_code)
         return int(result.offset)
 
@@ -271,6 +271,6 @@ def alter_topic_request(name: str, changes: Sequence[tuple[str, int, str | None]
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
 
-def _check(what: str, error_code: int, error_message: str | None = None) -> None:
+def _check(action: str, error_code: int, error_message: str | None = None) -> None:
     if error_code != 0:
-        raise RejectedError(what, error_code, error_message)
+        raise RejectedError(action, error_code, error_message)

@@ -7,8 +7,8 @@ from scripts.api_reference import PAGES, rendered
 
 def test_api_pages_match_docstrings() -> None:
     expected = dict(rendered())
-    found = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
-    stale = [name for name in expected | found if expected.get(name) != found.get(name)]
+    pages = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
+    stale = [name for name in expected | pages if expected.get(name) != pages.get(name)]
     assert not stale, "run: make generate"
 
 

@@ -21,19 +21,21 @@ def test_file_provider_reads_value_from_properties_file(tmp_path: Path) -> None:
     """K894-28: ``${provider:path:key}`` via config.providers."""
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=p:w}\nuser=alice\n")
-    given = with_provider("file", "FileConfigProvider", login=f"${{file:{secrets}:user}}/${{file:{secrets}:password}}")
-    assert resolve(given)["login"] == "alice/p:w}"
+    properties = with_provider(
+        "file", "FileConfigProvider", login=f"${{file:{secrets}:user}}/${{file:{secrets}:password}}"
+    )
+    assert resolve(properties)["login"] == "alice/p:w}"
 
 
 def test_directory_and_env_providers_read_file_and_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """K894-28: ``${provider:path:key}`` via config.providers."""
     (tmp_path / "password").write_text("secret")
     monkeypatch.setenv("KLAMM_TEST_USER", "alice")
-    given = with_provider(
+    properties = with_provider(
         "dir", "DirectoryConfigProvider", a=f"${{dir:{tmp_path}:password}}", b="${env:KLAMM_TEST_USER}"
     )
-    given |= {"config.providers": "dir, env", "config.providers.env.class": PACKAGE + "EnvVarConfigProvider"}
-    resolved = resolve(given)
+    properties |= {"config.providers": "dir, env", "config.providers.env.class": PACKAGE + "EnvVarConfigProvider"}
+    resolved = resolve(properties)
     assert (resolved["a"], resolved["b"]) == ("secret", "alice")
 
 
@@ -41,8 +43,8 @@ def test_provider_path_ends_at_the_first_colon(tmp_path: Path) -> None:
     """As in Kafka's ConfigTransformer."""
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("a\\:b\\:c=secret\n")
-    given = with_provider("file", "FileConfigProvider", login=f"${{file:{secrets}:a:b:c}}")
-    assert resolve(given)["login"] == "secret"
+    properties = with_provider("file", "FileConfigProvider", login=f"${{file:{secrets}:a:b:c}}")
+    assert resolve(properties)["login"] == "secret"
 
 
 @pytest.mark.parametrize("reference", ["${p:}", "${p:/tmp:}"])
@@ -54,8 +56,8 @@ def test_provider_reference_without_key_is_rejected(java_class: str, reference: 
 
 def test_reference_without_its_provider_is_unchanged() -> None:
     assert resolve({"topics": "${file:a:b}"}) == {"topics": "${file:a:b}"}
-    given = with_provider("file", "FileConfigProvider", topics="${vault:a:b}")
-    assert resolve(given)["topics"] == "${vault:a:b}"
+    properties = with_provider("file", "FileConfigProvider", topics="${vault:a:b}")
+    assert resolve(properties)["topics"] == "${vault:a:b}"
 
 
 def test_unresolvable_reference_names_its_key_and_no_secret(tmp_path: Path) -> None:
@@ -95,9 +97,9 @@ def test_env_provider_reads_only_allowed_variables(monkeypatch: pytest.MonkeyPat
     """KIP-887."""
     monkeypatch.setenv("KLAMM_TEST_USER", "alice")
     limit = "config.providers.env.param.allowlist.pattern"
-    given = with_provider("env", "EnvVarConfigProvider", a="${env:KLAMM_TEST_USER}")
-    assert resolve(given | {limit: "KLAMM_.*"})["a"] == "alice"
+    properties = with_provider("env", "EnvVarConfigProvider", a="${env:KLAMM_TEST_USER}")
+    assert resolve(properties | {limit: "KLAMM_.*"})["a"] == "alice"
     with pytest.raises(SettingsError, match=r"^a: KLAMM_TEST_USER is not one that .*allowlist\.pattern=TEST.* allows"):
-        resolve(given | {limit: "TEST.*"})
+        resolve(properties | {limit: "TEST.*"})
     with pytest.raises(SettingsError, match=r"allowlist\.pattern=\(: expected a regular expression"):
-        resolve(given | {limit: "("})
+        resolve(properties | {limit: "("})

@@ -122,7 +122,7 @@ class ProcessContainer:
         new = {container.partition("/")[0]: str(port) for container, port in ports.items()}
         new |= {"9404": str(free_port()), "/data": str(self.folder / "data")}
         # a port of the container at the end of an address; the host's port may contain the same digits
-        self._command = [re.sub(r"(?<=:)(9092|9404)$|^/data$", lambda found: new[found[0]], word) for word in command]
+        self._command = [re.sub(r"(?<=:)(9092|9404)$|^/data$", lambda match: new[match[0]], word) for word in command]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

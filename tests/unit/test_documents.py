@@ -55,8 +55,8 @@ def snippets_of(page: Path) -> list[Snippet]:
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
     return [
-        Snippet(page=name, language=found[2], text=dedent(found[3]), line=text[: found.start()].count("\n") + 1)
-        for found in FENCE.finditer(text)
+        Snippet(page=name, language=match[2], text=dedent(match[3]), line=text[: match.start()].count("\n") + 1)
+        for match in FENCE.finditer(text)
     ]
 
 
@@ -237,9 +237,9 @@ def test_commands_of_a_page_run_in_order(
     assert lines
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        given = [broker_of_the_pages.get(before, word) for before, word in pairwise(["", *words])]
+        arguments = [broker_of_the_pages.get(before, word) for before, word in pairwise(["", *words])]
         code = 3 if "--wait" in words else 0  # no client whose configs could be in line is connected
-        assert (line, cli.main(given), capsys.readouterr().err) == (line, code, ANY)
+        assert (line, cli.main(arguments), capsys.readouterr().err) == (line, code, ANY)
 
 
 NOT_RUN_COMMANDS = [
@@ -259,9 +259,9 @@ def test_values_of_other_commands_are_accepted_until_a_cluster_is_needed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KLAMM_BOOTSTRAP_SERVER", "127.0.0.1:1")
     words = shlex.split(line, comments=True)[1:]
-    given = ["127.0.0.1:1" if before == "--bootstrap-server" else word for before, word in pairwise(["", *words])]
+    arguments = ["127.0.0.1:1" if before == "--bootstrap-server" else word for before, word in pairwise(["", *words])]
     # when
-    code = cli.main([*given, "--timeout", "1"])
+    code = cli.main([*arguments, "--timeout", "1"])
     # then
     shown = "".join(capsys.readouterr())
     is_reached = "No broker at 127.0.0.1:1 responded" in shown or "cannot be read: No such file" in shown

@@ -35,9 +35,9 @@ def test_java_on_path_is_found_through_symlinks(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     # when
-    found = java.find_java_home({"PATH": str(tmp_path / "bin")})
+    located = java.find_java_home({"PATH": str(tmp_path / "bin")})
     # then
-    assert found == home
+    assert located == home
 
 
 def test_unsupported_java_version_is_skipped(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_unsupported_java_version_is_skipped(tmp_path: Path) -> None:
     old = a_java(tmp_path / "old", "11.0.2")
     new = a_java(tmp_path / "new", "17.0.1")
     # when
-    found = java.find_java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
+    located = java.find_java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")})
     # then
-    assert found == new
+    assert located == new
 
 
 @pytest.mark.process
@@ -57,9 +57,9 @@ def test_java_without_release_file_is_executed_for_its_version(tmp_path: Path) -
     (home / "release").unlink()
     (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\" 2023-10-17' >&2\n")
     # when
-    found = java.find_java_home({"JAVA_HOME": str(home), "PATH": ""})
+    located = java.find_java_home({"JAVA_HOME": str(home), "PATH": ""})
     # then
-    assert found == home
+    assert located == home
 
 
 def test_missing_java_error_has_install_command(tmp_path: Path) -> None:

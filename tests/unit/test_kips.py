@@ -73,8 +73,8 @@ def test_tests_on_kips_page_are_not_skipped() -> None:
 
 
 def test_tests_cite_existing_requirements_only() -> None:
-    known = {row.id for row in rows()}
-    assert {cited: tests for cited, tests in script().citations().items() if cited not in known} == {}
+    ids = {row.id for row in rows()}
+    assert {cited: tests for cited, tests in script().citations().items() if cited not in ids} == {}
 
 
 @pytest.mark.parametrize(

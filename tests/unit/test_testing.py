@@ -61,8 +61,8 @@ def test_any_record_satisfies_an_assertion_without_values() -> None:
 
 
 def test_assertion_returns_the_records_in_the_order_of_the_values() -> None:
-    found = assert_topic_contains(broker(b"1", b"2", b"1"), "t", b"2", b"1")
-    assert [(record.offset, record.value) for record in found] == [(1, b"2"), (0, b"1")]
+    records = assert_topic_contains(broker(b"1", b"2", b"1"), "t", b"2", b"1")
+    assert [(record.offset, record.value) for record in records] == [(1, b"2"), (0, b"1")]
 
 
 def test_records_in_wrong_order_fail() -> None:

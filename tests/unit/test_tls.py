@@ -33,13 +33,13 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def settings(stores: Path, **given: str) -> dict[str, str]:
-    named = {f"ssl.{name.replace('_', '.')}": value for name, value in given.items()}
+def settings(stores: Path, **options: str) -> dict[str, str]:
+    named = {f"ssl.{name.replace('_', '.')}": value for name, value in options.items()}
     return {name: str(stores / value) if name.endswith("location") else value for name, value in named.items()}
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"keystore_location": "own.jks", "keystore_password": "store-pw", "key_password": "key-pw"},
         {"keystore_location": "own.p12", "keystore_password": "store-pw", "keystore_type": "PKCS12"},
@@ -48,8 +48,8 @@ def settings(stores: Path, **given: str) -> dict[str, str]:
     ],
     ids=["jks", "pkcs12", "pkcs12 called jks", "pem in the settings"],
 )
-def test_key_is_loaded_from_any_keystore_type(stores: Path, given: dict[str, str]) -> None:
-    assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings(stores, **given).get) == OWN.der
+def test_key_is_loaded_from_any_keystore_type(stores: Path, options: dict[str, str]) -> None:
+    assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings(stores, **options).get) == OWN.der
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_pem_is_read_in_every_form_of_kafka(form: Callable[[str], str], tmp_path
     (tmp_path / "own.pem").write_text(key + chain)
     inline = {"ssl.keystore.type": "PEM", "ssl.keystore.key": key, "ssl.keystore.certificate.chain": chain}
     file = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(tmp_path / "own.pem")}
-    for given in (inline, file):
-        assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), given.get) == OWN.der
+    for options in (inline, file):
+        assert load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), options.get) == OWN.der
     (tmp_path / "trust.pem").write_text(chain)
     for name, value in (("certificates", chain), ("location", str(tmp_path / "trust.pem"))):
         context = client_context({"ssl.truststore.type": "PEM", f"ssl.truststore.{name}": value})
@@ -81,7 +81,7 @@ def test_only_truststore_certificates_are_trusted(stores: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("options", "complaint"),
     [
         ({"keystore_location": "own.jks"}, r"own\.jks: a JKS store needs ssl\.keystore\.password"),
         ({"keystore_location": "own.jks", "keystore_password": "hunter2"}, r"opened by ssl\.keystore\.password: its"),
@@ -104,9 +104,11 @@ def test_only_truststore_certificates_are_trusted(stores: Path) -> None:
         ({"cipher_suites": GCM, "enabled_protocols": "TLSv1.3"}, "none of them belongs to a version"),
     ],
 )
-def test_invalid_tls_settings_are_rejected_without_secrets(stores: Path, given: dict[str, str], complaint: str) -> None:
+def test_invalid_tls_settings_are_rejected_without_secrets(
+    stores: Path, options: dict[str, str], complaint: str
+) -> None:
     with pytest.raises(SettingsError, match=complaint) as rejected:
-        client_context(settings(stores, **given))
+        client_context(settings(stores, **options))
     assert not any(secret in str(rejected.value) for secret in ("hunter2", "store-pw", KEY))
 
 

@@ -55,20 +55,20 @@ def broker() -> Iterator[StubBroker]:
     with StubBroker(versions=versions) as stub:
 
         def coordinators(request: Request) -> Message:
-            asked = request.read(FindCoordinatorRequest)
-            assert isinstance(asked, FindCoordinatorRequest)
+            decoded = request.read(FindCoordinatorRequest)
+            assert isinstance(decoded, FindCoordinatorRequest)
             Found = FindCoordinatorResponse.Coordinator  # noqa: N806 - a class
             return FindCoordinatorResponse(
-                coordinators=[Found(key=key, node_id=NODE_ID) for key in asked.coordinator_keys]
+                coordinators=[Found(key=key, node_id=NODE_ID) for key in decoded.coordinator_keys]
             )
 
         def classic(request: Request) -> Message:
-            asked = request.read(DescribeGroupsRequest)
-            assert isinstance(asked, DescribeGroupsRequest)
+            decoded = request.read(DescribeGroupsRequest)
+            assert isinstance(decoded, DescribeGroupsRequest)
             Found = DescribeGroupsResponse.DescribedGroup  # noqa: N806 - a class
             return DescribeGroupsResponse(
                 groups=[
-                    Found(group_id=group, group_state="Dead" if group == "old" else "Empty") for group in asked.groups
+                    Found(group_id=group, group_state="Dead" if group == "old" else "Empty") for group in decoded.groups
                 ]
             )
 
@@ -85,16 +85,16 @@ def broker() -> Iterator[StubBroker]:
 def test_groups_of_both_protocols_are_described(broker: StubBroker) -> None:
     with AdminClient(broker.bootstrap_servers) as admin:
         # when
-        found = admin.describe_groups(["next", "g", "old"]).values()
-        group = found["next"].result(10)
+        groups = admin.describe_groups(["next", "g", "old"]).values()
+        group = groups["next"].result(10)
         # then
         assert (group.group_epoch, group.target_assignment_epoch, group.protocol) == (7, 6, "uniform")
         first, second = group.members
         assert first.assigned_partitions == (TopicPartition("orders", 0), TopicPartition("orders", 1))
         assert (first.target_partitions, first.member_epoch) == ((TopicPartition("orders", 0),), 6)
         assert (first.is_upgraded, second.is_upgraded) == (True, False)
-        assert (found["g"].result(10).state, found["g"].result(10).group_epoch) == ("Empty", None)
-        assert isinstance(found["old"].exception(10), KafkaApiError)
+        assert (groups["g"].result(10).state, groups["g"].result(10).group_epoch) == ("Empty", None)
+        assert isinstance(groups["old"].exception(10), KafkaApiError)
 
 
 def test_member_table_shows_upgraded_column(broker: StubBroker, capsys: pytest.CaptureFixture[str]) -> None:

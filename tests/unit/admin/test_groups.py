@@ -70,10 +70,10 @@ def test_old_broker_is_queried_one_group_at_a_time(old_broker: StubBroker) -> No
     # then
     expected = {ORDERS: OffsetAndMetadata(offset=5, leader_epoch=2, metadata="m")}
     assert offsets == {"one": expected, "all": expected}
-    asked = [request.read(OffsetFetchRequest) for request in old_broker.requests(9)]
-    one, every = (request for request in asked if isinstance(request, OffsetFetchRequest))
-    assert one.topics is not None
-    assert (one.group_id, one.topics[0].partition_indexes) == ("one", [3])
+    requests = [request.read(OffsetFetchRequest) for request in old_broker.requests(9)]
+    single, every = (request for request in requests if isinstance(request, OffsetFetchRequest))
+    assert single.topics is not None
+    assert (single.group_id, single.topics[0].partition_indexes) == ("one", [3])
     assert (every.group_id, every.topics) == ("all", None)
 
 
@@ -103,8 +103,12 @@ def test_unsupported_calls_on_old_broker_raise_unsupported_version(old_broker: S
 
 def test_moved_or_loading_coordinator_is_looked_up_again(broker: StubBroker) -> None:
     # given
-    found = [coordinators("g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE), coordinators("g"), coordinators("g")]
-    broker.answer(10, lambda _: found.pop(0) if len(found) > 1 else found[0])
+    responses = [
+        coordinators("g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        coordinators("g"),
+        coordinators("g"),
+    ]
+    broker.answer(10, lambda _: responses.pop(0) if len(responses) > 1 else responses[0])
     answers = [
         committed(-1, group_error=ErrorCode.NOT_COORDINATOR),
         committed(-1, ErrorCode.UNSTABLE_OFFSET_COMMIT),

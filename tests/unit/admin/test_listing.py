@@ -42,15 +42,15 @@ def test_topics_are_described_page_by_page_until_the_broker_has_no_more() -> Non
         # when
         result = admin.describe_topics(["b", "a"], include_eligible_leaders=True, partition_limit=2).all().result()
         # then
-        assert {name: [one.partition for one in topic.partitions] for name, topic in result.items()} == {
+        assert {name: [partition.partition for partition in topic.partitions] for name, topic in result.items()} == {
             "a": [0, 1],
             "b": [0, 1],
         }
         assert result["a"].partitions[0].eligible_leader_replicas == (2,)
-        asked = [request.read(DescribeTopicPartitionsRequest) for request in broker.requests(75)]
+        requests = [request.read(DescribeTopicPartitionsRequest) for request in broker.requests(75)]
     # then
     cursors = []
-    for request in asked:
+    for request in requests:
         assert isinstance(request, DescribeTopicPartitionsRequest)
         assert request.response_partition_limit == 2
         cursors.append(request.cursor and (request.cursor.topic_name, request.cursor.partition_index))
@@ -80,10 +80,10 @@ def test_broker_without_describe_topic_partitions_gets_metadata_request() -> Non
 
 def test_config_resources_are_listed_by_type() -> None:
     # given
-    found = ListConfigResourcesResponse.ConfigResource
+    resource_class = ListConfigResourcesResponse.ConfigResource
     answer = ListConfigResourcesResponse(
         config_resources=[
-            found(resource_name=name, resource_type=kind) for name, kind in (("g2", 32), ("m", 16), ("g1", 32))
+            resource_class(resource_name=name, resource_type=kind) for name, kind in (("g2", 32), ("m", 16), ("g1", 32))
         ]
     )
     with StubBroker(versions={74: (0, 1)}) as broker, AdminClient(broker.bootstrap_servers) as admin:

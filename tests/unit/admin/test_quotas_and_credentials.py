@@ -62,8 +62,10 @@ def test_scram_password_is_sent_as_salted_hash() -> None:
         ).all().result()
         sent = [request.read(AlterUserScramCredentialsRequest) for request in broker.requests(51)]
     # then
-    fresh, given = (request.upsertions[0] for request in sent if isinstance(request, AlterUserScramCredentialsRequest))
+    fresh, upserted = (
+        request.upsertions[0] for request in sent if isinstance(request, AlterUserScramCredentialsRequest)
+    )
     assert len(fresh.salt) >= 20
-    assert given.salt == b"salt"
+    assert upserted.salt == b"salt"
     salted = salt_password(ScramMechanism.SCRAM_SHA_512, "secret", salt=b"salt", iterations=4096)
-    assert (given.mechanism, given.iterations, given.salted_password) == (2, 4096, salted)
+    assert (upserted.mechanism, upserted.iterations, upserted.salted_password) == (2, 4096, salted)

@@ -320,24 +320,24 @@ def test_any_other_code_is_the_result_at_once(broker: StubBroker, admin: AdminCl
     for code in sorted(final):
         # given
         broker.answer(case.api_key, lambda _, code=code: case.response(code))  # type: ignore[misc]
-        asked = len(broker.requests(case.api_key))
+        requests_before = len(broker.requests(case.api_key))
         # when
         with pytest.raises(KafkaApiError) as failure:
             case.call(admin).result(30)
         # then
         assert failure.value.error_code is code
-        assert len(broker.requests(case.api_key)) == asked + 1
+        assert len(broker.requests(case.api_key)) == requests_before + 1
 
 
 def test_only_the_keys_with_a_retriable_code_are_sent_again(broker: StubBroker, admin: AdminClient) -> None:
     # given
-    asked: list[list[str]] = []
+    requested: list[list[str]] = []
 
     def answer(request: Request) -> Message:
         message = request.read(CreateTopicsRequest)
         assert isinstance(message, CreateTopicsRequest)
         names = [topic.name for topic in message.topics]
-        asked.append(names)
+        requested.append(names)
         codes = {"b": ErrorCode.THROTTLING_QUOTA_EXCEEDED} if len(names) > 1 else {}
         topic = CreateTopicsResponse.CreatableTopicResult
         return CreateTopicsResponse(topics=[topic(name=name, error_code=codes.get(name, 0)) for name in names])
@@ -346,7 +346,7 @@ def test_only_the_keys_with_a_retriable_code_are_sent_again(broker: StubBroker, 
     # when
     admin.create_topics([NewTopic("a"), NewTopic("b")]).result(30)
     # then
-    assert asked == [["a", "b"], ["b"]]
+    assert requested == [["a", "b"], ["b"]]
 
 
 def _timeout_of(call: Callable[[int], Any], code: ErrorCode) -> str:
@@ -389,11 +389,11 @@ def test_retried_request_has_the_remaining_timeout(broker: StubBroker, admin: Ad
 
 def test_topic_without_known_leader_is_retried(broker: StubBroker, admin: AdminClient) -> None:
     # given
-    known = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=NODE_ID)
+    with_leader = MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=NODE_ID)
     states = [
         (ErrorCode.LEADER_NOT_AVAILABLE, []),
         (0, [MetadataResponse.MetadataResponsePartition(partition_index=0, leader_id=-1)]),
-        (0, [known]),
+        (0, [with_leader]),
     ]
 
     def metadata(_: Request) -> Message:
@@ -407,9 +407,9 @@ def test_topic_without_known_leader_is_retried(broker: StubBroker, admin: AdminC
     broker.answer(3, metadata)
     broker.answer(2, lambda _: _offsets(0))
     # when
-    found = admin.list_offsets({PARTITION: -1}).result(30)
+    offsets = admin.list_offsets({PARTITION: -1}).result(30)
     # then
-    assert found[PARTITION].offset == 5
+    assert offsets[PARTITION].offset == 5
     assert len(states) == 1
 
 

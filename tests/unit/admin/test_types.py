@@ -28,10 +28,10 @@ def test_remove_is_an_alias_of_delete() -> None:
 
 def test_changes_are_equal_by_value() -> None:
     """K339-28: AlterConfigOp = (ConfigEntry, OpType), OpType.id(), OpType.forId(unknown) gives null/None."""
-    one = AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
-    assert one == AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
-    assert len({one, AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)}) == 1
-    assert one != AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.DELETE)
+    first = AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
+    assert first == AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)
+    assert len({first, AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.SET)}) == 1
+    assert first != AlterConfigOp(ConfigEntry("retention.ms", "1"), OpType.DELETE)
 
 
 def test_unrecognized_config_source_is_unknown() -> None:

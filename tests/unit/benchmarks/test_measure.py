@@ -17,7 +17,12 @@ def test_rounds_alternate_the_starting_side() -> None:
     measured = list(alternate(sides, benchmark="copying", plan=Plan(quick=False, sides=()), rounds=2))
     # then
     assert turns == ["ours", "theirs", "theirs", "ours"]
-    assert [(one.side, one.round) for one in measured] == [("ours", 1), ("theirs", 1), ("theirs", 2), ("ours", 2)]
+    assert [(measurement.side, measurement.round) for measurement in measured] == [
+        ("ours", 1),
+        ("theirs", 1),
+        ("theirs", 2),
+        ("ours", 2),
+    ]
 
 
 def test_spread_has_median_and_both_ends() -> None:

@@ -92,8 +92,8 @@ class MetricsApis:
         return decode(GetTelemetrySubscriptionsResponse, 0, encode(answer, 0))
 
     def push(self, of: GetTelemetrySubscriptionsResponse, metrics: bytes = b"", **more: Any) -> ErrorCode:
-        asked = {"client_instance_id": of.client_instance_id, "subscription_id": of.subscription_id, **more}
-        request = decode(PushTelemetryRequest, 0, encode(PushTelemetryRequest(metrics=metrics, **asked), 0))
+        fields = {"client_instance_id": of.client_instance_id, "subscription_id": of.subscription_id, **more}
+        request = decode(PushTelemetryRequest, 0, encode(PushTelemetryRequest(metrics=metrics, **fields), 0))
         answer = asyncio.run(cast("Any", push_api.handle(request, self.context())))
         return ErrorCode(decode(PushTelemetryResponse, 0, encode(answer, 0)).error_code)
 

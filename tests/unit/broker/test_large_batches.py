@@ -123,13 +123,13 @@ def test_timestamp_lookup_in_large_batch_does_not_block_the_loop(held_broker: He
     with WireClient(held_broker.address, timeout_s=60) as client:
         client.create_topic("looked-up")
         base = client.produce("looked-up", 0, many_records())
-        for asked, found in ((START_MS + RECORDS - 5, RECORDS - 5), (-3, RECORDS - 1)):
-            wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=asked)
+        for timestamp, offset in ((START_MS + RECORDS - 5, RECORDS - 5), (-3, RECORDS - 1)):
+            wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             topic = ListOffsetsRequest.ListOffsetsTopic(name="looked-up", partitions=[wanted])
             held_broker.begin()
             answer = client.ask(ListOffsetsRequest(topics=[topic]), ListOffsetsResponse, 7)
             assert held_broker.longest().seconds < MAX_S
-            assert answer.topics[0].partitions[0].offset == base + found
+            assert answer.topics[0].partitions[0].offset == base + offset
 
 
 def test_work_for_disconnected_client_is_dropped(held_broker: HeldLoop) -> None:

@@ -41,12 +41,12 @@ def held_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldLoop]:
         yield broker
 
 
-def longest_hold(held_broker: HeldLoop, asked: LongRequest) -> float:
+def longest_hold(held_broker: HeldLoop, request: LongRequest) -> float:
     holds = []
     for _ in range(TRIES):
         held_broker.begin()
         with WireClient(held_broker.address, timeout_s=60) as client:
-            client.time_raw(asked.request, asked.version)
+            client.time_raw(request.request, request.version)
         holds.append(held_broker.longest())
         if holds[-1].seconds < MAX_S:
             break
@@ -76,19 +76,19 @@ def test_request_of_maximum_size_does_not_block_the_event_loop(
 ) -> None:
     monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # frames that are padded
     wanted = () if os.environ.get("KLAMM_SOAK") else LARGEST
-    holds = {asked.name: longest_hold(held_broker, asked) for asked in largest_requests(wanted)}
+    holds = {request.name: longest_hold(held_broker, request) for request in largest_requests(wanted)}
     assert len(holds) > 50 or holds.keys() == set(LARGEST)
     assert not {name: f"{seconds * 1000:.0f} ms" for name, seconds in holds.items() if seconds >= MAX_S}
 
 
-def left_by(held_broker: HeldLoop, asked: LongRequest) -> int:
+def left_by(held_broker: HeldLoop, request: LongRequest) -> int:
     """Count what only a garbage collection ends after a request."""
     held_broker.longest()
     gc.collect()
     gc.disable()
     try:
         with WireClient(held_broker.address) as client:
-            client.time_raw(asked.request, asked.version)
+            client.time_raw(request.request, request.version)
         held_broker.longest()
         return gc.collect()
     finally:
@@ -99,9 +99,9 @@ def test_requests_leave_no_reference_cycles(held_broker: HeldLoop) -> None:
     """An error that is kept with the frames it came through, which hold what keeps it, would hold them all for long."""
     few = 300
     left: dict[str, int] = {}
-    for asked in long_requests(few):
+    for request in long_requests(few):
         for _ in range(TRIES):  # what came before may be counted as well
-            left[asked.name] = left_by(held_broker, asked)
-            if left[asked.name] < few:
+            left[request.name] = left_by(held_broker, request)
+            if left[request.name] < few:
                 break
     assert not {name: count for name, count in left.items() if count >= few}

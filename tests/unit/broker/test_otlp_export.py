@@ -78,12 +78,12 @@ def sent(export: OtlpExport, *pushes: bytes) -> None:
 
 
 def messages(path: Path) -> list[bytes]:
-    found, data = [], path.read_bytes()
+    payloads, data = [], path.read_bytes()
     while data:
         size = int.from_bytes(data[:4])
-        found.append(data[4 : 4 + size])
+        payloads.append(data[4 : 4 + size])
         data = data[4 + size :]
-    return found
+    return payloads
 
 
 def test_file_export_appends_length_prefixed_messages(tmp_path: Path) -> None:

@@ -36,10 +36,10 @@ FRAME_BYTES: Final = 100 * 1024 * 1024
 def test_array_elements_of_every_request_are_counted() -> None:
     """Those of a fixed size, as partition numbers, count a quarter: a frame could hold 20 million of them."""
     places = 0
-    for asked in long_requests(300):
-        body = encode(asked.request, asked.version)
+    for request in long_requests(300):
+        body = encode(request.request, request.version)
         with pytest.raises(TooManyElementsError):
-            decode(type(asked.request), asked.version, body, max_elements=70)
+            decode(type(request.request), request.version, body, max_elements=70)
         places += 1
     assert places > 50
 
@@ -159,10 +159,10 @@ def test_oversized_resource_is_rejected_without_blocking_the_loop(
 ) -> None:
     monkeypatch.setattr("klamm.server.codec.granted_elements", lambda _, most: most)  # a frame that is padded
     others = tuple(few.name for few in long_requests(1) if not any(wanted.startswith(few.name) for wanted in WIDE))
-    asked = [request for request in long_requests(ENTRIES, without=others) if request.name in WIDE]
-    assert len(asked) == len(WIDE)
+    requests = [request for request in long_requests(ENTRIES, without=others) if request.name in WIDE]
+    assert len(requests) == len(WIDE)
     holds = {}
-    for request in asked:
+    for request in requests:
         held_broker.begin()
         with WireClient(held_broker.address, timeout_s=60) as client:
             client.time_raw(request.request, request.version)

@@ -33,8 +33,8 @@ def test_static_configs_describe_id_roles_directory_and_bound_port(tmp_path: Pat
         of_brokers = [described(admin, node_id) for node_id in (1, 2)]
     # then
     for node_id, address, entries in zip("12", broker.bootstrap_servers.split(","), of_brokers, strict=True):
-        told = {name: entry.value for name, entry in entries.items()}
-        assert told == {
+        values = {name: entry.value for name, entry in entries.items()}
+        assert values == {
             "node.id": node_id,
             "broker.id": node_id,
             "process.roles": "broker,controller",

@@ -51,10 +51,10 @@ class Broker(HTTPServer):
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Broker)
-        found = self.path == "/clients.json"
-        self.send_response(200 if found else 404)
+        is_clients_page = self.path == "/clients.json"
+        self.send_response(200 if is_clients_page else 404)
         self.end_headers()
-        self.wfile.write(self.server.answer if found else b"")
+        self.wfile.write(self.server.answer if is_clients_page else b"")
 
     def log_message(self, *_: object) -> None:
         pass
@@ -129,13 +129,13 @@ def test_disconnected_clients_are_shown_on_request(broker: Broker, capsys: pytes
     # when
     clients.main(["list", "--metrics", address(broker), "--gone", "--client", "gone", "-o", "json"])
     # then
-    assert [one["client_id"] for one in json.loads(capsys.readouterr().out)] == ["gone"]
+    assert [client_entry["client_id"] for client_entry in json.loads(capsys.readouterr().out)] == ["gone"]
 
 
 @pytest.mark.parametrize("user", ["alice", "User:alice"])
 def test_user_is_selected_by_name_or_principal(broker: Broker, user: str, capsys: pytest.CaptureFixture[str]) -> None:
     clients.main(["list", "--metrics", address(broker), "--user", user, "-o", "json"])
-    assert [one["client_id"] for one in json.loads(capsys.readouterr().out)] == ["app", "old"]
+    assert [client_entry["client_id"] for client_entry in json.loads(capsys.readouterr().out)] == ["app", "old"]
 
 
 @pytest.mark.parametrize(
@@ -180,22 +180,22 @@ def test_other_server_is_reported_in_one_line(
 
 def test_watch_reports_connects_changes_and_disconnects() -> None:
     # given
-    known: clients.PrintedClients = {}
+    printed: clients.PrintedClients = {}
     name = "User:alice app (klamm-kafka-python 1.0, 10.0.0.1)"
     # then
-    assert clients.changed(known, [client()]) == [f"+ {name}: acks=all; in line"]
-    assert clients.changed(known, [client()]) == []
-    assert clients.changed(known, [client(effective={"acks": "1"}, standing="pending")]) == [
+    assert clients.changed(printed, [client()]) == [f"+ {name}: acks=all; in line"]
+    assert clients.changed(printed, [client()]) == []
+    assert clients.changed(printed, [client(effective={"acks": "1"}, standing="pending")]) == [
         f"~ {name}: acks=all; in line -> acks=1; pending"
     ]
-    assert clients.changed(known, []) == [f"- {name}"]
+    assert clients.changed(printed, []) == [f"- {name}"]
 
 
 def test_clients_with_common_name_prefix_are_distinct() -> None:
-    known: clients.PrintedClients = {}
+    printed: clients.PrintedClients = {}
     both = [client(client_id="x" * 100 + end) for end in "ab"]
-    assert len(clients.changed(known, both)) == 2
-    assert clients.changed(known, both) == []
+    assert len(clients.changed(printed, both)) == 2
+    assert clients.changed(printed, both) == []
 
 
 def test_client_names_are_escaped(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:

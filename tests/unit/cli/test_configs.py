@@ -203,8 +203,8 @@ def test_describe_lists_registered_client_versions(address: str, run: Run) -> No
     # when
     assert run("configs", "--describe", "--entity-type", "users", "--entity-type", "clients") == 0
     # then
-    found = run.out.partition("user-principal 'ANONYMOUS', client-id 'app-91' are\n")[2].splitlines()[0]
-    assert re.fullmatch(r"  registered: \S+/\S+ supports \[acks, session\.timeout\.ms\]", found)
+    line = run.out.partition("user-principal 'ANONYMOUS', client-id 'app-91' are\n")[2].splitlines()[0]
+    assert re.fullmatch(r"  registered: \S+/\S+ supports \[acks, session\.timeout\.ms\]", line)
 
 
 # --- what Kafka's tool does not have ---
@@ -363,7 +363,7 @@ def test_rejected_topic_does_not_stop_others(run: Run, topic: str, tmp_path: Pat
     # then
     document = json.loads(run.out)
     assert document["summary"] == {"created": 1, "changed": 0, "in_line": 0, "failed": 2}
-    assert [bool(one["error"]) for one in document["resources"]] == [True, True, False]
+    assert [bool(resource["error"]) for resource in document["resources"]] == [True, True, False]
     assert "retention.ms" in run.err
     assert "replication factor" in run.err
     assert run("topics", "--list", "--topic", f"{topic}-c") == 0

@@ -136,16 +136,16 @@ def test_password_is_never_printed_or_logged(
     file.write_text(f"SCRAM-SHA-256=iterations=8192,password={SECRET}\n")
     with caplog.at_level(logging.DEBUG):
         # when
-        told = [
+        outcomes = [
             configs("--alter", "--user", "eve", "--add-config-file", str(file), "-o", "json"),
             configs("--describe", "--user", "eve", "-o", "yaml"),
             configs("--alter", "--user", "eve", "--add-config", "SCRAM-SHA-256=[iterations=1,", f"password={SECRET}]"),
         ]
     # then
-    assert [code for code, _, _ in told] == [0, 0, 2]
-    assert json.loads(told[0][1])["changes"] == [{"name": "SCRAM-SHA-256", "operation": "set", "value": None}]
-    assert SECRET not in str(told) + caplog.text
-    assert "password=(hidden)" in told[2][2]
+    assert [code for code, _, _ in outcomes] == [0, 0, 2]
+    assert json.loads(outcomes[0][1])["changes"] == [{"name": "SCRAM-SHA-256", "operation": "set", "value": None}]
+    assert SECRET not in str(outcomes) + caplog.text
+    assert "password=(hidden)" in outcomes[2][2]
 
 
 def test_unresolvable_ip_entity_is_rejected(configs: Command, monkeypatch: pytest.MonkeyPatch) -> None:

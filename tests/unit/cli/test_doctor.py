@@ -23,21 +23,21 @@ def checks(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[s
 
 
 def test_machine_that_runs_these_tests_is_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = checks(capsys, "--listen", ANY_PORT, "--data-dir", str(tmp_path))
-    del found["fsync"]  # a busy disk is slow
-    assert {check["status"] for check in found.values()} <= {"ok", "optional"}
-    assert {"klamm", "spark", "java", "port", "descriptors", "clock", "data dir"} <= set(found)
+    _, results = checks(capsys, "--listen", ANY_PORT, "--data-dir", str(tmp_path))
+    del results["fsync"]  # a busy disk is slow
+    assert {check["status"] for check in results.values()} <= {"ok", "optional"}
+    assert {"klamm", "spark", "java", "port", "descriptors", "clock", "data dir"} <= set(results)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_port_in_use_and_missing_directory_are_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         listen = f"127.0.0.1:{server.getsockname()[1]}"
-        code, found = checks(capsys, "--listen", listen, "--data-dir", str(tmp_path / "missing"))
+        code, results = checks(capsys, "--listen", listen, "--data-dir", str(tmp_path / "missing"))
     assert code == 1
-    assert (found["port"]["status"], found["data dir"]["status"]) == ("bad", "bad")
-    assert listen in found["port"]["detail"]
-    assert "No such file or directory" in found["data dir"]["detail"]
+    assert (results["port"]["status"], results["data dir"]["status"]) == ("bad", "bad")
+    assert listen in results["port"]["detail"]
+    assert "No such file or directory" in results["data dir"]["detail"]
 
 
 def test_few_descriptors_and_a_wrong_clock_are_bad(
@@ -45,18 +45,18 @@ def test_few_descriptors_and_a_wrong_clock_are_bad(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    code, found = checks(capsys, "--listen", ANY_PORT)
+    code, results = checks(capsys, "--listen", ANY_PORT)
     assert code == 1
-    assert (found["descriptors"]["status"], found["clock"]["status"]) == ("bad", "bad")
+    assert (results["descriptors"]["status"], results["clock"]["status"]) == ("bad", "bad")
 
 
 def test_missing_extra_is_optional_and_names_its_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("klamm.extras.find_spec", lambda _: None)
-    _, found = checks(capsys, "--listen", ANY_PORT)
-    assert found["spark"]["status"] == "optional"
-    assert "pip install 'klamm[spark]'" in found["spark"]["detail"]
+    _, results = checks(capsys, "--listen", ANY_PORT)
+    assert results["spark"]["status"] == "optional"
+    assert "pip install 'klamm[spark]'" in results["spark"]["detail"]
 
 
 def test_address_without_a_port_is_bad(capsys: pytest.CaptureFixture[str]) -> None:

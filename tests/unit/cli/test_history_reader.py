@@ -38,13 +38,13 @@ CHANGE = RecordedChange(
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
     """Topics that the cluster has, each with the error of its description."""
-    found: dict[str, Exception | None] = {}
+    errors: dict[str, Exception | None] = {}
 
     class Admin:
         def describe_topics(self, names: Collection[str]) -> PerKeyResult[str, Any]:
             result: PerKeyResult[str, Any] = PerKeyResult(names)
             for name in names:
-                error = found.get(name, UnknownTopicOrPartitionError("no such topic"))
+                error = errors.get(name, UnknownTopicOrPartitionError("no such topic"))
                 if error is None:
                     result.succeed(name, None)
                 else:
@@ -58,7 +58,7 @@ def topics(monkeypatch: pytest.MonkeyPatch) -> dict[str, Exception | None]:
 
     for module in (reader, command):
         monkeypatch.setattr(module, "connect", lambda _: contextlib.nullcontext(Admin()))
-    return found
+    return errors
 
 
 @pytest.fixture

@@ -36,8 +36,10 @@ def test_tab_separated_columns_keep_tabs(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("output", "told"), [("human", "j\\xf6rg"), ("json", '"j\\u00f6rg"'), ("yaml", '"j\\xF6rg"')])
-def test_characters_outside_terminal_encoding_are_escaped(output: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "printed"), [("human", "j\\xf6rg"), ("json", '"j\\u00f6rg"'), ("yaml", '"j\\xF6rg"')]
+)
+def test_characters_outside_terminal_encoding_are_escaped(output: str, printed: str) -> None:
     program = "import sys, types; from klamm import cli; from klamm.cli import output;"
     program += f"run = lambda words: output.print_result({output!r}, 'j\\xf6rg', lambda: ['j\\xf6rg']) or 0;"
     program += "cli.import_module = lambda name: types.SimpleNamespace(main=run); sys.exit(cli.main(['topics']))"
@@ -45,4 +47,4 @@ def test_characters_outside_terminal_encoding_are_escaped(output: str, told: str
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, told, "")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, printed, "")

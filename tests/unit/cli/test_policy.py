@@ -74,9 +74,9 @@ def test_rules_decide_on_declared_topics(files: Path, capsys: pytest.CaptureFixt
 def test_policy_is_loaded_from_file_or_module(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["test", name.format(files), "--topics-file", str(files / "topics.yaml"), "-o", "json"]
     assert policy.main([*arguments, "--property", "most=20"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert (found["policy"], found["topics"], found["denied"]) == ("house_policy_of_cli:House", 3, 1)
-    assert {v["topic"]: (v["verdict"], v["message"]) for v in found["verdicts"]} == {
+    document = json.loads(capsys.readouterr().out)
+    assert (document["policy"], document["topics"], document["denied"]) == ("house_policy_of_cli:House", 3, 1)
+    assert {v["topic"]: (v["verdict"], v["message"]) for v in document["verdicts"]} == {
         "orders": ("allowed", None),
         "big": ("allowed", None),
         "Loud": ("failed", "KeyError: 'oops'"),

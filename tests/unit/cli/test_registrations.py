@@ -19,10 +19,10 @@ def test_report_gets_cluster_and_all_flags(
     klamm_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # given
-    asked: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
 
     def run(bootstrap_servers: str, _: Any, **how: Any) -> int:
-        asked.append((bootstrap_servers, how))
+        calls.append((bootstrap_servers, how))
         return 0
 
     monkeypatch.setattr(main, "run_report", run)
@@ -43,7 +43,7 @@ def test_report_gets_cluster_and_all_flags(
         "properties": {"client.id": "me"},
         "sightings": None,
     }
-    assert (code, asked) == (0, [(klamm_broker.bootstrap_servers, how)])
+    assert (code, calls) == (0, [(klamm_broker.bootstrap_servers, how)])
 
 
 @pytest.mark.process
@@ -59,15 +59,15 @@ def test_report_takes_servers_and_properties_of_profile(
         f'default = "dev"\n[clusters.dev]\nbootstrap_server = "{servers}"\ncommand_config = "dev.properties"\n'
     )
     (home / "dev.properties").write_text("client.id=me")
-    asked: list[tuple[str, Any]] = []
+    calls: list[tuple[str, Any]] = []
 
     def run(bootstrap_servers: str, _: Any, **how: Any) -> int:
-        asked.append((bootstrap_servers, how["properties"]))
+        calls.append((bootstrap_servers, how["properties"]))
         return 0
 
     monkeypatch.setattr(main, "run_report", run)
     assert registrations.main(["report", *flags]) == 0
-    assert asked == [(servers, {"client.id": "me"})]
+    assert calls == [(servers, {"client.id": "me"})]
 
 
 def client(
@@ -90,12 +90,12 @@ def test_unregistered_clients_differ_from_clients_without_configs() -> None:
     tools = [client("klamm-admin", None), client("report", None, "klamm"), client("", None, "unknown")]
     # when
     others = [client("admin", None, kinds=("admin",)), client("idle", None, kinds=())]
-    found = registrations.sightings([*clients, *tools, *others])
+    unregistered = registrations.sightings([*clients, *tools, *others])
     # then
     old = report.Sighting(
         user="alice", client_id="old", software="librdkafka", version="2.6", seen_ms=5, kinds=("producer",)
     )
-    assert found == [old]
+    assert unregistered == [old]
 
 
 def test_unavailable_broker_keeps_last_clients(
@@ -116,7 +116,7 @@ def test_unavailable_broker_keeps_last_clients(
     answers["a:1"] = [client("z", None)]
     answers["b:2"] = ConnectionError("refused")
     # then
-    assert [one.client_id for one in ask()] == ["z", "y"]
+    assert [sighting.client_id for sighting in ask()] == ["z", "y"]
     assert "b:2: refused" in capsys.readouterr().err
 
 

@@ -29,7 +29,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "matches"),
     [
         (None, ("__consumer_offsets", "a.b", "axb", "c")),
         ("a.b", ("a.b", "axb")),
@@ -39,8 +39,8 @@ def address() -> Iterator[str]:
         ("a", ()),
     ],
 )
-def test_topic_flag_matches_whole_names(pattern: str | None, found: tuple[str, ...]) -> None:
-    assert matching(["c", "axb", "a.b", "__consumer_offsets"], pattern, exclude_internal=False) == found
+def test_topic_flag_matches_whole_names(pattern: str | None, matches: tuple[str, ...]) -> None:
+    assert matching(["c", "axb", "a.b", "__consumer_offsets"], pattern, exclude_internal=False) == matches
 
 
 def test_exclude_internal_skips_internal_topics() -> None:
@@ -184,7 +184,7 @@ def test_topic_is_created_with_replica_assignment(address: str, capsys: pytest.C
     assert run(address, "--describe", "--topic", "placed", "-o", "json") == 0
     # then
     (described,) = json.loads(capsys.readouterr().out)
-    assert [one["replicas"] for one in described["partitions"]] == [[3, 1], [2, 3], [1, 2]]
+    assert [partition["replicas"] for partition in described["partitions"]] == [[3, 1], [2, 3], [1, 2]]
     assert (described["partition_count"], described["replication_factor"]) == (3, 2)
 
 
@@ -241,10 +241,10 @@ def test_out_of_range_number_is_rejected_with_flag(
 ) -> None:
     arguments = ["topics", "--bootstrap-server", address, "--create", "--topic", "huge", *words]
     try:
-        found = cli.main(arguments)
+        exit_code = cli.main(arguments)
     except SystemExit as ended:
-        found = int(str(ended.code))
-    assert found == code
-    told = "".join(capsys.readouterr())
-    assert words[0] in told
-    assert complaint in told
+        exit_code = int(str(ended.code))
+    assert exit_code == code
+    output = "".join(capsys.readouterr())
+    assert words[0] in output
+    assert complaint in output

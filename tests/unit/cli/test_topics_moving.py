@@ -31,8 +31,11 @@ def test_adding_replicas_do_not_count_as_under_replicated() -> None:
 
 def test_json_has_adding_and_removing_replicas() -> None:
     # when
-    told = document(TOPIC, {}, report())
+    described = document(TOPIC, {}, report())
     # then
-    assert told is not None
-    assert told["replication_factor"] == 2
-    assert (told["partitions"][0]["adding_replicas"], told["partitions"][0]["removing_replicas"]) == ([3, 4], [1, 2])
+    assert described is not None
+    assert described["replication_factor"] == 2
+    assert (described["partitions"][0]["adding_replicas"], described["partitions"][0]["removing_replicas"]) == (
+        [3, 4],
+        [1, 2],
+    )

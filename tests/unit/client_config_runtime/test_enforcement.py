@@ -58,10 +58,10 @@ def test_values_are_resolved_once_per_client_of_a_connection(monkeypatch: pytest
     # given
     alice = EnforcedConnection()
     alice.set(acks="all", session_timeout_ms="9000", enforcement="on")
-    asked: list[str | None] = []
+    client_ids: list[str | None] = []
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        asked.append(args[1].client_id)
+        client_ids.append(args[1].client_id)
         return resolve_it(*args, **kwargs)
 
     resolve_it = rules.enforced_values
@@ -72,7 +72,7 @@ def test_values_are_resolved_once_per_client_of_a_connection(monkeypatch: pytest
         assert alice.service.session_timeout_ms(alice.session, "app") == 9000
     alice.acks(1, "other")
     # then
-    assert asked == ["app", "other"]
+    assert client_ids == ["app", "other"]
     assert alice.service.counts == {"acks": 4, "session.timeout.ms": 3}
 
 

@@ -15,7 +15,7 @@ APP = ClientConfigEntity.of_client("alice", "app")
 
 
 @pytest.mark.parametrize(
-    ("registered", "effective", "told", "standing"),
+    ("registered", "effective", "fetched", "standing"),
     [
         (("acks",), {}, (), Standing.NOTHING_SET),
         (("acks",), {"acks": "all"}, (("acks", "all"),), Standing.IN_LINE),
@@ -31,13 +31,13 @@ APP = ClientConfigEntity.of_client("alice", "app")
 def test_standing_follows_registered_and_fetched_configs(
     registered: tuple[str, ...] | None,
     effective: dict[str, str],
-    told: tuple[tuple[str, str], ...] | None,
+    fetched: tuple[tuple[str, str], ...] | None,
     standing: Standing,
 ) -> None:
     # given
     image = {} if registered is None else {APP: {"klamm-kafka-python/1.0": registered}}
     # when
-    (view,) = view_clients([seen_client(fetched=told)], image, lambda _: effective)
+    (view,) = view_clients([seen_client(fetched=fetched)], image, lambda _: effective)
     # then
     assert view.standing is standing
 
@@ -123,7 +123,7 @@ def test_unregistered_client_differs_from_one_without_supported_configs() -> Non
     plain = seen_client(software_name="apache-kafka-java", software_version="4.1.0")
     # when
     document = clients_document(
-        [one.document() for one in view_clients([seen_client(), plain], image, lambda _: {})], at_ms=7
+        [client.document() for client in view_clients([seen_client(), plain], image, lambda _: {})], at_ms=7
     )
     # then
     assert document["at_ms"] == 7

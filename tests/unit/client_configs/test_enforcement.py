@@ -41,8 +41,8 @@ def test_enforcement_of_the_most_specific_entity_wins(
     """K649-92."""
     configs = {entity: {ENFORCEMENT: value} for entity, value in switches.items()}
     configs.setdefault(EVERYONE, {})["acks"] = "all"
-    found = enforced_values(configs, APP, is_on=broker, limits=BrokerLimits())
-    assert found == (Enforced(is_on=True, acks=-1) if is_on else NOTHING_ENFORCED)
+    enforced = enforced_values(configs, APP, is_on=broker, limits=BrokerLimits())
+    assert enforced == (Enforced(is_on=True, acks=-1) if is_on else NOTHING_ENFORCED)
     assert is_enforced_anywhere(configs.values(), is_on=broker) is (is_on or bool(switches))
 
 
@@ -58,8 +58,8 @@ def test_enforcement_switch_is_not_sent_to_clients() -> None:
 def test_enforced_session_timeout_is_clamped_to_broker_limits(value: str, expected: int) -> None:
     limits = BrokerLimits(min_session_timeout_ms=10_000, max_session_timeout_ms=60_000)
     configs = {APP: {"session.timeout.ms": value, "heartbeat.interval.ms": "500"}}
-    found = enforced_values(configs, APP, is_on=True, limits=limits)
-    assert found == Enforced(is_on=True, session_timeout_ms=expected, heartbeat_interval_ms=500)
+    enforced = enforced_values(configs, APP, is_on=True, limits=limits)
+    assert enforced == Enforced(is_on=True, session_timeout_ms=expected, heartbeat_interval_ms=500)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_enforced_acks_are_never_lowered(requested: int, enforced: int | None, h
 def test_each_key_is_followed_or_enforced(
     key: str, is_supported: bool, is_on: bool, protocols: frozenset[GroupProtocol], expected: Compliance
 ) -> None:
-    found = compliance(key, is_supported=is_supported, enforced=Enforced(is_on=is_on), protocols=protocols)
-    assert found is expected
+    actual = compliance(key, is_supported=is_supported, enforced=Enforced(is_on=is_on), protocols=protocols)
+    assert actual is expected
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_client_sends_its_software_name(broker: StubBroker) -> None:
         pass
     names = set()
     for request in broker.requests(18):
-        asked = request.read(ApiVersionsRequest)
-        assert isinstance(asked, ApiVersionsRequest)
-        names.add(asked.client_software_name)
+        decoded = request.read(ApiVersionsRequest)
+        assert isinstance(decoded, ApiVersionsRequest)
+        names.add(decoded.client_software_name)
     assert names == {"klamm-kafka-python"}
 
 

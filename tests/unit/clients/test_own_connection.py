@@ -76,24 +76,24 @@ def test_first_response_applies_at_start_and_later_ones_follow() -> None:
         # then
         until(lambda: len(seen) == 2)
         client.connection.close()
-        asked = [request.read(DescribeClientConfigsRequest) for request in stub.requests(50)]
-        registered = [request.supported_configs for request in asked]  # type: ignore[attr-defined]
+        requests = [request.read(DescribeClientConfigsRequest) for request in stub.requests(50)]
+        registered = [request.supported_configs for request in requests]  # type: ignore[attr-defined]
         assert registered[0] == [ACKS]
         assert set(map(str, registered[1:])) == {"None"}
 
 
 def test_garbage_collected_client_stops_its_requests() -> None:
     with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
-        asked: list[Request] = []
+        requests: list[Request] = []
 
         def answer(request: Request) -> Answer:
-            asked.append(request)
+            requests.append(request)
             return with_acks("1")
 
         stub.answer(50, answer)
         client = Client(stub)
         client.connection.start()
-        until(lambda: len(asked) > 1)
+        until(lambda: len(requests) > 1)
         # when
         del client
         gc.collect()

@@ -55,8 +55,8 @@ def numbered(records: list[Record]) -> list[Record]:
     return [record._replace(offset=at) for at, record in enumerate(records)]
 
 
-def bare(found: RowBatch) -> list[Record]:
-    return list(decode_records(RecordBatch(memoryview(found.encode(PRODUCER, 5, Codec.NONE)))))
+def bare(batch: RowBatch) -> list[Record]:
+    return list(decode_records(RecordBatch(memoryview(batch.encode(PRODUCER, 5, Codec.NONE)))))
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=20), st.sampled_from([Codec.NONE, Codec.LZ4, Codec.ZSTD]))
@@ -71,13 +71,13 @@ def test_columns_are_encoded_like_single_records(records: list[Record], codec: C
 @given(st.lists(st.tuples(RECORDS, st.integers(0, 3), st.sampled_from("ab")), min_size=1, max_size=30))
 def test_rows_keep_their_partition_and_order(rows: list[tuple[Record, int, str]]) -> None:
     records, partitions, topics = (list(each) for each in zip(*rows, strict=True))
-    found: dict[tuple[str, int], list[Record]] = {}
+    by_partition: dict[tuple[str, int], list[Record]] = {}
     for each in batches_of(rows_from(records, partitions=partitions, topics=topics)):
-        found.setdefault((each.topic, each.partition), []).extend(bare(each))
-    for (topic, partition), some in found.items():
+        by_partition.setdefault((each.topic, each.partition), []).extend(bare(each))
+    for (topic, partition), some in by_partition.items():
         expected = [record for record, at, name in rows if (at, name) == (partition, topic)]
-        assert [one._replace(offset=0) for one in some] == expected
-    assert sum(map(len, found.values())) == len(rows)
+        assert [record._replace(offset=0) for record in some] == expected
+    assert sum(map(len, by_partition.values())) == len(rows)
 
 
 def test_batches_are_cut_before_they_are_too_large_and_a_large_record_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +96,13 @@ def test_split_halves_keep_records_with_their_own_offsets() -> None:
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=50), st.integers(1, 100), st.integers(0, 3))
 def test_keys_are_partitioned_like_kafka(keys: list[bytes], count: int, skipped: int) -> None:
     column: Any = pa.array([b"before"] * skipped + keys, pa.binary())[skipped:]
-    found = partitions_of(column, np.full(len(keys), count, np.int64))
-    assert found.tolist() == [partition_for_key(key, count) for key in keys]
+    partitions = partitions_of(column, np.full(len(keys), count, np.int64))
+    assert partitions.tolist() == [partition_for_key(key, count) for key in keys]
 
 
 def test_rows_of_several_batches_are_joined_with_their_topics() -> None:
-    one = rows_from([Record(b"1", None), Record(b"2", None)], topics=["a", "b"])
+    first = rows_from([Record(b"1", None), Record(b"2", None)], topics=["a", "b"])
     two = rows_from([Record(b"3", None), Record(b"4", None)], topics=["b", "c"])
-    found = joined([one, two])
-    assert [found.topics[at] for at in found.topic_of] == ["a", "b", "b", "c"]
-    assert found.keys.to_pylist() == [b"1", b"2", b"3", b"4"]
+    rows = joined([first, two])
+    assert [rows.topics[at] for at in rows.topic_of] == ["a", "b", "b", "c"]
+    assert rows.keys.to_pylist() == [b"1", b"2", b"3", b"4"]

@@ -87,9 +87,9 @@ def test_columns_equal_decoded_records(
         data += encode_batch(made, codec=codec)
     start, end = cut[0], cut[0] + cut[1]
     # when
-    found = [columns.to_arrow(SCHEMA) for columns in columns_of(list(iter_batches(data)), range_of(start, end))]
+    tables = [columns.to_arrow(SCHEMA) for columns in columns_of(list(iter_batches(data)), range_of(start, end))]
     # then
-    seen: list[object] = [row for table in found for row in table.to_pylist()]
+    seen: list[object] = [row for table in tables for row in table.to_pylist()]
     assert seen == [
         {
             "key": record.key,
@@ -129,9 +129,9 @@ def test_damaged_batch_is_rejected_or_decoded_like_single_records(
     except CorruptBatchError as error:
         assert "Varint is too long" in str(error)  # noqa: PT017 - either may give up first
         return
-    found = columns.to_arrow(SCHEMA)
-    assert found["key"].to_pylist() == [record.key for record in expected]
-    assert found["value"].to_pylist() == [record.value for record in expected]
+    table = columns.to_arrow(SCHEMA)
+    assert table["key"].to_pylist() == [record.key for record in expected]
+    assert table["value"].to_pylist() == [record.value for record in expected]
 
 
 def test_two_readers_in_one_thread_do_not_mix_records() -> None:
@@ -144,19 +144,19 @@ def test_two_readers_in_one_thread_do_not_mix_records() -> None:
         )
         readers.append(columns_of(list(iter_batches(data)), range_of(0, 5)))
     # when: both are read by turns
-    found: list[list[bytes]] = [[], []]
+    values_read: list[list[bytes]] = [[], []]
     for groups in zip(*readers, strict=True):
-        for seen, columns in zip(found, groups, strict=True):
+        for seen, columns in zip(values_read, groups, strict=True):
             seen.extend(columns.to_arrow(pa.schema([("value", pa.binary())])).column("value").to_pylist())
     # then
-    assert found == values
+    assert values_read == values
 
 
 def test_only_requested_columns_are_built() -> None:
     data = encode_batch([Record(b"k", b"v", (), 5, 0)])
     (columns,) = columns_of(list(iter_batches(data)), range_of(0, 1))
-    asked = pa.schema([("value", pa.binary()), ("offset", pa.int64())])
-    assert columns.to_arrow(asked).to_pylist() == [{"value": b"v", "offset": 0}]
+    schema = pa.schema([("value", pa.binary()), ("offset", pa.int64())])
+    assert columns.to_arrow(schema).to_pylist() == [{"value": b"v", "offset": 0}]
 
 
 def test_log_append_time_replaces_record_timestamps() -> None:

@@ -143,7 +143,7 @@ def test_first_batch_of_a_partition_is_sent_alone_then_five_are_in_flight(rig: R
     assert rig.node.sent == [[b"0"]]
     rig.delivery.send([batch(at) for at in range(1, 9)])
     rig.delivery.finish()
-    assert [one for (one,) in rig.node.sent] == [b"%d" % at for at in range(9)]
+    assert [batch for (batch,) in rig.node.sent] == [b"%d" % at for at in range(9)]
     assert (rig.node.most_in_flight, rig.resent) == (5, [])
 
 

@@ -112,12 +112,12 @@ def test_empty_ranges_and_special_offsets_are_accepted() -> None:
     ],
 )
 def test_exactly_one_option_selects_topics(selection: dict[str, str], expected: object) -> None:
-    given = {"kafka.bootstrap.servers": "a:1"} | selection
+    query = {"kafka.bootstrap.servers": "a:1"} | selection
     if isinstance(expected, str):
         with pytest.raises(SettingsError, match=expected):
-            read_options(given, streaming=True)
+            read_options(query, streaming=True)
         return
-    options = read_options(given, streaming=True)
+    options = read_options(query, streaming=True)
     matched = options.pattern and [*filter(options.pattern.fullmatch, ("orders", "my-orders", "xd"))]
     assert (options.topics, matched, options.assigned) == expected
 

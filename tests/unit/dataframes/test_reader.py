@@ -66,8 +66,12 @@ def readers(servers: str) -> Iterator[list[TopicReader]]:
 
 
 def open_reader(readers: list[TopicReader], servers: str, **options: str) -> TopicReader:
-    given = {"kafka.bootstrap.servers": servers, "subscribe": "t", "kafka.default.api.timeout.ms": "30000"} | options
-    readers.append(TopicReader(read_options(given, streaming=False)))
+    properties = {
+        "kafka.bootstrap.servers": servers,
+        "subscribe": "t",
+        "kafka.default.api.timeout.ms": "30000",
+    } | options
+    readers.append(TopicReader(read_options(properties, streaming=False)))
     return readers[-1]
 
 
@@ -111,8 +115,8 @@ def test_denied_topic_fails_even_if_missing_topics_are_allowed(readers: list[Top
 
 
 def test_pattern_selects_topics_created_later(servers: str, readers: list[TopicReader]) -> None:
-    given = {"kafka.bootstrap.servers": servers, "subscribePattern": "(?i)^LAT.r-|_offsets"}
-    reader = TopicReader(read_options(given, streaming=True))
+    properties = {"kafka.bootstrap.servers": servers, "subscribePattern": "(?i)^LAT.r-|_offsets"}
+    reader = TopicReader(read_options(properties, streaming=True))
     readers.append(reader)
     assert reader.partitions() == []
     with AdminClient(servers) as admin:
@@ -127,8 +131,8 @@ def test_pattern_selects_topics_created_later(servers: str, readers: list[TopicR
 
 def test_assign_reads_single_partitions(servers: str, readers: list[TopicReader]) -> None:
     def opened(assign: str, **more: str) -> TopicReader:
-        given = {"kafka.bootstrap.servers": servers, "assign": assign} | more
-        readers.append(TopicReader(read_options(given, streaming=False)))
+        properties = {"kafka.bootstrap.servers": servers, "assign": assign} | more
+        readers.append(TopicReader(read_options(properties, streaming=False)))
         return readers[-1]
 
     assert opened('{"t":[0]}').partitions() == [("t", 0)]
@@ -262,13 +266,13 @@ def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicRea
         broker.answer(1, answer)
         reader = open_reader(readers, broker.bootstrap_servers, **HASTY)
         # when
-        found = []
+        offsets = []
         for some in reader.read(wanted):
-            found += [batch.base_offset for batch in some]
+            offsets += [batch.base_offset for batch in some]
             time.sleep(2.2)  # longer than default.api.timeout.ms
         reader.close()
     # then
-    assert found == [0, 1]
+    assert offsets == [0, 1]
 
 
 def test_topic_deleted_before_it_is_read_is_reported(servers: str, readers: list[TopicReader]) -> None:

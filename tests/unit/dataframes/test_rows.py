@@ -34,19 +34,19 @@ def test_every_column_becomes_part_of_the_record() -> None:
         headers=pa.array([[{"key": "h", "value": b"x"}, {"key": "n", "value": None}], None], HEADERS),
     )
     # when
-    found = rows_of(rows, None, now=lambda: 12.5)
+    built = rows_of(rows, None, now=lambda: 12.5)
     # then
-    assert [found.topics[at] for at in found.topic_of] == ["a", "b"]
-    assert found.partitions.tolist() == [3, NO_PARTITION]
-    assert (found.keys.to_pylist(), found.values.to_pylist()) == ([b"k", None], [b"text", None])
-    assert found.timestamps.tolist() == [1_700_000_000_001, 12_500]
-    assert found.headers.to_pylist() == [encode_headers((("h", b"x"), ("n", None))), encode_headers(())]
+    assert [built.topics[at] for at in built.topic_of] == ["a", "b"]
+    assert built.partitions.tolist() == [3, NO_PARTITION]
+    assert (built.keys.to_pylist(), built.values.to_pylist()) == ([b"k", None], [b"text", None])
+    assert built.timestamps.tolist() == [1_700_000_000_001, 12_500]
+    assert built.headers.to_pylist() == [encode_headers((("h", b"x"), ("n", None))), encode_headers(())]
 
 
 def test_missing_or_null_columns_are_null() -> None:
-    found = rows_of(batch(value=[b"v"], key=pa.nulls(1), partition=pa.nulls(1)), "t", now=lambda: 2.0)
-    assert (found.keys.to_pylist(), found.partitions.tolist()) == ([None], [NO_PARTITION])
-    assert found.timestamps.tolist() == [2000]
+    built = rows_of(batch(value=[b"v"], key=pa.nulls(1), partition=pa.nulls(1)), "t", now=lambda: 2.0)
+    assert (built.keys.to_pylist(), built.partitions.tolist()) == ([None], [NO_PARTITION])
+    assert built.timestamps.tolist() == [2000]
 
 
 def test_topic_option_overrides_the_topic_column() -> None:

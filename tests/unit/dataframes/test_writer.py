@@ -61,12 +61,12 @@ def test_writer_does_not_retry_a_denied_write() -> None:
     denied = InitProducerIdResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     with StubBroker(topic="t", versions={22: (0, 4)}) as broker:
         broker.answer(22, lambda _: denied)
-        given = {
+        properties = {
             "kafka.bootstrap.servers": broker.bootstrap_servers,
             "topic": "t",
             "kafka.delivery.timeout.ms": "20000",
         }
-        options = write_options(given, streaming=False, overwrite=False)
+        options = write_options(properties, streaming=False, overwrite=False)
         target = TargetCluster(options)
         writer = RecordWriter(target, options)
         writer.write(rows_of(pa.RecordBatch.from_pydict({"value": [b"v"]}), "t"))
@@ -79,8 +79,8 @@ def test_writer_does_not_retry_a_denied_write() -> None:
 def test_record_above_socket_request_max_bytes_fails_at_once() -> None:
     with klamm.Broker(config={"socket.request.max.bytes": "2000000"}) as broker:
         create_topic(broker.bootstrap_servers, "t", 1, {"max.message.bytes": "8000000"})
-        given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.delivery.timeout.ms": "20000"}
-        options = write_options(given | {"topic": "t"}, streaming=False, overwrite=False)
+        properties = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.delivery.timeout.ms": "20000"}
+        options = write_options(properties | {"topic": "t"}, streaming=False, overwrite=False)
         target = TargetCluster(options)
         writer = RecordWriter(target, options)
         writer.write(rows_of(pa.RecordBatch.from_pydict({"value": [b"small"]}), "t"))

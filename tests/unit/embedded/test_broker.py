@@ -54,8 +54,8 @@ def test_broker_uses_a_free_port_and_leaves_no_files_or_process() -> None:
 
 
 def test_two_brokers_run_side_by_side() -> None:
-    with klamm.Broker() as one, klamm.Broker() as other:
-        create_topic(one, "here")
+    with klamm.Broker() as first, klamm.Broker() as other:
+        create_topic(first, "here")
         assert topics(other) == set()
 
 

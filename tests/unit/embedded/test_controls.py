@@ -129,8 +129,8 @@ def test_records_are_read_by_partition_and_transaction(broker: klamm.Broker) -> 
         wire.produce("read", 1, batch(b"1"))
         wire.produce("read", 1, batch(b"2"))
         wire.produce("read", 0, batch(b"3"))
-    found = [(record.partition, record.offset, record.key, record.value) for record in broker.records("read")]
-    assert found == [(0, 0, b"k", b"3"), (1, 0, b"k", b"1"), (1, 1, b"k", b"2")]
+    records = [(record.partition, record.offset, record.key, record.value) for record in broker.records("read")]
+    assert records == [(0, 0, b"k", b"3"), (1, 0, b"k", b"1"), (1, 1, b"k", b"2")]
     assert broker.records("read", partition=1, isolation_level="read_committed") == broker.records("read", partition=1)
     with pytest.raises(LookupError, match=r"Topic 'reed' does not exist; did you mean read\?"):
         broker.records("reed")
@@ -238,8 +238,8 @@ def test_transactions_and_group_offsets_expire_with_the_advanced_clock(tmp_path:
         # when
         broker.advance_clock(timedelta(minutes=2))
         # then
-        assert [one.value for one in broker.records("orders", isolation_level="read_committed")] == [b"behind it"]
-        assert [one.value for one in broker.records("orders")] == [b"left open", b"behind it"]
+        assert [record.value for record in broker.records("orders", isolation_level="read_committed")] == [b"behind it"]
+        assert [record.value for record in broker.records("orders")] == [b"left open", b"behind it"]
         broker.advance_clock(timedelta(days=8))
         assert broker.committed_offsets("g") == {}
 
@@ -262,7 +262,9 @@ def test_compaction_runs_after_the_clock_advances() -> None:
         broker.advance_clock(timedelta(minutes=2))
         # then
         wait_until(
-            lambda: [one.value for one in broker.records("latest")] == [b"3", b"4"], timeout_s=30, what="compaction"
+            lambda: [record.value for record in broker.records("latest")] == [b"3", b"4"],
+            timeout_s=30,
+            what="compaction",
         )
 
 
@@ -325,10 +327,10 @@ def test_paused_broker_ends_with_its_parent() -> None:
 
 def test_controls_are_thread_safe(broker: klamm.Broker) -> None:
     broker.create_topic("threads")
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(len(broker.records("threads")))) for _ in range(8)]
+    counts: list[int] = []
+    threads = [threading.Thread(target=lambda: counts.append(len(broker.records("threads")))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [0] * 8
+    assert counts == [0] * 8

@@ -30,10 +30,10 @@ def fault(**options: Any) -> Fault:
 
 
 def queue(*faults: Fault) -> FaultQueue:
-    found = FaultQueue(random.random)
-    for one in faults:
-        found.add(one)
-    return found
+    added = FaultQueue(random.random)
+    for fault in faults:
+        added.add(fault)
+    return added
 
 
 def select(
@@ -110,8 +110,12 @@ def test_unlimited_fault_ends_when_removed() -> None:
 
 def test_faults_affect_successive_requests() -> None:
     faults = queue(fault(error=6), fault(drop_connection=True), fault(error=7))
-    found = [select(faults) for _ in range(3)]
-    assert [(one.code, one.ending is not None) for one in found] == [(6, False), (0, True), (7, False)]
+    decisions = [select(faults) for _ in range(3)]
+    assert [(decision.code, decision.ending is not None) for decision in decisions] == [
+        (6, False),
+        (0, True),
+        (7, False),
+    ]
 
 
 def test_delay_is_added_to_another_fault() -> None:
@@ -123,15 +127,15 @@ def test_delay_is_added_to_another_fault() -> None:
 
 def test_faults_of_different_topics_affect_one_request() -> None:
     faults = queue(fault(error=6, topic="a"), fault(error=7, topic="b", partition=1), fault(error=3))
-    found = select(faults)
-    assert [found.error_of(part) for part in PARTS] == [6, 6, None, 7]
-    assert [one.count for one in faults] == [1, 1, 0]
+    decision = select(faults)
+    assert [decision.error_of(part) for part in PARTS] == [6, 6, None, 7]
+    assert [fault.count for fault in faults] == [1, 1, 0]
 
 
 def test_fault_of_another_topic_client_or_api_is_not_consumed() -> None:
     faults = queue(fault(api="Heartbeat", error=6), fault(error=6, topic="c"), fault(error=6, client_id="other"))
     assert not select(faults)
-    assert [one.count for one in faults] == [0, 0, 0]
+    assert [fault.count for fault in faults] == [0, 0, 0]
 
 
 def test_topic_filter_matches_request_for_all_topics() -> None:
@@ -180,8 +184,8 @@ def test_description_shows_arguments_that_differ_from_their_defaults() -> None:
 @pytest.mark.parametrize(("acks", "affected"), [("all", {-1}), (-1, {-1}), (1, {1}), ("0", {0}), (None, {-1, 0, 1})])
 def test_acks_filter_selects_produce_requests(acks: str | int | None, affected: set[int]) -> None:
     faults = queue(fault(api="Produce", error="NOT_ENOUGH_REPLICAS", acks=acks, times=None))
-    found = {value for value in (-1, 0, 1) if faults.select(request(), lambda: PARTS, acks=value)}
-    assert found == affected
+    selected = {value for value in (-1, 0, 1) if faults.select(request(), lambda: PARTS, acks=value)}
+    assert selected == affected
 
 
 @pytest.mark.parametrize(

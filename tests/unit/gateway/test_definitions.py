@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def settings_of(names: Iterable[str]) -> GatewaySettings:
     upstream = {name.removeprefix(UPSTREAM_PREFIX): "" for name in names if name.startswith(UPSTREAM_PREFIX)}
     own = {name: "a:B" for name in names if not name.startswith(UPSTREAM_PREFIX)}
-    given = read_settings({"upstream.bootstrap.servers": "kafka:9092"})
-    return replace(given, configs=own, upstream_properties=upstream)
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092"})
+    return replace(settings, configs=own, upstream_properties=upstream)
 
 
 def unknown_of(names: Iterable[str]) -> tuple[str, ...]:

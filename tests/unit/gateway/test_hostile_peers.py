@@ -45,8 +45,8 @@ def played(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def judged(judge: Callable[[Any, Any], Any]) -> Shared:
-    asked = filter_of(JoinGroupRequest, JoinGroupResponse, judge)
-    return shared_objects(feature(filters={11: asked}))
+    joins = filter_of(JoinGroupRequest, JoinGroupResponse, judge)
+    return shared_objects(feature(filters={11: joins}))
 
 
 def intercepted(handle: Callable[[Any, Any], Awaitable[Any]], **more: Any) -> Shared:
@@ -58,8 +58,8 @@ def test_client_cannot_hide_the_outcome_of_its_request_by_a_reset() -> None:
     """The history of changes needs the response."""
     outcomes: list[Any] = []
 
-    async def handle(asked: Any, context: Any) -> Any:
-        outcomes.append(await context.forward(asked))
+    async def handle(message: Any, context: Any) -> Any:
+        outcomes.append(await context.forward(message))
         return outcomes[0]
 
     async def test() -> None:
@@ -96,8 +96,8 @@ def test_answers_that_wait_for_a_slow_broker_are_few() -> None:
 
 
 def test_memory_of_divided_requests_is_limited_and_released() -> None:
-    def divide(asked: JoinGroupRequest, _context: object) -> Divide:
-        return Divide(request=asked, merge=lambda _response: ANSWER, kept_bytes=MAX_HELD_BYTES // 2)
+    def divide(message: JoinGroupRequest, _context: object) -> Divide:
+        return Divide(request=message, merge=lambda _response: ANSWER, kept_bytes=MAX_HELD_BYTES // 2)
 
     async def test() -> None:
         shared = judged(divide)
@@ -117,8 +117,8 @@ def test_memory_of_divided_requests_is_limited_and_released() -> None:
 
 
 def test_connection_with_the_same_number_of_divided_requests_in_flight_stays_open() -> None:
-    def divide(asked: JoinGroupRequest, _context: object) -> Divide:
-        return Divide(request=asked, merge=lambda _response: ANSWER, kept_bytes=600)
+    def divide(message: JoinGroupRequest, _context: object) -> Divide:
+        return Divide(request=message, merge=lambda _response: ANSWER, kept_bytes=600)
 
     async def test() -> None:
         shared = judged(divide)
@@ -145,16 +145,16 @@ def test_requests_at_work_take_a_share_of_the_memory() -> None:
 
     async def test() -> None:
         shared = intercepted(waiting, request_budget=HeldBudget(250_000))
-        with RelayRig(shared) as one, RelayRig(shared) as two, RelayRig(shared) as three:
-            await one.client.send(LARGE)
+        with RelayRig(shared) as first, RelayRig(shared) as two, RelayRig(shared) as three:
+            await first.client.send(LARGE)
             await two.client.send(LARGE)
-            await until(lambda: one.relay.is_busy and two.relay.is_busy)
+            await until(lambda: first.relay.is_busy and two.relay.is_busy)
             # when
             await three.client.send(LARGE)
             assert await three.client.is_closed()
             release.set()
             # then
-            for rig in (one, two):
+            for rig in (first, two):
                 await rig.client.read_frame()
                 assert await rig.is_served()
             assert shared.memory.request_budget.held_bytes == 0
@@ -184,7 +184,7 @@ def test_client_that_leaves_gives_its_share_back(starts: bool) -> None:
 
 def test_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None:
     async def test() -> None:
-        shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
+        shared = intercepted(lambda message, context: cast("Awaitable[Any]", context.forward(message)))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(LARGE + HEARTBEAT)
             await rig.upstream.read(len(LARGE))
@@ -204,7 +204,7 @@ def test_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None:
 @pytest.mark.parametrize("garbage", [response(99), response(1, b"\xff\xff"), b"\x7f\xff\xff\xff\0\0\0\1", b"\0\0", b""])
 def test_malformed_response_to_filter_closes_its_connection_only(garbage: bytes) -> None:
     async def test() -> None:
-        shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
+        shared = intercepted(lambda message, context: cast("Awaitable[Any]", context.forward(message)))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(LARGE)
             assert await rig.upstream.read(len(LARGE)) == LARGE
@@ -219,7 +219,7 @@ def test_malformed_response_to_filter_closes_its_connection_only(garbage: bytes)
 
 def test_request_with_too_many_elements_is_rejected_before_decoding(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        shared = intercepted(lambda asked, context: cast("Awaitable[Any]", context.forward(asked)))
+        shared = intercepted(lambda message, context: cast("Awaitable[Any]", context.forward(message)))
         topic = (b"\0\x12" + b"t" * 18 + bytes(14)) * 110_000  # num_partitions, factor, assignments, configs
         body = (110_000).to_bytes(4) + topic + bytes(5)
         with RelayRig(shared) as rig, RelayRig(shared) as other:
@@ -249,7 +249,8 @@ def test_half_a_header_on_many_connections_holds_no_other_up() -> None:
 def test_unfinished_requests_of_silent_clients_leave_room_for_complete_ones(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         shared = intercepted(
-            lambda asked, context: cast("Awaitable[Any]", context.forward(asked)), request_budget=HeldBudget(1_000_000)
+            lambda message, context: cast("Awaitable[Any]", context.forward(message)),
+            request_budget=HeldBudget(1_000_000),
         )
         complete = request_frame(CREATE, 2, correlation_id=1)
         unfinished = request(19, 2, bytes(200_000))[:-1]

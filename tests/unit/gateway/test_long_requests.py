@@ -142,8 +142,8 @@ def test_other_connections_are_served_during_long_offset_commit(
 
     async def test() -> None:
         gate = gated(step, monkeypatch)
-        asked = filter_of(OffsetCommitRequest, OffsetCommitResponse, judge)
-        shared = shared_objects(feature(filters={OffsetCommitRequest.API_KEY: asked}))
+        commits = filter_of(OffsetCommitRequest, OffsetCommitResponse, judge)
+        shared = shared_objects(feature(filters={OffsetCommitRequest.API_KEY: commits}))
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             sending = asyncio.create_task(rig.client.send(COMMIT))
             await until(lambda: gate.is_entered)

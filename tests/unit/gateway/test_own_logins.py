@@ -77,14 +77,14 @@ def test_credentials_of_scram_users_match_their_passwords() -> None:
     mechanism = ScramMechanism.SCRAM_SHA_256
     # when
     users = ScramUsers("SASL_SSL", configs)
-    found = users.find("a", mechanism)
+    credential = users.find("a", mechanism)
     # then
-    assert found is not None
-    salted = salt_password(mechanism, "b", salt=found.salt, iterations=found.iterations)
-    assert found == credential_from_salted_password(
-        mechanism, salted_password=salted, salt=found.salt, iterations=found.iterations
+    assert credential is not None
+    salted = salt_password(mechanism, "b", salt=credential.salt, iterations=credential.iterations)
+    assert credential == credential_from_salted_password(
+        mechanism, salted_password=salted, salt=credential.salt, iterations=credential.iterations
     )
-    assert users.find("a", mechanism) is found
+    assert users.find("a", mechanism) is credential
     assert users.find("c", mechanism) is None
     assert users.find("a", ScramMechanism.SCRAM_SHA_512) is None
 

@@ -174,8 +174,8 @@ def probed_paths() -> set[str]:
     ]
     probes = [container[f"{kind}Probe"] for container in containers for kind in ("readiness", "liveness")]
     paths = {probe["httpGet"]["path"] for probe in probes}
-    (asked,) = re.findall(r"http://127\.0\.0\.1:\d+(/\w+)", compose_service()["healthcheck"]["test"][-1])
-    return {*paths, asked}
+    (health_path,) = re.findall(r"http://127\.0\.0\.1:\d+(/\w+)", compose_service()["healthcheck"]["test"][-1])
+    return {*paths, health_path}
 
 
 def on_this_machine(properties: Mapping[str, str], rules: Path) -> dict[str, object]:
@@ -200,8 +200,8 @@ def test_gateway_with_the_settings_of_the_example_answers_its_probes_and_applies
         with urlopen(f"http://{metrics}{path}", timeout=30) as answer:
             assert answer.status == 200
     with AdminClient(gateway.bootstrap_servers) as admin:
-        asked = [NewTopic("small", num_partitions=1), NewTopic("large", num_partitions=49)]
-        created = admin.create_topics(asked, validate_only=True)
+        topics = [NewTopic("small", num_partitions=1), NewTopic("large", num_partitions=49)]
+        created = admin.create_topics(topics, validate_only=True)
         created.values()["small"].result()
         assert isinstance(created.values()["large"].exception(), PolicyViolationError)
 

@@ -159,10 +159,10 @@ def test_records_above_max_message_bytes_are_written_in_several_batches() -> Non
 
 def test_partition_hiding_records_ends_waiting_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
-    asked: list[int] = []
+    partitions: list[int] = []
 
     def nothing(_: object, __: str, partition: int, at: int, **___: object) -> tuple[list[Record], int]:
-        asked.append(partition)
+        partitions.append(partition)
         return [], at
 
     monkeypatch.setattr(internal_topic, "read_records", nothing)
@@ -173,4 +173,4 @@ def test_partition_hiding_records_ends_waiting_for_others(monkeypatch: pytest.Mo
     newest = internal_topic.read_newest(cluster, "t", attempts=3)
     # then
     assert (newest.records, newest.hidden) == ({}, "t-0")
-    assert asked == [0, 0, 0, 1, 2]
+    assert partitions == [0, 0, 0, 1, 2]

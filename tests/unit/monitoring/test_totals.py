@@ -40,5 +40,5 @@ def test_single_page_is_unchanged() -> None:
 
 
 def test_client_ids_may_contain_all_line_separators() -> None:
-    one = page(1, 2, 3, client_id="a\r\x0b\x0c\x1c\x85\u2028b\nc")
-    assert merged([one]) == one
+    document = page(1, 2, 3, client_id="a\r\x0b\x0c\x1c\x85\u2028b\nc")
+    assert merged([document]) == document

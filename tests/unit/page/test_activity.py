@@ -54,10 +54,10 @@ def test_server_without_policies_has_no_plot_of_denials() -> None:
 
 def test_samples_of_processes_are_added_by_time() -> None:
     # given
-    one = [(1000.0, (10.0, None, 1.0)), (1005.0, (20.0, 1, 3.0))]
+    first = [(1000.0, (10.0, None, 1.0)), (1005.0, (20.0, 1, 3.0))]
     other = json.loads(json.dumps([(1000.1, (1.0, None, 2.0)), (1004.9, (2.0, 4, 1.0)), (1010.0, (5.0, 0, 7.0))]))
     # when
-    merged = merged_activity([one, other])
+    merged = merged_activity([first, other])
     # then
     assert [sample.values for sample in merged] == [(11.0, None, 2.0), (22.0, 5, 3.0), (5.0, 0, 7.0)]
 

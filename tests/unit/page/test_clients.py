@@ -29,7 +29,7 @@ def documents(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "registered", "effective"),
+    ("older", "other", "registered", "effective"),
     [
         pytest.param({}, {"last_seen_ms": 9, "connections": 3}, None, {}, id="nothing set"),
         pytest.param({"kinds": frozenset()}, {}, None, {"acks": "all"}, id="one has not produced so far"),
@@ -54,9 +54,9 @@ def documents(
     ],
 )
 def test_client_of_two_processes_is_shown_like_a_client_of_one(
-    one: dict[str, Any], other: dict[str, Any], registered: tuple[str, ...] | None, effective: dict[str, str]
+    older: dict[str, Any], other: dict[str, Any], registered: tuple[str, ...] | None, effective: dict[str, str]
 ) -> None:
-    first, second = seen_client(**one), seen_client(**other)
+    first, second = seen_client(**older), seen_client(**other)
     # when
     apart = [documents(each, registered=registered, **effective) for each in (first, second)]
     # then
@@ -66,10 +66,10 @@ def test_client_of_two_processes_is_shown_like_a_client_of_one(
 
 
 def test_clients_of_other_hosts_are_separate_and_sorted() -> None:
-    found = asyncio.run(
+    clients = asyncio.run(
         merged_clients([documents(seen_client(host="10.0.0.2"), seen_client(client_id="a")), documents(seen_client())])
     )
-    assert [(client["client_id"], client["host"]) for client in found] == [
+    assert [(client["client_id"], client["host"]) for client in clients] == [
         ("a", "10.0.0.1"),
         ("app", "10.0.0.1"),
         ("app", "10.0.0.2"),

@@ -59,8 +59,10 @@ def test_audit_mode_denials_are_shown_apart_from_latest_decisions(tmp_path: Path
     document = document_after(tmp_path, "audit", "fine", HOSTILE, *["fine"] * 60)
     html = policies_section(document, {})
     # then: the many allowed ones do not push it out
-    assert [(one["action"], one["subject"]) for one in document["latest_audited"]] == [("deny", repr(HOSTILE))]
-    assert {one["action"] for one in document["latest"]} == {"allow"}
+    assert [(decision["action"], decision["subject"]) for decision in document["latest_audited"]] == [
+        ("deny", repr(HOSTILE))
+    ]
+    assert {decision["action"] for decision in document["latest"]} == {"allow"}
     assert "would deny" in html
     assert "Audit mode: latest changes" in html
     assert "<script" not in html
@@ -83,15 +85,15 @@ def test_failed_decisions_are_a_warning(tmp_path: Path) -> None:
 
 
 def test_processes_are_added_and_the_newest_decisions_kept(tmp_path: Path) -> None:
-    one, other = document_after(tmp_path, "audit", "one", "fine"), document_after(tmp_path, "audit", *["other"] * 50)
+    first, other = document_after(tmp_path, "audit", "one", "fine"), document_after(tmp_path, "audit", *["other"] * 50)
     # when
-    merged = merged_policies([one, other])
+    merged = merged_policies([first, other])
     # then
     counts = {(each["action"], each["count"]) for each in merged["decisions"]}
     assert counts == {("allow", 1), ("deny", 51)}
     assert [(each["rule"], each["count"]) for each in merged["rules"]] == [("no <b>", 51)]
     assert [each["subject"] for each in merged["latest"]] == ["'other'"] * 50
-    assert merged_policies([one])["decisions"] == one["decisions"]
+    assert merged_policies([first])["decisions"] == first["decisions"]
 
 
 def test_missing_policies_are_reported() -> None:

@@ -143,11 +143,11 @@ def test_policy_load_failure_names_key_and_reason(name: str, reason: str) -> Non
 
 def test_policy_that_returns_a_value_is_warned_about_once() -> None:
     (spec,) = read_specs({CREATE_TOPIC_POLICY: "house_rules:Answers"})
-    told: list[str] = []
-    ask = load_policy(spec, {}, advise=told.append).questions[CREATE_TOPIC]
+    warnings: list[str] = []
+    ask = load_policy(spec, {}, advise=warnings.append).questions[CREATE_TOPIC]
     ask("bad")
     ask("bad")
-    assert told == [
+    assert warnings == [
         f"{CREATE_TOPIC_POLICY}=house_rules:Answers: the policy returned False, which allows"
         " the request; to deny it, raise PolicyViolationError"
     ]

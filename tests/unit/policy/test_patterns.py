@@ -28,21 +28,21 @@ def composed(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     names=st.lists(st.text("abB.-x1", max_size=8), min_size=1, max_size=8),
 )
 def test_pattern_matches_the_same_names_as_re(pattern: str, names: list[str]) -> None:
-    found = NamePattern(pattern)
-    assert found.is_linear
+    name_pattern = NamePattern(pattern)
+    assert name_pattern.is_linear
     compiled = re.compile(pattern, re.ASCII)
     for name in [*names, "", names[0]]:
-        assert found.matches(name) == (compiled.fullmatch(name) is not None)
+        assert name_pattern.matches(name) == (compiled.fullmatch(name) is not None)
 
 
 @pytest.mark.parametrize(
     "pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", ".*.*.*.*.*.*.*b", "(a?){60}a{60}b", "([a-z]+[.]?)+-v[0-9]"]
 )
 def test_pattern_with_catastrophic_backtracking_matches_in_linear_time(pattern: str) -> None:
-    found = NamePattern(pattern)
-    assert found.is_linear
+    name_pattern = NamePattern(pattern)
+    assert name_pattern.is_linear
     before = time.thread_time()
-    assert not found.matches("a" * 249)
+    assert not name_pattern.matches("a" * 249)
     assert time.thread_time() - before < 2, "of years"
 
 
@@ -59,10 +59,10 @@ def test_pattern_with_catastrophic_backtracking_matches_in_linear_time(pattern: 
     ],
 )
 def test_pattern_outside_the_linear_subset_falls_back_to_re(pattern: str, matching: str, other: str) -> None:
-    found = NamePattern(pattern)
-    assert not found.is_linear
-    assert found.matches(matching)
-    assert not found.matches(other)
+    name_pattern = NamePattern(pattern)
+    assert not name_pattern.is_linear
+    assert name_pattern.matches(matching)
+    assert not name_pattern.matches(other)
 
 
 def test_invalid_pattern_is_rejected() -> None:

@@ -88,12 +88,12 @@ async def verdict(policies: Policies, details: Details, kind: PolicyKind = DELET
     return "allowed" if override is None else override.reason
 
 
-def predicting(impact: Impact, asked: list[Sequence[Change]] | None = None) -> PredictImpact:
+def predicting(impact: Impact, calls: list[Sequence[Change]] | None = None) -> PredictImpact:
     async def predict(changes: Sequence[Change], timeout_s: float) -> Impact:
         assert 0 < timeout_s < 2
         await asyncio.sleep(0)
-        if asked is not None:
-            asked.append(changes)
+        if calls is not None:
+            calls.append(changes)
         return impact
 
     return predict
@@ -107,14 +107,14 @@ def failing(error: Exception) -> PredictImpact:
 
 
 def test_policy_reads_the_impact_of_the_change(module: str) -> None:
-    asked: list[Sequence[Change]] = []
+    calls: list[Sequence[Change]] = []
 
     async def use(policies: Policies) -> None:
-        policies.predict_impact = predicting(Impact(findings=(LOSS,)), asked)
+        policies.predict_impact = predicting(Impact(findings=(LOSS,)), calls)
         assert await verdict(policies, a_deletion("orders")) == "POLICY_VIOLATION: orders: 20 bytes go."
-        policies.predict_impact = predicting(Impact(), asked)
+        policies.predict_impact = predicting(Impact(), calls)
         assert await verdict(policies, a_deletion("orders")) == "allowed"
-        assert asked == [(TopicDeleted(topic="orders"),)] * 2
+        assert calls == [(TopicDeleted(topic="orders"),)] * 2
         assert policies.decisions == {
             Decided("delete.topic", "enforce", "deny"): 1,
             Decided("delete.topic", "enforce", "allow"): 1,
@@ -192,14 +192,14 @@ def test_server_without_facts_denies_the_change(module: str) -> None:
 
 
 def test_impact_of_an_override_is_that_of_its_result(module: str) -> None:
-    asked: list[Sequence[Change]] = []
+    calls: list[Sequence[Change]] = []
 
     async def use(policies: Policies) -> None:
-        policies.predict_impact = predicting(Impact(findings=(LOSS,)), asked)
+        policies.predict_impact = predicting(Impact(findings=(LOSS,)), calls)
         assert policies.mode(ALTER_CONFIG) is PolicyMode.AUDIT
         change = a_config_change(sets={"retention.ms": "1"})
         assert await verdict(policies, change, ALTER_CONFIG) == "allowed"
         assert policies.latest_audited[-1].reason == "2 deletes"
-        assert [change.value for changes in asked for change in changes] == ["2"]  # type: ignore[union-attr]
+        assert [change.value for changes in calls for change in changes] == ["2"]  # type: ignore[union-attr]
 
     serve(module, use, alter_config_policy_mode="audit")

@@ -197,10 +197,10 @@ class Many:
     def write(self, value: Any) -> bytes:
         if value is None:
             return b"\xff\xff\xff\xff"
-        return struct.pack(">i", len(value)) + b"".join(self.item.write(one) for one in value)
+        return struct.pack(">i", len(value)) + b"".join(self.item.write(element) for element in value)
 
     def of(self, value: Any) -> Any:
-        return None if value is None else [self.item.of(one) for one in value]
+        return None if value is None else [self.item.of(element) for element in value]
 
 
 class Fields:

@@ -79,14 +79,14 @@ RANGES = {
 
 
 def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
-    one: st.SearchStrategy[Any]
+    strategy: st.SearchStrategy[Any]
     if field.kind in RANGES:
-        one = st.integers(*RANGES[field.kind])
+        strategy = st.integers(*RANGES[field.kind])
     elif field.kind == "struct":
         assert field.struct is not None
-        one = structs(field.struct, version)
+        strategy = structs(field.struct, version)
     else:
-        one = {
+        strategy = {
             "bool": st.booleans(),
             "float64": st.floats(allow_nan=False),
             "string": st.text(max_size=8),
@@ -95,8 +95,8 @@ def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
             "uuid": st.uuids(),
         }[field.kind]
     if field.is_array:
-        one = st.lists(one, max_size=3)
-    return st.none() | one if field.is_nullable(version) else one
+        strategy = st.lists(strategy, max_size=3)
+    return st.none() | strategy if field.is_nullable(version) else strategy
 
 
 @functools.cache

@@ -14,9 +14,9 @@ WITHOUT_MESSAGES = {ApiKey.UPDATE_FEATURES}
 
 def test_request_class_has_the_key_of_the_api() -> None:
     for key in ApiKey:
-        found = request_class(key)
-        assert (found is None) == (key in WITHOUT_MESSAGES)
-        assert found is None or key == found.API_KEY
+        message_class = request_class(key)
+        assert (message_class is None) == (key in WITHOUT_MESSAGES)
+        assert message_class is None or key == message_class.API_KEY
     assert request_class(999) is None
 
 

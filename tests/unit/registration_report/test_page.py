@@ -51,8 +51,8 @@ def test_unregistered_clients_have_one_color_in_all_charts() -> None:
     # when
     overview, bars = pictures(render(whole, title="clients"))
     # then
-    assert [one.get("class") for one in overview.iter("rect")] == ["unknown"]
-    assert [one.get("class") for one in bars.iter("rect")] == ["unknown"]
+    assert [rect.get("class") for rect in overview.iter("rect")] == ["unknown"]
+    assert [rect.get("class") for rect in bars.iter("rect")] == ["unknown"]
 
 
 def test_bars_show_following_and_ignoring_clients() -> None:
@@ -62,7 +62,7 @@ def test_bars_show_following_and_ignoring_clients() -> None:
     overview, bars = pictures(page)
     assert "3 of 9" in "".join(overview.itertext())
     widths = {
-        kind: [float(one.get("width", "")) for one in bars.iter("rect") if one.get("class") == kind]
+        kind: [float(rect.get("width", "")) for rect in bars.iter("rect") if rect.get("class") == kind]
         for kind in ("follow", "ignore")
     }
     assert len(widths["follow"]) == 1

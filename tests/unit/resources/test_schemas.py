@@ -45,8 +45,8 @@ def rules_file() -> Any:
 
 def examples(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    found = [*FENCED_YAML.findall(text), *IN_TABLE.findall(text)]
-    return [example for example in found if not example.startswith("steps:")]
+    texts = [*FENCED_YAML.findall(text), *IN_TABLE.findall(text)]
+    return [example for example in texts if not example.startswith("steps:")]
 
 
 STRIMZI = """

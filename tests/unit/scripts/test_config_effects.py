@@ -27,17 +27,17 @@ READERS = ("broker", "client_configs", "policy", "policy_runtime", "security", "
 """The packages that read configs. ``configs`` itself knows all of them, whether they have an effect or not."""
 
 COMPOSED = {
-    *(f"{kind}.policy.{what}" for kind in ("create.topic", "alter.config") for what in ("class.name", "mode")),
-    *(f"{kind}.policy.{what}" for kind in ("create.partitions", "delete.topic") for what in ("class.name", "mode")),
+    *(f"{kind}.policy.{suffix}" for kind in ("create.topic", "alter.config") for suffix in ("class.name", "mode")),
+    *(f"{kind}.policy.{suffix}" for kind in ("create.partitions", "delete.topic") for suffix in ("class.name", "mode")),
     *(f"compression.{codec}.level" for codec in ("gzip", "lz4", "zstd")),
-    *(f"ssl.{store}.{what}" for store in ("keystore", "truststore") for what in ("location", "password", "type")),
+    *(f"ssl.{store}.{suffix}" for store in ("keystore", "truststore") for suffix in ("location", "password", "type")),
 }
 """Names that the source puts together from parts."""
 ELSEWHERE = {
     **{
-        f"group.consumer.{bound}{what}": "the default or a bound of a group config"
+        f"group.consumer.{bound}{suffix}": "the default or a bound of a group config"
         for bound in ("", "min.", "max.")
-        for what in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
+        for suffix in ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
     },
     "local.retention.bytes": "a limit that rules of policies know",
     "local.retention.ms": "a limit that rules of policies know",
@@ -52,31 +52,31 @@ ELSEWHERE = {
 @cache
 def words_of_the_source() -> frozenset[str]:
     """Return every string constant in the packages that read configs."""
-    found = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
+    words = {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
     paths = [path for package in READERS for path in (SOURCE / package).rglob("*.py")]
     for path in (*paths, SOURCE / "tls.py"):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        found.update(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        words.update(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
         # Names of some configs are constants that several modules share.
         names = {node.id for node in nodes if isinstance(node, ast.Name) and node.id.isupper()}
-        found.update(str(getattr(definitions, name)) for name in names if hasattr(definitions, name))
-    return frozenset(found)
+        words.update(str(getattr(definitions, name)) for name in names if hasattr(definitions, name))
+    return frozenset(words)
 
 
 def claims() -> dict[tuple[str, str], str]:
     """Return the statements of the page, by section and config."""
     effects = read_effects(EFFECTS.read_text(encoding="utf-8"))
     own, synonyms = own_broker_configs(), topic_synonyms()
-    defaults = {synonym.name: topic for topic, found in synonyms.items() for synonym in found}
-    found = {("topic", name): effect_of(name, effects["topic"], {}) for name in topic_configs()}
-    found |= {("group", name): effect_of(name, effects["group"], {}) for name in group_configs()}
+    defaults = {synonym.name: topic for topic, names in synonyms.items() for synonym in names}
+    effects_by_config = {("topic", name): effect_of(name, effects["topic"], {}) for name in topic_configs()}
+    effects_by_config |= {("group", name): effect_of(name, effects["group"], {}) for name in group_configs()}
     for name, definition in broker_configs().items():
         section = "start" if definition.update_mode is UpdateMode.READ_ONLY else "broker"
         if name in own:
-            found["own", name] = effect_of(name, effects["own"], {})
+            effects_by_config["own", name] = effect_of(name, effects["own"], {})
         elif definition.is_listed:
-            found[section, name] = effect_of(name, effects[section], defaults)
-    return found
+            effects_by_config[section, name] = effect_of(name, effects[section], defaults)
+    return effects_by_config
 
 
 CLAIMS = claims()

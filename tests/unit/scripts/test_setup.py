@@ -52,9 +52,9 @@ def path(tmp_path: Path) -> Path:
     directory = tmp_path / "bin"
     directory.mkdir()
     for tool in (*TOOLS, "cp"):
-        found = shutil.which(tool)
-        assert found is not None
-        (directory / tool).symlink_to(found)
+        program = shutil.which(tool)
+        assert program is not None
+        (directory / tool).symlink_to(program)
     (directory / "sudo").write_text("#!/bin/sh\nexit 1\n")
     (directory / "sudo").chmod(0o755)
     return directory

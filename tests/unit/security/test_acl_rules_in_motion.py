@@ -57,9 +57,9 @@ def test_filters_and_decisions_match_a_full_scan_after_any_changes(
             rules.remove(acl)
             in_force.remove(acl)
     for wanted in filters:
-        found = rules.meant_by(wanted)
-        assert len(found) == len(set(found))
-        assert set(found) == {acl for acl in in_force if wanted.matches(acl)}
+        matching = rules.meant_by(wanted)
+        assert len(matching) == len(set(matching))
+        assert set(matching) == {acl for acl in in_force if wanted.matches(acl)}
     arranged_anew = rules_of(*in_force)
     for name in (*NAMES, "abcd", ""):
         for operation in (AclOperation.READ, AclOperation.DESCRIBE):

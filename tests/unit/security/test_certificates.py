@@ -21,7 +21,7 @@ def certificate(directory: Path, subject: str) -> bytes:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("subject", "told"),
+    ("subject", "expected"),
     [
         ("/C=CZ/ST=Bohemia/L=Prag/O=Castle/OU=Offices/CN=k", "CN=k,OU=Offices,O=Castle,L=Prag,ST=Bohemia,C=CZ"),
         ("/O=Castle, Inc./CN=Klamm \\+ Co;", "CN=Klamm \\+ Co\\;,O=Castle\\, Inc."),
@@ -30,8 +30,8 @@ def certificate(directory: Path, subject: str) -> bytes:
         ("/DC=org/DC=example/UID=42/CN=a", "CN=a,UID=42,DC=example,DC=org"),
     ],
 )
-def test_certificate_subject_is_formatted_like_kafka(tmp_path: Path, subject: str, told: str) -> None:
-    assert subject_of(certificate(tmp_path, subject)) == told
+def test_certificate_subject_is_formatted_like_kafka(tmp_path: Path, subject: str, expected: str) -> None:
+    assert subject_of(certificate(tmp_path, subject)) == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"\x30", b"\x30\x05\x30\x80", b"no certificate at all", bytes(200)])

@@ -198,7 +198,7 @@ def test_unfinished_tls_handshake_times_out_and_ends_with_the_server(
 def test_accepted_connections_send_small_responses_at_once(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    found: list[int] = []
+    flags: list[int] = []
 
     async def test() -> None:
         listening = Listening()
@@ -211,12 +211,12 @@ def test_accepted_connections_send_small_responses_at_once(
         (connection,) = listening.server._shared.connections
         assert connection._transport is not None
         sock = connection._transport.get_extra_info("socket")
-        found.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        flags.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
         await listening.close()
 
     run(new_loop, test())
-    assert found == [1]
+    assert flags == [1]
 
 
 class Exhausted:
@@ -244,7 +244,9 @@ def test_connections_are_accepted_again_after_descriptors_ran_out(
     async def test() -> None:
         accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
         sock = socket.create_server(("127.0.0.1", 0))
-        accepting = Acceptor(cast("socket.socket", Exhausted(sock, 2)), lambda one, _: accepted.put_nowait(one))
+        accepting = Acceptor(
+            cast("socket.socket", Exhausted(sock, 2)), lambda connection, _: accepted.put_nowait(connection)
+        )
         accepting.start(backlog=16)
         with socket.create_connection(sock.getsockname()):
             (await accepted.get()).close()

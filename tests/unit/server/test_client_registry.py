@@ -69,9 +69,9 @@ def test_only_latest_disconnected_clients_are_kept() -> None:
     client_registry = ClientRegistry(now_ms=Clock(), max_gone=3)
     # when
     for number in range(10):
-        one = session(number)
-        client_registry.seen(one, f"app{number}", ApiKey.METADATA)
-        client_registry.left(one)
+        leaving = session(number)
+        client_registry.seen(leaving, f"app{number}", ApiKey.METADATA)
+        client_registry.left(leaving)
     # then
     assert [client.client_id for client in client_registry.clients()] == ["app7", "app8", "app9"]
 
@@ -80,10 +80,10 @@ def test_long_names_are_shortened_when_a_client_has_left() -> None:
     # given: two client ids that begin alike
     client_registry = ClientRegistry(now_ms=Clock())
     first, second = (session(number, software="s" * 30_000) for number in range(2))
-    one, other = "a" * 257, "a" * 30_000
-    client_registry.seen(first, one, ApiKey.METADATA)
+    long_name, other = "a" * 257, "a" * 30_000
+    client_registry.seen(first, long_name, ApiKey.METADATA)
     client_registry.seen(second, other, ApiKey.METADATA)
-    assert {client.client_id for client in client_registry.clients()} == {one, other}
+    assert {client.client_id for client in client_registry.clients()} == {long_name, other}
     # when
     client_registry.left(first)
     client_registry.left(second)
@@ -93,10 +93,10 @@ def test_long_names_are_shortened_when_a_client_has_left() -> None:
     assert {(len(client.client_id), len(client.software_name)) for client in gone} == {(256, 256)}
     assert all(client.client_id.startswith("aaa") and "..." in client.client_id for client in gone)
     # when one comes back, then it is the same client, with its whole id
-    client_registry.seen(session(3, software="s" * 30_000), one, ApiKey.METADATA)
-    found = client_registry.clients()
-    assert {client.key for client in found} == {client.key for client in gone}
-    assert [client.client_id for client in found if client.connections] == [one]
+    client_registry.seen(session(3, software="s" * 30_000), long_name, ApiKey.METADATA)
+    clients = client_registry.clients()
+    assert {client.key for client in clients} == {client.key for client in gone}
+    assert [client.client_id for client in clients if client.connections] == [long_name]
 
 
 def test_connection_without_registration_is_not_listed() -> None:

@@ -60,8 +60,8 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_many_small_elements_are_decoded_in_the_codec_thread(threads: list[str]) -> None:
     header, frame = request(3000)
-    found = asyncio.run(read_large_request(ROUTE, header, frame, None))
-    assert (len(found.topics), threads) == (3000, ["klamm-codec"])
+    decoded = asyncio.run(read_large_request(ROUTE, header, frame, None))
+    assert (len(decoded.topics), threads) == (3000, ["klamm-codec"])
 
 
 @pytest.mark.parametrize(("topics", "expected"), [(10, ["MainThread"]), (3000, ["MainThread", "klamm-codec"])])
@@ -70,8 +70,8 @@ def test_frame_of_record_data_is_decoded_at_once_unless_it_has_many_elements(
 ) -> None:
     header, frame = request(topics)
     route = dataclasses.replace(ROUTE, is_mostly_data=True)
-    found = asyncio.run(read_large_request(route, header, frame, None))
-    assert (len(found.topics), threads) == (topics, expected)
+    decoded = asyncio.run(read_large_request(route, header, frame, None))
+    assert (len(decoded.topics), threads) == (topics, expected)
 
 
 def test_long_responses_are_encoded_in_the_codec_thread_and_their_time_is_counted(threads: list[str]) -> None:

@@ -132,12 +132,12 @@ class Peer:
 
     def correlation_ids(self) -> list[int]:
         """Return those of the whole responses so far."""
-        found, at = [], 0
+        ids, at = [], 0
         while at < len(self.transport.written):
             size = int.from_bytes(self.transport.written[at : at + 4])
-            found.append(int.from_bytes(self.transport.written[at + 4 : at + 8]))
+            ids.append(int.from_bytes(self.transport.written[at + 4 : at + 8]))
             at += 4 + size
-        return found
+        return ids
 
 
 async def settle() -> None:

@@ -98,7 +98,7 @@ def test_server_runs_without_the_broker() -> None:
         # then
         assert (shaken.error_code, authenticated.error_code) == (0, 0)
         assert [group.group_id for group in listed.groups] == ["User:anna"]
-        assert [(one.principal, one.client_id, one.connections) for one in client_registry.clients()] == [
+        assert [(client.principal, client.client_id, client.connections) for client in client_registry.clients()] == [
             ("User:anna", "gate", 1)
         ]
         page = Page()

@@ -60,9 +60,9 @@ async def test_restart_begins_a_new_slice() -> None:
 
 def test_lists_are_freed_in_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{TimeSlice.__module__}.SLICE_S", 0)
-    time_slice, one, other = TimeSlice(), list(range(640)), [None]
-    asyncio.run(time_slice.free(one, other))
-    assert (one, other, time_slice.pauses) == ([], [], 9)
+    time_slice, numbers, other = TimeSlice(), list(range(640)), [None]
+    asyncio.run(time_slice.free(numbers, other))
+    assert (numbers, other, time_slice.pauses) == ([], [], 9)
 
 
 def test_coroutine_that_never_pauses_runs_without_a_task() -> None:

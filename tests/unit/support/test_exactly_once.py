@@ -22,7 +22,7 @@ def reads(*answers: Mapping[int, list[bytes]]) -> Callable[..., Mapping[int, lis
 
 
 @pytest.mark.parametrize(
-    ("arrived", "told"),
+    ("arrived", "message"),
     [
         ([b"a", b"b", b"d"], "3 records instead of 4; 1 lost or late (#2 b'c')"),
         ([b"a", b"b", b"b", b"c", b"d"], "5 records instead of 4; 1 doubled (#1 b'b')"),
@@ -30,10 +30,10 @@ def reads(*answers: Mapping[int, list[bytes]]) -> Callable[..., Mapping[int, lis
         ([b"a", b"b", b"c", b"d", b"x"], "5 records instead of 4; 1 strange (b'x')"),
     ],
 )
-def test_difference_in_records_is_named(arrived: list[bytes], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_in_records_is_named(arrived: list[bytes], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {**WRITTEN, 0: arrived}
     monkeypatch.setattr(exactly_once, "read", reads(there, there, WRITTEN))
-    with pytest.raises(RecordsDifferError, match=re.escape(told)) as raised:
+    with pytest.raises(RecordsDifferError, match=re.escape(message)) as raised:
         assert_exactly_once("here:1", "t", WRITTEN, source=("there:1", "s"))
     assert "t: 1 of 2 partitions differ" in str(raised.value)
     assert "The source:\n  as expected" in str(raised.value)

@@ -30,9 +30,9 @@ def new_instance() -> ClientInstance:
     )
 
 
-def push(instance: ClientInstance, at_ms: int, one: Push = PUSH) -> type[KafkaApiError] | None:
+def push(instance: ClientInstance, at_ms: int, pushed: Push = PUSH) -> type[KafkaApiError] | None:
     try:
-        instance.take_push(one, at_ms, max_bytes=100)
+        instance.take_push(pushed, at_ms, max_bytes=100)
     except KafkaApiError as error:
         return type(error)
     return None

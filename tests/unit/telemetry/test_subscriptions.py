@@ -62,7 +62,7 @@ def test_subscription_id_matches_kafka() -> None:
     instance = UUID(int=(0x0123456789ABCDEF << 64) | 0xFEDCBA9876543210)
     high_xor_low = 0x0123456789ABCDEF ^ 0xFEDCBA9876543210
     hash_code = (high_xor_low >> 32) ^ (high_xor_low & 0xFFFFFFFF)
-    found = subscription_id(Subscribed(metrics=("org.a", "org.b"), interval_ms=100), instance)
-    assert found % 2**32 == crc32c(b"[org.a, org.b]100") ^ hash_code
-    assert -(2**31) <= found < 2**31
-    assert found != subscription_id(Subscribed(metrics=("org.a", "org.b"), interval_ms=101), instance)
+    subscribed_id = subscription_id(Subscribed(metrics=("org.a", "org.b"), interval_ms=100), instance)
+    assert subscribed_id % 2**32 == crc32c(b"[org.a, org.b]100") ^ hash_code
+    assert -(2**31) <= subscribed_id < 2**31
+    assert subscribed_id != subscription_id(Subscribed(metrics=("org.a", "org.b"), interval_ms=101), instance)

@@ -436,10 +436,10 @@ def test_topic_configs_are_created_and_dropped_with_the_topic() -> None:
     assert PutConfig(resource_type=2, resource_name="new", name="flush.ms", value="77") in rows
     assert service.topic_config("new")["flush.ms"] == 77
     assert service.resource_names(TOPIC) == ["new"]
-    (told,) = service.drop_topic("new", author=ANNA)
-    assert isinstance(told, RecordedChange)
-    assert (told.resource, told.name, told.old, told.new) == ("TOPIC:new", "flush.ms", "77", None)
-    assert told.principal == ANNA.principal
+    (change,) = service.drop_topic("new", author=ANNA)
+    assert isinstance(change, RecordedChange)
+    assert (change.resource, change.name, change.old, change.new) == ("TOPIC:new", "flush.ms", "77", None)
+    assert change.principal == ANNA.principal
     assert service.topic_config("new")["flush.ms"] == 2**63 - 1
     assert service.drop_topic("new") == []
     service.create_topic("new", {})

@@ -71,15 +71,15 @@ def alterations(draw: st.DrawFn) -> ResourceAlteration:
 
 def picture(service: ConfigService) -> dict[tuple[int, str], tuple[object, ...]]:
     """Everything that descriptions say."""
-    told: dict[tuple[int, str], tuple[object, ...]] = {}
+    answers: dict[tuple[int, str], tuple[object, ...]] = {}
     for kind, name in RESOURCES:
         try:
-            told[kind, name] = service.describe(kind, name, None, node_id=1)
+            answers[kind, name] = service.describe(kind, name, None, node_id=1)
         except KafkaApiError as error:
-            told[kind, name] = (error.error_code, error.error_message)
-    told[0, "listed"] = tuple(tuple(service.resource_names(kind)) for kind in RESOURCE_TYPES)
-    told[0, "topics"] = tuple(sorted(service.topic_config(name).items(), key=str) for name in ("t", "u", "missing"))
-    return told
+            answers[kind, name] = (error.error_code, error.error_message)
+    answers[0, "listed"] = tuple(tuple(service.resource_names(kind)) for kind in RESOURCE_TYPES)
+    answers[0, "topics"] = tuple(sorted(service.topic_config(name).items(), key=str) for name in ("t", "u", "missing"))
+    return answers
 
 
 @pytest.mark.process  # takes seconds

@@ -209,11 +209,11 @@ def rig(running: tuple[Services, asyncio.AbstractEventLoop]) -> Rig:
 async def create_topics(topics: TopicCatalog) -> None:
     """Create the topics of the sample requests, unless they exist with their ids: some requests delete them."""
     for name, topic_id in zip(TOPICS, TOPIC_IDS, strict=True):
-        known = topics.get(name)
-        if known is not None and known.topic_id == topic_id:
+        current = topics.get(name)
+        if current is not None and current.topic_id == topic_id:
             continue
-        if known is not None:
-            await topics.delete(known)
+        if current is not None:
+            await topics.delete(current)
         topics.new_topic_id = partial(UUID, str(topic_id))
         await topics.create(name, [(1,), (1,)], configs={})
         topics.new_topic_id = uuid4
@@ -221,17 +221,17 @@ async def create_topics(topics: TopicCatalog) -> None:
 
 def codes(response: Any, path: str) -> list[int]:
     """Return the error codes at a place of a response."""
-    found = [response]
+    parts = [response]
     for array in path.split(".") if path else ():
-        found = [inner for outer in found for inner in getattr(outer, array) or ()]
-    return [one.error_code if hasattr(one, "error_code") else one.partition_error_code for one in found]
+        parts = [inner for outer in parts for inner in getattr(outer, array) or ()]
+    return [part.error_code if hasattr(part, "error_code") else part.partition_error_code for part in parts]
 
 
 def all_codes(response: Any) -> list[int]:
     """Return all error codes of a response."""
     own = [getattr(response, name) for name in ("error_code", "partition_error_code") if hasattr(response, name)]
     arrays = [getattr(response, field.name) or () for field in response.FIELDS if field.is_array and field.struct]
-    return own + [code for array in arrays for one in array for code in all_codes(one)]
+    return own + [code for array in arrays for element in array for code in all_codes(element)]
 
 
 def test_table_covers_every_served_api() -> None:
@@ -244,10 +244,10 @@ def test_partition_error_is_reported_for_every_partition(rig: Rig, name: str) ->
         rig.inject(name, error=OF_A_PART.name)
         response = rig.ask(name, version)
         place = place_of(name, version).of_a_part
-        found = codes(response, place)
-        assert (version, set(found)) == (version, {OF_A_PART})
-        assert (version, len(found)) == (version, PARTS.get(name, 2 ** len(place.split(".")) if place else 1))
-        assert all_codes(response).count(OF_A_PART) == len(found)
+        error_codes = codes(response, place)
+        assert (version, set(error_codes)) == (version, {OF_A_PART})
+        assert (version, len(error_codes)) == (version, PARTS.get(name, 2 ** len(place.split(".")) if place else 1))
+        assert all_codes(response).count(OF_A_PART) == len(error_codes)
         assert set(all_codes(response)) <= {0, OF_A_PART}
 
 
@@ -256,9 +256,9 @@ def test_top_level_error_is_reported_at_the_outermost_level(rig: Rig, name: str)
     for version in VERSIONS[name]:
         rig.inject(name, error=OF_THE_REQUEST.name)
         response = rig.ask(name, version)
-        found = codes(response, place_of(name, version).of_the_request)
-        assert (version, set(found)) == (version, {OF_THE_REQUEST})
-        assert all_codes(response).count(OF_THE_REQUEST) == len(found)
+        error_codes = codes(response, place_of(name, version).of_the_request)
+        assert (version, set(error_codes)) == (version, {OF_THE_REQUEST})
+        assert all_codes(response).count(OF_THE_REQUEST) == len(error_codes)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in WITH_TOPICS}))
@@ -267,10 +267,10 @@ def test_topic_filter_does_not_affect_other_topics(rig: Rig, name: str) -> None:
     for version in VERSIONS[name]:
         place = place_of(name, version).of_a_part
         rig.inject(name, error=OF_THE_REQUEST.name, topic=TOPICS[1])
-        found = codes(rig.ask(name, version), place)
+        error_codes = codes(rig.ask(name, version), place)
         groups = 2 ** (len(place.split(".")) - (2 if "partition" in FILTERS[name] else 1))
-        halves = len(found) // groups // 2
-        assert (version, [code == OF_THE_REQUEST for code in found]) == (
+        halves = len(error_codes) // groups // 2
+        assert (version, [code == OF_THE_REQUEST for code in error_codes]) == (
             version,
             ([False] * halves + [True] * halves) * groups,
         )
@@ -281,10 +281,10 @@ def test_partition_filter_does_not_affect_other_partitions(rig: Rig, name: str) 
     rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
     for version in VERSIONS[name]:
         rig.inject(name, error=OF_A_PART.name, topic=TOPICS[0], partition=1)
-        found = codes(rig.ask(name, version), place_of(name, version).of_a_part)
-        assert (version, [code == OF_A_PART for code in found]) == (
+        error_codes = codes(rig.ask(name, version), place_of(name, version).of_a_part)
+        assert (version, [code == OF_A_PART for code in error_codes]) == (
             version,
-            [False, True, False, False] * (len(found) // 4),
+            [False, True, False, False] * (len(error_codes) // 4),
         )
 
 
@@ -293,9 +293,9 @@ def test_error_after_serving_replaces_the_same_results(rig: Rig, name: str) -> N
     version = VERSIONS[name][-1]
     rig.inject(name, error=OF_A_PART.name, after_serving=True)
     response = rig.ask(name, version)
-    found = codes(response, place_of(name, version).of_a_part)
-    assert set(found) == {OF_A_PART}
-    assert all_codes(response).count(OF_A_PART) == len(found)
+    error_codes = codes(response, place_of(name, version).of_a_part)
+    assert set(error_codes) == {OF_A_PART}
+    assert all_codes(response).count(OF_A_PART) == len(error_codes)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -380,8 +380,8 @@ def test_error_with_acks_zero_closes_the_connection(rig: Rig) -> None:
 def test_topic_fault_applies_to_metadata_of_all_topics(rig: Rig) -> None:
     rig.inject("Metadata", error="LEADER_NOT_AVAILABLE", topic=TOPICS[1])
     response = rig.run(rig.response(MetadataRequest(topics=None), 12))
-    found = {topic.name: topic.error_code for topic in response.topics}
-    assert [found[name] for name in TOPICS] == [0, 5]
+    code_of = {topic.name: topic.error_code for topic in response.topics}
+    assert [code_of[name] for name in TOPICS] == [0, 5]
     assert [node.port for node in response.brokers] == [9092]
 
 
@@ -389,7 +389,7 @@ def test_offsets_of_a_whole_group_have_the_error_of_the_group(rig: Rig) -> None:
     rig.inject("OffsetFetch", error="NOT_COORDINATOR")
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", member_id=None, topics=None)
     response = rig.run(rig.response(OffsetFetchRequest(groups=[group]), 9))
-    assert [(one.group_id, one.error_code, one.topics) for one in response.groups] == [("g", 16, [])]
+    assert [(group.group_id, group.error_code, group.topics) for group in response.groups] == [("g", 16, [])]
 
 
 def fetch(*partitions: int, session: tuple[int, int], topic_ids: bool) -> FetchRequest:
@@ -437,7 +437,7 @@ def test_injected_error_applies_to_acl_creations(rig: Rig) -> None:
     request = sample(REQUESTS["CreateAcls"], 3)
     rig.inject("CreateAcls", error="SECURITY_DISABLED", after_serving=True)
     served = rig.run(rig.response(request, 3))
-    assert [one.error_code for one in served.results] == [54, 54]
+    assert [result.error_code for result in served.results] == [54, 54]
 
 
 LIKE_THE_BROKERS_OWN: Final = {
@@ -491,6 +491,6 @@ def without_messages(response: Any) -> Any:
         if field.name == "error_message":
             response.error_message = None
         elif field.is_array and field.struct is not None:
-            for one in getattr(response, field.name) or ():
-                without_messages(one)
+            for element in getattr(response, field.name) or ():
+                without_messages(element)
     return response

@@ -672,7 +672,7 @@ def test_fetch_is_a_consistent_snapshot_during_commits(host: CoordinatorHost, mo
         codes = await commit(groups, *(offset(name, value=value) for name in names))
         assert set(codes) == {ErrorCode.NONE}
 
-    async def told(
+    async def committed_offsets(
         groups: GroupCoordinator, topics: Sequence[tuple[str, Sequence[int]]] | None, turns: int
     ) -> set[int]:
         for _ in range(turns):
@@ -688,9 +688,13 @@ def test_fetch_is_a_consistent_snapshot_during_commits(host: CoordinatorHost, mo
             everything = [(name, [0]) for name in names]
             seen = await asyncio.gather(
                 commit_all(groups, 2),
-                *(told(groups, asked, 150 * n) for n in range(5) for asked in (None, everything, everything[:400])),
+                *(
+                    committed_offsets(groups, names, 150 * n)
+                    for n in range(5)
+                    for names in (None, everything, everything[:400])
+                ),
             )
             assert [offsets for offsets in seen if offsets is not None and len(offsets) != 1] == []
-            assert await told(groups, None, 0) == {2}
+            assert await committed_offsets(groups, None, 0) == {2}
 
     run(main())

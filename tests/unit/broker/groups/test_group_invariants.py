@@ -49,10 +49,10 @@ class AnyHistory(RuleBasedStateMachine):
         rebalance: int,
         version: int,
     ) -> None:
-        known = [*self.group.members.pending, *(member.member_id for member in self.group.members)]
+        ids = [*self.group.members.pending, *(member.member_id for member in self.group.members)]
         number = next(self.new_ids)
-        if member_id and known:
-            member_id = known[number % len(known)]
+        if member_id and ids:
+            member_id = ids[number % len(ids)]
         self.joins.append(
             self.clients.send_join(
                 attempt(

@@ -47,10 +47,10 @@ def expired(
 def test_last_commit_wins_even_with_lower_offset() -> None:
     table = OffsetTable([commit(offset=9), commit(offset=3)])
 
-    found = table.get("group", TOPIC, 0)
+    committed = table.get("group", TOPIC, 0)
 
-    assert found is not None
-    assert found.offset == 3
+    assert committed is not None
+    assert committed.offset == 3
 
 
 def test_dropped_offsets_are_removed_completely() -> None:

@@ -43,9 +43,9 @@ def request(
 
 
 def produce(
-    broker: DataPath, asked: ProduceRequest, version: int = 13, node_id: int = HERE
+    broker: DataPath, message: ProduceRequest, version: int = 13, node_id: int = HERE
 ) -> ProduceResponse.PartitionProduceResponse:
-    response = broker.ask(ROUTE, asked, ProduceResponse, version, node_id=node_id)
+    response = broker.ask(ROUTE, message, ProduceResponse, version, node_id=node_id)
     return response.responses[0].partition_responses[0]
 
 
@@ -68,10 +68,10 @@ def test_first_batches_wait_for_the_disk_in_threads(broker: DataPath, monkeypatc
         write_topic_id(directory, topic_id)
 
     monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)
-    asked = request(batch("a"))
-    asked.topic_data[0].partition_data.append(ProduceRequest.PartitionProduceData(index=1, records=batch("b")))
+    message = request(batch("a"))
+    message.topic_data[0].partition_data.append(ProduceRequest.PartitionProduceData(index=1, records=batch("b")))
 
-    response = broker.ask(ROUTE, asked, ProduceResponse, 13)
+    response = broker.ask(ROUTE, message, ProduceResponse, 13)
 
     assert [answer.error_code for answer in response.responses[0].partition_responses] == [0, 0]
     assert threads == {"klamm-flush"}
@@ -83,13 +83,13 @@ def test_versions_below_3_are_advertised_but_rejected() -> None:
 
 
 def test_rejected_partition_does_not_fail_others(broker: DataPath) -> None:
-    asked = request(batch("a"))
-    asked.topic_data[0].partition_data += [
+    message = request(batch("a"))
+    message.topic_data[0].partition_data += [
         ProduceRequest.PartitionProduceData(index=7, records=batch("b")),
         ProduceRequest.PartitionProduceData(index=1, records=batch("c")),
     ]
 
-    response = broker.ask(ROUTE, asked, ProduceResponse, 13)
+    response = broker.ask(ROUTE, message, ProduceResponse, 13)
 
     codes = [answer.error_code for answer in response.responses[0].partition_responses]
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]

@@ -38,8 +38,8 @@ def partition(
     return Wanted(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes, current_leader_epoch=epoch)
 
 
-def fetch(broker: DataPath, asked: FetchRequest, version: int = 18, node_id: int = HERE) -> FetchResponse:
-    return broker.ask(ROUTE, asked, FetchResponse, version, node_id=node_id)
+def fetch(broker: DataPath, message: FetchRequest, version: int = 18, node_id: int = HERE) -> FetchResponse:
+    return broker.ask(ROUTE, message, FetchResponse, version, node_id=node_id)
 
 
 def returned_records(response: FetchResponse) -> list[tuple[int, int]]:
@@ -123,14 +123,14 @@ def test_rest_of_large_response_is_read_when_it_is_sent(broker: DataPath, isolat
     for index in (0, 1):
         for _ in range(8):
             broker.log("t", index).append(batch("x" * 100_000))
-    asked = request(
+    message = request(
         partition(max_bytes=1 << 30),
         partition(1, max_bytes=450_000),
         max_bytes=1 << 30,
         isolation_level=isolation_level,
     )
 
-    body = asyncio.run(handle(asked, broker.context(12)))
+    body = asyncio.run(handle(message, broker.context(12)))
 
     kinds = {item.partition: (type(item.records), len(item.records)) for item in body.partitions}
     size = len(batch("x" * 100_000))
@@ -236,8 +236,8 @@ def test_fetch_waits_for_min_bytes(broker: DataPath) -> None:
     size = len(batch("x"))
 
     async def wait() -> FetchResponse | None:
-        asked = request(partition(), partition(1), max_wait_ms=10_000, min_bytes=2 * size)
-        task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
+        message = request(partition(), partition(1), max_wait_ms=10_000, min_bytes=2 * size)
+        task = asyncio.create_task(broker.call(ROUTE, message, FetchResponse, 18))
         for index in (0, 1):
             await asyncio.sleep(0.01)
             assert not task.done()
@@ -274,8 +274,8 @@ async def test_cancelled_fetch_leaves_no_waiter(broker: DataPath) -> None:
 
 def test_topic_deletion_ends_waiting_fetch(broker: DataPath) -> None:
     async def delete() -> FetchResponse | None:
-        asked = request(partition(), max_wait_ms=10_000)
-        task = asyncio.create_task(broker.call(ROUTE, asked, FetchResponse, 18))
+        message = request(partition(), max_wait_ms=10_000)
+        task = asyncio.create_task(broker.call(ROUTE, message, FetchResponse, 18))
         await asyncio.sleep(0.01)
         broker.replace_topic("t")
         return await asyncio.wait_for(task, 2)
@@ -328,10 +328,10 @@ def test_fetch_session_keeps_fetch_offsets(broker: DataPath) -> None:
 
 def test_fetch_session_adds_and_forgets_partitions(broker: DataPath) -> None:
     session = open_session(broker, partition())
-    asked = request(partition(1), session_id=session, session_epoch=1)
-    asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
+    message = request(partition(1), session_id=session, session_epoch=1)
+    message.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
 
-    assert returned_partitions(fetch(broker, asked)) == [1]
+    assert returned_partitions(fetch(broker, message)) == [1]
     for index in (0, 1):
         broker.log("t", index).append(batch("x"))
     assert returned_partitions(next_fetch(broker, session, 2)) == [1]
@@ -386,10 +386,10 @@ def test_final_epoch_closes_the_fetch_session(broker: DataPath) -> None:
 
 def test_fetch_session_without_partitions_is_closed(broker: DataPath) -> None:
     session = open_session(broker, partition())
-    asked = request(session_id=session, session_epoch=1)
-    asked.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
+    message = request(session_id=session, session_epoch=1)
+    message.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=[0])]
 
-    assert fetch(broker, asked).session_id == 0
+    assert fetch(broker, message).session_id == 0
     assert len(broker.sessions) == 0
 
 

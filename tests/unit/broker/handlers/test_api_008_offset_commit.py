@@ -74,8 +74,8 @@ def test_unknown_topic_id_keeps_its_error_when_the_group_is_rejected() -> None:
     with GroupBroker() as broker:
         answer = broker.ask(ROUTE, request, OffsetCommitResponse, 10)
 
-    found = [topic.partitions[0].error_code for topic in answer.topics]
-    assert found == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+    codes = [topic.partitions[0].error_code for topic in answer.topics]
+    assert codes == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND]
 
 
 def test_offset_commit_on_other_broker_is_not_coordinator() -> None:

@@ -82,11 +82,11 @@ def test_offsets_of_several_groups_are_returned(version: int) -> None:
         )
         answer = broker.ask(ROUTE, request, OffsetFetchResponse, version)
 
-    found = [
+    offsets = [
         [(t.name, p.partition_index, p.committed_offset) for t in group.topics for p in t.partitions]
         for group in answer.groups
     ]
-    assert found == [[("t", 1, 5)], [("t", 1, -1)], []]
+    assert offsets == [[("t", 1, 5)], [("t", 1, -1)], []]
 
 
 def test_group_of_another_coordinator_does_not_fail_others() -> None:

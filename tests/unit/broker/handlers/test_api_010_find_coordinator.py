@@ -41,5 +41,10 @@ def test_other_key_types_have_no_coordinator(version: int, key_type: int) -> Non
         )
         answer = broker.ask(ROUTE, request, FindCoordinatorResponse, version)
 
-    found = answer.coordinators[0] if version >= 4 else answer
-    assert (found.error_code, found.node_id, found.host, found.port) == (ErrorCode.INVALID_REQUEST, -1, "", -1)
+    coordinator = answer.coordinators[0] if version >= 4 else answer
+    assert (coordinator.error_code, coordinator.node_id, coordinator.host, coordinator.port) == (
+        ErrorCode.INVALID_REQUEST,
+        -1,
+        "",
+        -1,
+    )

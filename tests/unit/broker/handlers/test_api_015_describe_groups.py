@@ -24,10 +24,10 @@ def test_unknown_group_is_dead_and_has_an_error_since_v6(version: int) -> None:
     assert group.error_message == ("Group g not found." if version >= 6 else None)
 
 
-@pytest.mark.parametrize(("asked", "operations"), [(True, ALL_OPERATIONS), (False, OPERATIONS_OMITTED)])
-def test_authorized_operations_contain_all_without_authorizer(asked: bool, operations: int) -> None:
+@pytest.mark.parametrize(("includes_operations", "operations"), [(True, ALL_OPERATIONS), (False, OPERATIONS_OMITTED)])
+def test_authorized_operations_contain_all_without_authorizer(includes_operations: bool, operations: int) -> None:
     with GroupBroker() as broker:
-        request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asked)
+        request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=includes_operations)
         answer = broker.ask(ROUTE, request, DescribeGroupsResponse, 5)
 
     assert answer.groups[0].authorized_operations == operations

@@ -31,16 +31,16 @@ def test_groups_are_listed_with_the_fields_of_the_version(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "types", "found"),
+    ("states", "types", "is_listed"),
     [(["Empty"], [], True), (["Stable"], [], False), ([], ["classic"], True), ([], ["consumer"], False)],
 )
-def test_filters_exclude_groups(states: list[str], types: list[str], found: bool) -> None:
+def test_filters_exclude_groups(states: list[str], types: list[str], is_listed: bool) -> None:
     with GroupBroker() as broker:
         create(broker, "g")
         request = ListGroupsRequest(states_filter=states, types_filter=types)
         answer = broker.ask(ROUTE, request, ListGroupsResponse, 5)
 
-    assert bool(answer.groups) is found
+    assert bool(answer.groups) is is_listed
 
 
 def test_each_broker_lists_the_groups_it_coordinates() -> None:

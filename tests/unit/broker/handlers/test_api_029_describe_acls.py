@@ -41,13 +41,13 @@ def broker() -> AclBroker:
 def test_acls_are_reported_by_resource_pattern(broker: AclBroker, version: int) -> None:
     answer = describe(broker, version)
     assert answer.error_code == ErrorCode.NONE
-    told = {
+    patterns = {
         (resource.resource_name, resource.pattern_type): [
             (acl.principal, acl.host, acl.operation, acl.permission_type) for acl in resource.acls
         ]
         for resource in answer.resources
     }
-    assert told == {
+    assert patterns == {
         ("ord", 4): [("User:alice", "*", 3, 3)],
         ("orders", 3): [("User:alice", "*", 3, 3), ("User:bob", "*", 4, 2)],
         ("other", 3): [("User:alice", "*", 3, 3)],

@@ -37,11 +37,11 @@ def test_matching_acls_are_removed_and_reported_in_one_commit(broker: AclBroker,
         filters=[acl_filter("a"), acl_filter(None, principal_filter="User:alice"), acl_filter("none")]
     )
     answer = broker.ask(ROUTE, request, DeleteAclsResponse, version)
-    told = [
+    results = [
         [(acl.resource_name, acl.principal, acl.error_code) for acl in result.matching_acls]
         for result in answer.filter_results
     ]
-    assert told == [
+    assert results == [
         [("a", "User:alice", 0), ("a", "User:bob", 0)],
         [("a", "User:alice", 0), ("b", "User:alice", 0)],
         [],

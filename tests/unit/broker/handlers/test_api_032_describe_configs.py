@@ -180,13 +180,13 @@ def test_oversized_static_value_fails_its_resource_only(version: int) -> None:
 
 def test_repeated_resource_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
     service = make_service()
-    asked: list[str] = []
+    described_names: list[str] = []
     described = service.describe
 
     def counted(
         resource_type: int, resource_name: str, keys: Sequence[str] | None, *, node_id: int
     ) -> tuple[DescribedConfig, ...]:
-        asked.append(resource_name)
+        described_names.append(resource_name)
         return described(resource_type, resource_name, keys, node_id=node_id)
 
     monkeypatch.setattr(service, "describe", counted)
@@ -194,7 +194,7 @@ def test_repeated_resource_is_described_once(monkeypatch: pytest.MonkeyPatch) ->
     results = describe(
         *(Resource(resource_type=4, resource_name=name, configuration_keys=None) for name in names), service=service
     )
-    assert asked == ["1"]
+    assert described_names == ["1"]
     assert [result.resource_name for result in results] == names
     assert {len(result.configs) for result in results} == {len(broker_configs().described)}
     # other keys and other resources are others
@@ -205,4 +205,4 @@ def test_repeated_resource_is_described_once(monkeypatch: pytest.MonkeyPatch) ->
         Resource(resource_type=2, resource_name="t", configuration_keys=None),
         service=service,
     )
-    assert asked[1:] == ["1", "", "t"]
+    assert described_names[1:] == ["1", "", "t"]

@@ -28,11 +28,11 @@ def test_unnamed_configs_are_removed_and_each_resource_has_a_result() -> None:
 
     both = [Config(name="flush.ms", value="5"), Config(name="segment.ms", value="7")]
     assert alter(Resource(resource_type=2, resource_name="t", configs=both)) == [0]
-    one = Resource(resource_type=2, resource_name="t", configs=[Config(name="segment.ms", value="8")])
+    existing = Resource(resource_type=2, resource_name="t", configs=[Config(name="segment.ms", value="8")])
     missing = Resource(resource_type=2, resource_name="missing", configs=[])
-    assert alter(one, missing, validate_only=True) == [0, 3]
+    assert alter(existing, missing, validate_only=True) == [0, 3]
     assert {c.name: c.value for c in store.load_configs()} == {"flush.ms": "5", "segment.ms": "7"}
-    assert alter(one, missing) == [0, 3]
+    assert alter(existing, missing) == [0, 3]
     assert {c.name: c.value for c in store.load_configs()} == {"segment.ms": "8"}
 
 

@@ -168,11 +168,11 @@ async def test_request_with_thousands_of_parts_yields_to_others(tmp_path: Path) 
 async def test_concurrent_creations_create_each_topic_once(tmp_path: Path) -> None:
     async with a_broker(tmp_path) as broker:
         names = NAMES[:500]
-        (one, _), (other, _) = await asyncio.gather(
+        (first, _), (other, _) = await asyncio.gather(
             broker.ask(api_019_create_topics.ROUTE, create(names), 7),
             broker.ask(api_019_create_topics.ROUTE, create(names[::-1]), 7),
         )
-        codes = zip(one.error_codes(), other.error_codes()[::-1], strict=True)
+        codes = zip(first.error_codes(), other.error_codes()[::-1], strict=True)
         assert {tuple(sorted(pair)) for pair in codes} == {(0, 36)}
 
 

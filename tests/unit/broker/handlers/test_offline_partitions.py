@@ -31,9 +31,9 @@ def half(broker: DataPath) -> DataPath:
 
 
 def test_metadata_reports_no_leader(half: DataPath) -> None:
-    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+    metadata = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
 
-    (topic,) = half.ask(api_003_metadata.ROUTE, asked, MetadataResponse, 12).topics
+    (topic,) = half.ask(api_003_metadata.ROUTE, metadata, MetadataResponse, 12).topics
 
     online, offline = topic.partitions
     assert (topic.error_code, online.error_code, offline.error_code) == (0, 0, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -43,11 +43,11 @@ def test_metadata_reports_no_leader(half: DataPath) -> None:
 
 
 def test_describe_topic_partitions_reports_no_leader(half: DataPath) -> None:
-    asked = DescribeTopicPartitionsRequest(
+    description = DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsRequest.TopicRequest(name="t")], response_partition_limit=10
     )
 
-    (topic,) = half.ask(api_075_describe_topic_partitions.ROUTE, asked, DescribeTopicPartitionsResponse, 0).topics
+    (topic,) = half.ask(api_075_describe_topic_partitions.ROUTE, description, DescribeTopicPartitionsResponse, 0).topics
 
     online, offline = topic.partitions
     assert (online.leader_id, online.offline_replicas) == (HERE, [])

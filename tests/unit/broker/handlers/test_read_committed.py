@@ -99,19 +99,19 @@ def test_latest_offset_is_the_last_stable_offset(broker: DataPath, timestamp: in
     log = broker.log()
     log.append(batch("a"))
     write(log, 7, "b", "c", sequence=0)
-    found = []
+    ends = []
     for isolation_level in (1, 0):
         wanted = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=0, current_leader_epoch=-1, timestamp=timestamp
         )
-        asked = ListOffsetsRequest(
+        listing = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,
             topics=[ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[wanted])],
         )
         ((answer,),) = (
-            topic.partitions for topic in broker.ask(api_002_list_offsets.ROUTE, asked, ListOffsetsResponse, 7).topics
+            topic.partitions for topic in broker.ask(api_002_list_offsets.ROUTE, listing, ListOffsetsResponse, 7).topics
         )
-        found.append(answer.offset)
+        ends.append(answer.offset)
 
-    assert tuple(found) == offsets
+    assert tuple(ends) == offsets

@@ -90,7 +90,7 @@ def test_fetched_partitions_are_looked_up_again_after_the_wait(broker: DataPath,
     for index in (1, HOT):
         broker.log("wide", index).append(batch("x"))
     records = asyncio.run(fetched(broker, HOT, min_bytes=3 * size))
-    assert {index: len(found) for index, found in records.items()} == {1: size, HOT: 2 * size}
+    assert {index: len(chunk) for index, chunk in records.items()} == {1: size, HOT: 2 * size}
     assert counts == {"authorized": 2, "looked at": PARTITIONS + 2, "found": 4}
 
 

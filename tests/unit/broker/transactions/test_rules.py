@@ -36,19 +36,19 @@ OTHER = TransactionPartition(UUID(int=1), 1)
 NEW = Transaction(transactional_id="x", producer_id=7, timeout_ms=1000, updated_ms=NOON_MS)
 
 
-def initialized(known: Transaction = NEW, expected: ProducerIdentity | None = None) -> Transaction:
-    return rules.initialize(known, expected=expected, timeout_ms=1000, now_ms=NOON_MS)
+def initialized(current: Transaction = NEW, expected: ProducerIdentity | None = None) -> Transaction:
+    return rules.initialize(current, expected=expected, timeout_ms=1000, now_ms=NOON_MS)
 
 
-def ongoing(known: Transaction | None = None) -> Transaction:
-    begun = known if known is not None else initialized()
+def ongoing(current: Transaction | None = None) -> Transaction:
+    begun = current if current is not None else initialized()
     return rules.add(begun, begun.identity, partitions={PARTITION}, now_ms=NOON_MS)
 
 
-def ended(known: Transaction, *, commit: bool = True, v2: bool = True, next_producer_id: int = -1) -> Transaction:
+def ended(current: Transaction, *, commit: bool = True, v2: bool = True, next_producer_id: int = -1) -> Transaction:
     decision = rules.end(
-        known,
-        known.identity,
+        current,
+        current.identity,
         is_commit=commit,
         bumps_epoch=v2,
         next_producer_id=next_producer_id,
@@ -57,8 +57,8 @@ def ended(known: Transaction, *, commit: bool = True, v2: bool = True, next_prod
     return rules.complete(decision.transaction, now_ms=NOON_MS)
 
 
-def end_again(known: Transaction, who: ProducerIdentity, *, commit: bool, v2: bool = True) -> rules.EndDecision:
-    return rules.end(known, who, is_commit=commit, bumps_epoch=v2, now_ms=NOON_MS)
+def end_again(current: Transaction, who: ProducerIdentity, *, commit: bool, v2: bool = True) -> rules.EndDecision:
+    return rules.end(current, who, is_commit=commit, bumps_epoch=v2, now_ms=NOON_MS)
 
 
 def test_each_initialization_bumps_the_epoch() -> None:
@@ -107,10 +107,10 @@ def test_invalid_transaction_timeout_is_rejected(timeout_ms: int) -> None:
 
 
 def test_transaction_starts_with_its_first_partition_and_grows() -> None:
-    known = ongoing()
-    grown = rules.add(known, known.identity, partitions={OTHER}, groups={"g"}, now_ms=NOON_MS + 5)
+    begun = ongoing()
+    grown = rules.add(begun, begun.identity, partitions={OTHER}, groups={"g"}, now_ms=NOON_MS + 5)
 
-    assert (known.state, known.started_ms) == (TransactionState.ONGOING, NOON_MS)
+    assert (begun.state, begun.started_ms) == (TransactionState.ONGOING, NOON_MS)
     assert (grown.partitions, grown.groups, grown.started_ms) == (
         frozenset({PARTITION, OTHER}),
         frozenset({"g"}),
@@ -120,32 +120,32 @@ def test_transaction_starts_with_its_first_partition_and_grows() -> None:
 
 
 def test_groups_per_transaction_are_limited() -> None:
-    known = rules.add(ongoing(), ProducerIdentity(7, 0), groups={f"g{number}" for number in range(1000)}, now_ms=1)
+    full = rules.add(ongoing(), ProducerIdentity(7, 0), groups={f"g{number}" for number in range(1000)}, now_ms=1)
 
     with pytest.raises(InvalidRequestError, match="at most 1000 groups"):
-        rules.add(known, known.identity, groups={"one more"}, now_ms=1)
+        rules.add(full, full.identity, groups={"one more"}, now_ms=1)
 
 
 def test_only_the_current_producer_may_add_and_write() -> None:
-    known = ongoing()
+    begun = ongoing()
 
     for who, error in (
         (ProducerIdentity(6, 0), InvalidProducerIdMappingError),
         (ProducerIdentity(7, 1), ProducerFencedError),
     ):
         with pytest.raises(error):
-            rules.add(known, who, partitions={OTHER}, now_ms=NOON_MS)
+            rules.add(begun, who, partitions={OTHER}, now_ms=NOON_MS)
         with pytest.raises(error):
-            rules.verify(known, who, PARTITION)
-    rules.verify(known, known.identity, PARTITION)
+            rules.verify(begun, who, PARTITION)
+    rules.verify(begun, begun.identity, PARTITION)
     for unknown in (OTHER, "g"):
         with pytest.raises(TransactionAbortableError):
-            rules.verify(known, known.identity, unknown)
+            rules.verify(begun, begun.identity, unknown)
 
 
 def test_end_txn_before_v5_keeps_epoch_and_is_repeatable() -> None:
-    known = ongoing()
-    done = ended(known, v2=False)
+    begun = ongoing()
+    done = ended(begun, v2=False)
 
     assert (done.state, done.identity, done.partitions) == (TransactionState.COMPLETE_COMMIT, (7, 0), frozenset())
     assert end_again(done, done.identity, commit=True, v2=False).is_repeated
@@ -154,89 +154,89 @@ def test_end_txn_before_v5_keeps_epoch_and_is_repeatable() -> None:
 
 
 def test_end_txn_v5_bumps_epoch_and_recognizes_retries() -> None:
-    known = ongoing()
-    done = ended(known)
+    begun = ongoing()
+    done = ended(begun)
 
     assert done.identity == (7, 1)
-    assert end_again(done, known.identity, commit=True).is_repeated
+    assert end_again(done, begun.identity, commit=True).is_repeated
     with pytest.raises(InvalidTxnStateError):
-        end_again(done, known.identity, commit=False)
+        end_again(done, begun.identity, commit=False)
     with pytest.raises(InvalidTxnStateError):
         end_again(done, done.identity, commit=True)
 
 
 def test_requests_during_prepare_are_concurrent_transactions() -> None:
-    known = ongoing()
-    prepared = end_again(known, known.identity, commit=True).transaction
+    begun = ongoing()
+    prepared = end_again(begun, begun.identity, commit=True).transaction
 
     with pytest.raises(ConcurrentTransactionsError):
-        end_again(prepared, known.identity, commit=True)
+        end_again(prepared, begun.identity, commit=True)
     with pytest.raises(ConcurrentTransactionsError):
         initialized(prepared)
     with pytest.raises(ConcurrentTransactionsError):
         rules.add(prepared, prepared.identity, partitions={OTHER}, now_ms=NOON_MS)
     with pytest.raises(InvalidTxnStateError):
-        end_again(prepared, known.identity, commit=False)
+        end_again(prepared, begun.identity, commit=False)
 
 
-@pytest.mark.parametrize("known", [initialized(), ended(ongoing())], ids=["first", "later"])
-def test_end_txn_v5_aborts_transaction_without_partitions(known: Transaction) -> None:
-    done = ended(known, commit=False)
+@pytest.mark.parametrize("begun", [initialized(), ended(ongoing())], ids=["first", "later"])
+def test_end_txn_v5_aborts_transaction_without_partitions(begun: Transaction) -> None:
+    done = ended(begun, commit=False)
 
-    assert (done.state, done.producer_epoch) == (TransactionState.COMPLETE_ABORT, known.producer_epoch + 1)
+    assert (done.state, done.producer_epoch) == (TransactionState.COMPLETE_ABORT, begun.producer_epoch + 1)
     with pytest.raises(InvalidTxnStateError):
-        end_again(known, known.identity, commit=True)
+        end_again(begun, begun.identity, commit=True)
 
 
 def test_end_txn_of_old_client_before_first_partition_is_rejected() -> None:
-    known = initialized()
+    empty = initialized()
 
     for commit in (True, False):
         with pytest.raises(InvalidTxnStateError):
-            end_again(known, known.identity, commit=commit, v2=False)
+            end_again(empty, empty.identity, commit=commit, v2=False)
 
 
 def test_exhausted_epoch_ends_with_a_new_producer_id() -> None:
-    known = ongoing(replace(initialized(), producer_epoch=MAX_EPOCH))
-    assert rules.needs_next_producer_id(known, bumps_epoch=True)
-    assert not rules.needs_next_producer_id(known, bumps_epoch=False)
+    exhausted = ongoing(replace(initialized(), producer_epoch=MAX_EPOCH))
+    assert rules.needs_next_producer_id(exhausted, bumps_epoch=True)
+    assert not rules.needs_next_producer_id(exhausted, bumps_epoch=False)
 
     prepared = rules.end(
-        known, known.identity, is_commit=True, bumps_epoch=True, next_producer_id=8, now_ms=NOON_MS
+        exhausted, exhausted.identity, is_commit=True, bumps_epoch=True, next_producer_id=8, now_ms=NOON_MS
     ).transaction
     done = rules.complete(prepared, now_ms=NOON_MS)
 
     assert prepared.identity == (7, MAX_EPOCH + 1), "markers belong to the producer that wrote"
     assert done.identity == (8, 0)
-    assert end_again(done, known.identity, commit=True).is_repeated
+    assert end_again(done, exhausted.identity, commit=True).is_repeated
 
 
 def test_fencing_aborts_open_transaction() -> None:
-    known = ongoing()
-    fenced = rules.fence(known, now_ms=NOON_MS)
+    begun = ongoing()
+    fenced = rules.fence(begun, now_ms=NOON_MS)
 
     assert (fenced.state, fenced.identity) == (TransactionState.PREPARE_ABORT, (7, 1))
     following = initialized(rules.complete(fenced, now_ms=NOON_MS))
     assert following.identity == (7, 2)
     with pytest.raises(ProducerFencedError):
-        end_again(following, known.identity, commit=True)
+        end_again(following, begun.identity, commit=True)
 
 
 def test_broker_downtime_does_not_count_toward_the_timeout() -> None:
-    known = ongoing()
+    begun = ongoing()
 
-    assert not rules.is_timed_out(known, NOON_MS + 1000)
-    assert rules.is_timed_out(known, NOON_MS + 1001)
-    assert not rules.is_timed_out(known, NOON_MS + 1001, counted_from_ms=NOON_MS + 500)
-    assert not rules.is_timed_out(ended(known), NOON_MS + 10_000)
+    assert not rules.is_timed_out(begun, NOON_MS + 1000)
+    assert rules.is_timed_out(begun, NOON_MS + 1001)
+    assert not rules.is_timed_out(begun, NOON_MS + 1001, counted_from_ms=NOON_MS + 500)
+    assert not rules.is_timed_out(ended(begun), NOON_MS + 10_000)
 
 
 def test_only_idle_transactional_ids_expire() -> None:
-    known = initialized()
+    idle = initialized()
 
-    assert rules.is_expired(known, NOON_MS + 100, 100)
-    assert not rules.is_expired(known, NOON_MS + 99, 100)
-    assert not rules.is_expired(ongoing(known), NOON_MS + 1000, 100)
+    assert rules.is_expired(idle, NOON_MS + 100, 100)
+    assert not rules.is_expired(idle, NOON_MS + 99, 100)
+    assert not rules.is_expired(ongoing(idle), NOON_MS + 1000, 100)
 
 
 class _World:
@@ -252,15 +252,15 @@ class _World:
         return self._last_producer_id
 
     def begin(self, expected: ProducerIdentity | None) -> None:
-        known = self.known
-        rules.check_expected(known, expected)
-        if known.state is TransactionState.ONGOING:
-            self.known = rules.fence(known, now_ms=NOON_MS)
+        current = self.known
+        rules.check_expected(current, expected)
+        if current.state is TransactionState.ONGOING:
+            self.known = rules.fence(current, now_ms=NOON_MS)
             return
-        if rules.needs_new_producer_id(known, expected):
-            self.known = rules.rotate(known, self._fresh(), expected=expected, timeout_ms=1000, now_ms=NOON_MS)
+        if rules.needs_new_producer_id(current, expected):
+            self.known = rules.rotate(current, self._fresh(), expected=expected, timeout_ms=1000, now_ms=NOON_MS)
         else:
-            self.known = initialized(known, expected)
+            self.known = initialized(current, expected)
         self.told.append(self.known.identity)
 
     def end(self, who: ProducerIdentity, *, commit: bool, v2: bool) -> None:
@@ -279,14 +279,14 @@ class _World:
         if self.known.state is TransactionState.ONGOING:
             self.known = rules.fence(self.known, now_ms=NOON_MS)
 
-    def step(self, what: str, who: ProducerIdentity, *, v2: bool) -> None:
-        match what:
+    def step(self, action: str, who: ProducerIdentity, *, v2: bool) -> None:
+        match action:
             case "init" | "go on":
-                self.begin(who if what == "go on" else None)
+                self.begin(who if action == "go on" else None)
             case "add":
                 self.known = rules.add(self.known, who, partitions={PARTITION}, now_ms=NOON_MS)
             case "commit" | "abort":
-                self.end(who, commit=what == "commit", v2=v2)
+                self.end(who, commit=action == "commit", v2=v2)
             case "complete":
                 self.complete()
             case _:
@@ -316,17 +316,17 @@ def test_epochs_increase_and_decisions_are_final_for_any_requests(
 ) -> None:
     """Random requests of random identities: identities only increase, and a decided end is final."""
     world = _World(epoch)
-    for what, back, v2 in steps:
+    for action, back, v2 in steps:
         before, who = world.known, world.told[max(len(world.told) - 1 - back, 0)]
         try:
-            world.step(what, who, v2=v2)
+            world.step(action, who, v2=v2)
         except KafkaApiError:
             assert world.known is before
-        known = world.known
-        assert known.identity >= before.identity, "an id was given to somebody else again"
-        assert known.producer_epoch <= MAX_EPOCH + 1
-        assert not before.state.is_ending or known is before or what == "complete"
-        if known.state is TransactionState.ONGOING:
-            assert known.partitions
-            assert known.identity == world.told[-1], "only who was told last has a transaction"
-        assert from_payload("x", to_payload(known)) == known
+        current = world.known
+        assert current.identity >= before.identity, "an id was given to somebody else again"
+        assert current.producer_epoch <= MAX_EPOCH + 1
+        assert not before.state.is_ending or current is before or action == "complete"
+        if current.state is TransactionState.ONGOING:
+            assert current.partitions
+            assert current.identity == world.told[-1], "only who was told last has a transaction"
+        assert from_payload("x", to_payload(current)) == current

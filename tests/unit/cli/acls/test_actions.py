@@ -29,16 +29,16 @@ def admin() -> Mock:
     made: Mock = create_autospec(AdminClient, instance=True)
 
     def create_acls(acls: Collection[Acl]) -> PerKeyResult[Acl, None]:
-        found: PerKeyResult[Acl, None] = PerKeyResult(acls)
+        result: PerKeyResult[Acl, None] = PerKeyResult(acls)
         for acl in acls:
-            found.settle(acl, _rejected() if acl.resource_name == "two" else None)
-        return found
+            result.settle(acl, _rejected() if acl.resource_name == "two" else None)
+        return result
 
     def delete_acls(filters: Collection[AclFilter]) -> PerKeyResult[AclFilter, tuple[Acl, ...]]:
-        found: PerKeyResult[AclFilter, tuple[Acl, ...]] = PerKeyResult(filters)
+        result: PerKeyResult[AclFilter, tuple[Acl, ...]] = PerKeyResult(filters)
         for wanted in filters:
-            found.settle(wanted, _rejected() if wanted.resource_name == "two" else ())
-        return found
+            result.settle(wanted, _rejected() if wanted.resource_name == "two" else ())
+        return result
 
     made.create_acls.side_effect = create_acls
     made.describe_acls.return_value.result.return_value = []
@@ -61,17 +61,17 @@ def test_acls_added_before_failure_are_shown(admin: Mock, capsys: pytest.Capture
 def test_existing_acls_are_reported_and_kept(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     options = parse([*FLAGS.replace("--topic two ", "").split(), "--operation", "Write", "--add"])
     (resource,) = options.rules
-    known, new = (rule.acl(resource) for rule in options.rules[resource])
-    admin.describe_acls.return_value.result.return_value = [known]
+    existing, new = (rule.acl(resource) for rule in options.rules[resource])
+    admin.describe_acls.return_value.result.return_value = [existing]
 
     assert add(admin, options) == 0
     admin.create_acls.assert_called_once_with([new])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Acl (pattern=ResourcePattern(resourceType=TOPIC, name=one,")
-    assert lines[0].endswith(f"operation={known.operation.name}, permissionType=ALLOW)) already exists.")
+    assert lines[0].endswith(f"operation={existing.operation.name}, permissionType=ALLOW)) already exists.")
     assert [f"operation={new.operation.name}" in line for line in lines[1:]] == [False, True, False]
 
-    admin.describe_acls.return_value.result.return_value = [known, new]
+    admin.describe_acls.return_value.result.return_value = [existing, new]
     assert add(admin, options) == 0
     admin.create_acls.assert_called_once()
 

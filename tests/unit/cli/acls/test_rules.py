@@ -21,9 +21,9 @@ AT = ("--bootstrap-server", "127.0.0.1:1")
 def rules(words: str) -> dict[str, list[str]]:
     return {
         f"{resource.resource_type.name}:{resource.name}": [
-            f"{rule.permission.name} {rule.operation.name}" for rule in found
+            f"{rule.permission.name} {rule.operation.name}" for rule in acls
         ]
-        for resource, found in parse([*AT, *words.split()]).rules.items()
+        for resource, acls in parse([*AT, *words.split()]).rules.items()
     }
 
 

@@ -38,34 +38,34 @@ def admin() -> Mock:
     made: Mock = create_autospec(AdminClient, instance=True)
 
     def describe_groups(group_ids: Collection[str]) -> DescribeGroupsResult:
-        found = DescribeGroupsResult(group_ids)
+        result = DescribeGroupsResult(group_ids)
         for name in group_ids:
             group = GroupDescription(group_id=name, state="Empty", protocol_type="", protocol="", members=())
-            found.succeed(name, group)
-        return found
+            result.succeed(name, group)
+        return result
 
     def list_group_offsets(groups: Mapping[str, None]) -> ListGroupOffsetsResult:
-        found = ListGroupOffsetsResult(groups)
+        result = ListGroupOffsetsResult(groups)
         for name in groups:
-            found.succeed(name, dict.fromkeys(PARTITIONS, OffsetAndMetadata(9)))
-        return found
+            result.succeed(name, dict.fromkeys(PARTITIONS, OffsetAndMetadata(9)))
+        return result
 
     def list_offsets(specs: Mapping[TopicPartition, int]) -> ListOffsetsResult:
-        found = ListOffsetsResult(specs)
+        result = ListOffsetsResult(specs)
         for partition in specs:
-            found.succeed(partition, ListedOffset(offset=5, timestamp=-1, leader_epoch=0))
-        return found
+            result.succeed(partition, ListedOffset(offset=5, timestamp=-1, leader_epoch=0))
+        return result
 
     def alter_group_offsets(
         group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> PerKeyResult[TopicPartition, None]:
-        found: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
+        result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
         for partition in offsets:
             if (group_id, partition.partition) == ("b", 1):
-                found.fail(partition, api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not this one"))
+                result.fail(partition, api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not this one"))
             else:
-                found.succeed(partition, None)
-        return found
+                result.succeed(partition, None)
+        return result
 
     made.describe_groups.side_effect = describe_groups
     made.list_group_offsets.side_effect = list_group_offsets
@@ -96,8 +96,8 @@ def test_offsets_reset_before_failure_are_shown(admin: Mock, capsys: pytest.Capt
 def test_json_lists_reset_groups(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KafkaApiError):
         _reset(admin, "--group b --group c --execute -o json")
-    found = json.loads(capsys.readouterr().out)
-    assert [(group["group"], group["executed"], len(group["partitions"])) for group in found] == [
+    groups = json.loads(capsys.readouterr().out)
+    assert [(group["group"], group["executed"], len(group["partitions"])) for group in groups] == [
         ("b", True, 1),
         ("c", False, 0),
     ]

@@ -69,8 +69,8 @@ def test_unavailable_clusters_are_reported_at_once(
     began = time.monotonic()
     assert cli(words(command, file)) == 1
     assert time.monotonic() - began < 20
-    told = capsys.readouterr()
-    assert "Connection refused" in told.out + told.err
+    output = capsys.readouterr()
+    assert "Connection refused" in output.out + output.err
 
 
 @pytest.mark.process

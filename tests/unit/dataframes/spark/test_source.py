@@ -98,7 +98,7 @@ def source(servers: str, **options: str) -> KafkaSource:
 
 def ranges(partitions: Sequence[InputPartition]) -> list[tuple[int, int]]:
     wanted = [cast("RangePartition", partition).wanted for partition in partitions]
-    return [(one.start, one.end) for one in wanted if one is not None]
+    return [(partition.start, partition.end) for partition in wanted if partition is not None]
 
 
 @pytest.mark.process
@@ -120,8 +120,11 @@ def test_stream_switched_to_read_committed_waits_for_the_open_transaction(
 @pytest.mark.process
 def test_batch_starting_after_the_end_returns_no_earlier_records(servers: str) -> None:
     def planned(start: int, **options: str) -> list[tuple[int, int]]:
-        given = {"startingOffsets": f'{{"t":{{"0":{start}}}}}', "kafka.isolation.level": "read_committed"} | options
-        return ranges(source(servers, **given).reader(SCHEMA).partitions())
+        all_options = {
+            "startingOffsets": f'{{"t":{{"0":{start}}}}}',
+            "kafka.isolation.level": "read_committed",
+        } | options
+        return ranges(source(servers, **all_options).reader(SCHEMA).partitions())
 
     assert planned(1) == [(1, 2)]
     assert planned(3) == [], "an open transaction hides them"

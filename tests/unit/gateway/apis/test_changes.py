@@ -84,8 +84,8 @@ class AdminOfValues:
         assert is_current
         result = DescribeConfigsResult(resources)
         for resource, names in resources.items():
-            found = {name: entry for name, entry in self._configs.items() if names is None or name in names}
-            result.succeed(resource, found)
+            entries = {name: entry for name, entry in self._configs.items() if names is None or name in names}
+            result.succeed(resource, entries)
         return result
 
 
@@ -207,8 +207,10 @@ def test_change_with_unknown_outcome_is_recorded_as_not_confirmed(
 ) -> None:
     """A broker that forwards a request to the controller returns REQUEST_TIMED_OUT while the change may yet be made."""
     for request, response in requests_with(0 if error_code is None else int(error_code)):
-        found = changes(request, None if error_code is None else response, LostAdmin())
-        assert [change.is_confirmed for change in found if change.name in ("flush.ms", "partitions", "x")] == confirmed
+        recorded = changes(request, None if error_code is None else response, LostAdmin())
+        assert [
+            change.is_confirmed for change in recorded if change.name in ("flush.ms", "partitions", "x")
+        ] == confirmed
 
 
 def requests_with(error_code: int) -> Iterator[tuple[Message, Message]]:
@@ -271,8 +273,8 @@ def test_many_resources_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch)
     request = IncrementalAlterConfigsRequest(
         resources=[incremental(name, ("flush.ms", SET, "6")) for name in names], validate_only=False
     )
-    found = changes(request, altered(*((TOPIC, name) for name in names)), admin)
-    assert found == [Change(f"TOPIC:{name}", "flush.ms", None, "6") for name in names]
+    recorded = changes(request, altered(*((TOPIC, name) for name in names)), admin)
+    assert recorded == [Change(f"TOPIC:{name}", "flush.ms", None, "6") for name in names]
     assert len(admin.calls) == 10
 
 
@@ -297,13 +299,13 @@ def test_new_topic_has_its_partitions_and_configs() -> None:
 
     request = CreateTopicsRequest(topics=[topic("a", -1), topic("b", -1, 2), topic("c", -1), topic("rejected", 1)])
     response = CreateTopicsResponse(topics=[entry("c", -1), entry("b", -1), entry("a", 5), entry("rejected", -1, 41)])
-    found = changes(request, response, None)
-    assert [change for change in found if change.name == "partitions"] == [
+    recorded = changes(request, response, None)
+    assert [change for change in recorded if change.name == "partitions"] == [
         Change("TOPIC:a", "partitions", None, "5"),
         Change("TOPIC:b", "partitions", None, "2"),
         Change("TOPIC:c", "partitions", None, "[unknown]"),
     ]
-    assert [change for change in found if change.name != "partitions"] == [
+    assert [change for change in recorded if change.name != "partitions"] == [
         Change(f"TOPIC:{name}", "flush.ms", None, "7") for name in "abc"
     ]
     assert {change.resource for change in changes(request, None, None)} == {

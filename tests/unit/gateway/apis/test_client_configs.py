@@ -51,8 +51,8 @@ class ConfiguredGateway:
         self.altered: list[Any] = []
         configs = {ANNA: {"acks": "all"}}
 
-        async def register(one: Registration) -> None:
-            self.registered.append(one)
+        async def register(registration: Registration) -> None:
+            self.registered.append(registration)
 
         async def alter(entries: Any, *, validate_only: bool, author: Any) -> tuple[EntryPlan, ...]:
             self.altered.append((entries, validate_only, author))

@@ -281,9 +281,11 @@ def test_transaction_cannot_commit_offsets_of_denied_group(version: int, topic: 
     (api,) = (each for each in APIS if each.key == ApiKey.TXN_OFFSET_COMMIT)
     answer = api.rejection(commit, version, error)
     assert isinstance(answer, TxnOffsetCommitResponse)
-    (found,) = answer.topics
-    assert {name: getattr(found, name) for name in topic} == topic
-    assert [(each.partition_index, each.error_code) for each in found.partitions] == [(4, ErrorCode.INVALID_GROUP_ID)]
+    (topic_result,) = answer.topics
+    assert {name: getattr(topic_result, name) for name in topic} == topic
+    assert [(each.partition_index, each.error_code) for each in topic_result.partitions] == [
+        (4, ErrorCode.INVALID_GROUP_ID)
+    ]
     commit.group_id = "good"
     assert decide(commit) is None
 

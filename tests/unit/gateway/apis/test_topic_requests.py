@@ -249,11 +249,11 @@ def deletes(
         wanted = [(topic.name, topic.topic_id) for topic in request.topics]
         entries = []
         for name, topic_id in dict.fromkeys(reversed(wanted)):
-            known = names.get(topic_id) if name is None else name
+            topic_name = names.get(topic_id) if name is None else name
             error = INVALID if wanted.count((name, topic_id)) > 1 else ErrorCode.NONE
             entries.append(
                 DeleteTopicsResponse.DeletableTopicResult(
-                    name=known, topic_id=id_of(known or ""), error_code=error, error_message=None
+                    name=topic_name, topic_id=id_of(topic_name or ""), error_code=error, error_message=None
                 )
             )
         return DeleteTopicsResponse(responses=entries, throttle_time_ms=3)

@@ -175,8 +175,8 @@ async def test_api_versions_announce_the_feature_and_name_the_software() -> None
         old = ApiVersionsResponse.SupportedFeatureKey(name=CLIENT_CONFIGS_FEATURE, min_version=0, max_version=9)
         await rig.upstream.send(response_of(ApiVersionsResponse(supported_features=[own, old]), 3, 7))
         received = decode(ApiVersionsResponse, 3, await rig.client.read_frame(), RESPONSE_HEAD.size - 4)
-        found = {each.name: (each.min_version, each.max_version) for each in received.supported_features}
-        assert found == {"group.version": (0, 1), CLIENT_CONFIGS_FEATURE: (1, 1)}
+        features = {each.name: (each.min_version, each.max_version) for each in received.supported_features}
+        assert features == {"group.version": (0, 1), CLIENT_CONFIGS_FEATURE: (1, 1)}
     assert ("lib", "3") in watch.seen
 
 
@@ -192,13 +192,13 @@ async def test_join_group_that_waits_for_policy_reports_client_timeout() -> None
         await asyncio.sleep(0)
         return "allowed"
 
-    asked = filter_of(
+    joins = filter_of(
         JoinGroupRequest,
         JoinGroupResponse,
         lambda _, context: Wait(work=work) if context.wait_result is None else None,
     )
     watch = FixedWatch()
-    with RelayRig(shared_objects(watched(watch, {JoinGroupRequest.API_KEY: asked}))) as rig:
+    with RelayRig(shared_objects(watched(watch, {JoinGroupRequest.API_KEY: joins}))) as rig:
         # when
         request = JoinGroupRequest(group_id="g", session_timeout_ms=7_000, protocols=[])
         sent = await forwarded(rig, request, 4)

@@ -37,9 +37,9 @@ MIN_INTERVAL, MAX_INTERVAL = "group.consumer.min.heartbeat.interval.ms", "group.
 def test_limits_of_all_brokers_hold(
     own: Mapping[str, int], brokers: list[dict[str, int]], session: tuple[int, int]
 ) -> None:
-    found = narrowed(own, brokers)
-    assert (found[MIN], found[MAX]) == session
-    assert (found[MIN_INTERVAL], found[MAX_INTERVAL]) == (5_000, 15_000)
+    limits = narrowed(own, brokers)
+    assert (limits[MIN], limits[MAX]) == session
+    assert (limits[MIN_INTERVAL], limits[MAX_INTERVAL]) == (5_000, 15_000)
 
 
 def upstream_limits(**own: str) -> UpstreamLimits:

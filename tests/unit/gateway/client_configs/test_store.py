@@ -71,38 +71,38 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def gateways(log: FencedLog, count: int) -> AsyncIterator[list[Gateway]]:
-    found = [Gateway(log) for _ in range(count)]
-    for one in found:
-        await one.start()
-    yield found
-    for one in found:
-        await one.close()
+    started = [Gateway(log) for _ in range(count)]
+    for gateway in started:
+        await gateway.start()
+    yield started
+    for gateway in started:
+        await gateway.close()
 
 
 def configs_in(log: FencedLog) -> dict[str, dict[str, str]]:
     """Return what a gateway that starts now reads, by user."""
-    found: dict[ClientConfigEntity, dict[str, str]] = {}
-    apply_records(found, log.records, SkippedRecords("topic"))
-    return {entity.user or "": own for entity, own in found.items()}
+    configs: dict[ClientConfigEntity, dict[str, str]] = {}
+    apply_records(configs, log.records, SkippedRecords("topic"))
+    return {entity.user or "": own for entity, own in configs.items()}
 
 
 async def test_change_is_visible_when_it_is_answered() -> None:
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        await one.alter(entry("a", acks="all"), entry("b", acks="1", heartbeat_interval_ms="9"))
-        assert one.store.configs[ClientConfigEntity.of_user("a")] == {"acks": "all"}
-        await one.alter(entry("a", acks=None), entry("b", acks=None))
+    async with gateways(log, 1) as (gateway,):
+        await gateway.alter(entry("a", acks="all"), entry("b", acks="1", heartbeat_interval_ms="9"))
+        assert gateway.store.configs[ClientConfigEntity.of_user("a")] == {"acks": "all"}
+        await gateway.alter(entry("a", acks=None), entry("b", acks=None))
         assert configs_in(log) == {"b": {"heartbeat.interval.ms": "9"}}
 
 
 async def test_invalid_entry_does_not_affect_valid_entries() -> None:
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        bad, good = await one.alter(entry("a", acks="2"), entry("b", acks="all"))
+    async with gateways(log, 1) as (gateway,):
+        bad, good = await gateway.alter(entry("a", acks="2"), entry("b", acks="all"))
         assert bad.error is not None
         assert good.error is None
         assert configs_in(log) == {"b": {"acks": "all"}}
-        await one.alter(entry("c", acks="all"), validate_only=True)
+        await gateway.alter(entry("c", acks="all"), validate_only=True)
         assert configs_in(log) == {"b": {"acks": "all"}}
 
 
@@ -110,28 +110,28 @@ async def test_concurrent_gateways_lose_no_change() -> None:
     """K649-97: Each request sets its own value beside those of others, and one ends a roll-out that was set before."""
 
     log = FencedLog()
-    async with gateways(log, 3) as found:
-        one, two, three = found
-        await one.alter(entry("shared", acks="1", rollout_acks="100:all"))
+    async with gateways(log, 3) as started:
+        first, two, three = started
+        await first.alter(entry("shared", acks="1", rollout_acks="100:all"))
         await asyncio.gather(
-            *(found[number % 3].alter(entry(f"user-{number}", acks="all")) for number in range(300)),
+            *(started[number % 3].alter(entry(f"user-{number}", acks="all")) for number in range(300)),
             two.alter(entry("shared", heartbeat_interval_ms="100")),
             three.alter(entry("shared", session_timeout_ms="9000")),
-            one.alter(entry("shared", acks=None)),
+            first.alter(entry("shared", acks=None)),
         )
         expected = {f"user-{number}": {"acks": "all"} for number in range(300)}
         expected["shared"] = {"heartbeat.interval.ms": "100", "session.timeout.ms": "9000"}
         assert configs_in(log) == expected
-        assert sum(each.writer.commits for each in found) < 150, "requests that wait are written together"
+        assert sum(each.writer.commits for each in started) < 150, "requests that wait are written together"
 
 
 @pytest.mark.parametrize("failure", ["lost before", "lost after"])
 async def test_change_with_lost_response_is_written_once(failure: str) -> None:
     log = FencedLog()
-    async with gateways(log, 2) as (one, two):
-        await one.alter(entry("a", acks="1"))
-        one.writer.failures = [failure]
-        await one.alter(entry("a", acks="all"))
+    async with gateways(log, 2) as (first, two):
+        await first.alter(entry("a", acks="1"))
+        first.writer.failures = [failure]
+        await first.alter(entry("a", acks="all"))
         assert configs_in(log) == {"a": {"acks": "all"}}
         assert len(log.records) == 2
         await two.alter(entry("a", heartbeat_interval_ms="7"))
@@ -142,18 +142,18 @@ async def test_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch
     monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.1)
 
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        one.writer.failures = ["lost before"] * 100
+    async with gateways(log, 1) as (gateway,):
+        gateway.writer.failures = ["lost before"] * 100
         with pytest.raises(KafkaApiError, match=r"cannot be written at present: no response"):
-            await one.alter(entry("a", acks="all"))
+            await gateway.alter(entry("a", acks="all"))
 
 
 async def test_gateway_that_stops_after_lost_response_leaves_consistent_topic() -> None:
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        await one.alter(entry("a", acks="1"))
-        one.writer.failures = ["lost before"] * 1000
-        dying = asyncio.create_task(one.alter(entry("a", acks="all")))
+    async with gateways(log, 1) as (gateway,):
+        await gateway.alter(entry("a", acks="1"))
+        gateway.writer.failures = ["lost before"] * 1000
+        dying = asyncio.create_task(gateway.alter(entry("a", acks="all")))
         await asyncio.sleep(0)
         async with gateways(log, 1) as (two,):
             await two.alter(entry("b", acks="0"))
@@ -164,8 +164,8 @@ async def test_gateway_that_stops_after_lost_response_leaves_consistent_topic() 
 def history_in(log: FencedLog) -> list[tuple[str, str, str | None, str | None]]:
     """Return resource, name, old and new value of each recorded change, after a check of the other fields."""
     entries = list(history_entries(log.history))
-    assert {(one.principal, one.client_id, one.at_ms) for one in entries} <= {("User:ops", "tool", 5)}
-    return [(one.resource, one.name, one.old, one.new) for one in entries]
+    assert {(change.principal, change.client_id, change.at_ms) for change in entries} <= {("User:ops", "tool", 5)}
+    return [(change.resource, change.name, change.old, change.new) for change in entries]
 
 
 @pytest.mark.parametrize("failure", ["", "lost before", "lost after", "gone"])
@@ -173,25 +173,27 @@ async def test_history_has_each_change_once(failure: str) -> None:
     """K649-99: The old value is the one that the change replaced, also when two requests are written together."""
 
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        await one.alter(entry("a", acks="1"), entry("b", acks="2"))
-        one.writer.failures = [failure]
+    async with gateways(log, 1) as (gateway,):
+        await gateway.alter(entry("a", acks="1"), entry("b", acks="2"))
+        gateway.writer.failures = [failure]
         await asyncio.gather(
-            one.alter(entry("a", acks="all")), one.alter(entry("a", acks=None)), one.alter(entry("b", acks=None))
+            gateway.alter(entry("a", acks="all")),
+            gateway.alter(entry("a", acks=None)),
+            gateway.alter(entry("b", acks=None)),
         )
-        await one.alter(entry("a", acks=None), validate_only=True)
+        await gateway.alter(entry("a", acks=None), validate_only=True)
         assert history_in(log) == [
             ("user 'a'", "acks", None, "1"),
             ("user 'a'", "acks", "1", "all"),
             ("user 'a'", "acks", "all", None),
         ]
-        assert one.created == 1 + (failure == "gone"), "a topic that was deleted is created again"
+        assert gateway.created == 1 + (failure == "gone"), "a topic that was deleted is created again"
 
 
 async def test_records_of_other_programs_are_skipped_in_the_history(caplog: pytest.LogCaptureFixture) -> None:
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        await one.alter(entry("a", acks="1"))
+    async with gateways(log, 1) as (gateway,):
+        await gateway.alter(entry("a", acks="1"))
     log.history += [log.history[0]._replace(value=value) for value in (None, b"", b"[]", b'{"old":1}')]
     log.history.append(log.history[0]._replace(key=b"{}"))
     assert history_in(log) == [("user 'a'", "acks", None, "1")]
@@ -199,17 +201,17 @@ async def test_records_of_other_programs_are_skipped_in_the_history(caplog: pyte
 
 
 async def test_before_the_topic_is_read_a_change_is_to_be_repeated() -> None:
-    one = Gateway(FencedLog())
+    gateway = Gateway(FencedLog())
     with pytest.raises(KafkaApiError) as raised:
-        await one.alter(entry("a", acks="1"))
+        await gateway.alter(entry("a", acks="1"))
     assert raised.value.error_code.name == "COORDINATOR_LOAD_IN_PROGRESS"
-    await one.close()
+    await gateway.close()
 
 
 async def test_records_of_other_programs_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
-        await one.alter(entry("a", acks="1"))
+    async with gateways(log, 1) as (gateway,):
+        await gateway.alter(entry("a", acks="1"))
     for key in (None, b"[]", b"{}", b'{"user":1}', b"\xff"):
         log.records.append(log.records[0]._replace(key=key))
     for value in (b"", b"[]", b'{"configs":[]}', b'{"configs":{"acks":1}}'):
@@ -220,7 +222,7 @@ async def test_records_of_other_programs_are_skipped(caplog: pytest.LogCaptureFi
 
 async def test_entities_survive_the_log() -> None:
     log = FencedLog()
-    async with gateways(log, 1) as (one,):
+    async with gateways(log, 1) as (gateway,):
         components = [
             (("user", None),),
             (("user", "a"),),
@@ -229,11 +231,11 @@ async def test_entities_survive_the_log() -> None:
             (("user", None), ("client-id", "ü")),
         ]
         ops = (AlterOp(key="acks", value="all", remove=False),)
-        await one.alter(*(AlterEntry(components=each, ops=ops) for each in components))
-        found: dict[ClientConfigEntity, dict[str, str]] = {}
-        apply_records(found, log.records, SkippedRecords("topic"))
-        assert found == one.store.configs
-        assert len(found) == len(components)
+        await gateway.alter(*(AlterEntry(components=each, ops=ops) for each in components))
+        configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        apply_records(configs, log.records, SkippedRecords("topic"))
+        assert configs == gateway.store.configs
+        assert len(configs) == len(components)
 
 
 USER_A = ClientConfigEntity.of_user("a")

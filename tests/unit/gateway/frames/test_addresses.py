@@ -71,13 +71,13 @@ def test_metadata_of_each_version_names_the_gateway(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(7))
 def test_coordinators_of_each_version_are_at_the_gateway(version: int) -> None:
-    def found(host: str, port: int) -> FindCoordinatorResponse:
+    def response_at(host: str, port: int) -> FindCoordinatorResponse:
         coordinator = FindCoordinatorResponse.Coordinator(key="g", node_id=5, host=host, port=port + 5)
         missing = FindCoordinatorResponse.Coordinator(key="h", node_id=-1, host="", port=-1, error_code=15)
         return FindCoordinatorResponse(node_id=5, host=host, port=port + 5, coordinators=[coordinator, missing])
 
-    body, _ = rewritten(found("broker.internal", 9000), version)
-    assert body == encode(found("gateway", 10_000), version)
+    body, _ = rewritten(response_at("broker.internal", 9000), version)
+    assert body == encode(response_at("gateway", 10_000), version)
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -31,13 +31,13 @@ def test_acks_are_found_in_every_version(version: int, transactional_id: str | N
     body = end_of_client_id(len("client"))
     found_acks, after = acks_of(frame, version, body)
     assert (found_acks, bytes(frame[after - 2 : after])) == (acks, acks.to_bytes(2, signed=True))
-    found = 0
+    answered = 0
     for end in range(body, len(frame)):
         try:
             assert acks_of(frame[:end], version, body) == (acks, after)
-            found += 1
+            answered += 1
         except (IndexError, struct.error, ProtocolError):
-            assert not found  # once there are enough bytes, the answer does not change
+            assert not answered  # once there are enough bytes, the answer does not change
 
 
 def test_client_id_of_negative_length_other_than_null_is_rejected() -> None:

@@ -28,8 +28,8 @@ def record(change: Change, *, at_ms: int = 5, author: Author = ANNA) -> Record:
 
 
 def entry(record: Record) -> RecordedChange:
-    (found,) = change_entries([record])
-    return found
+    (entry_read,) = change_entries([record])
+    return entry_read
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
@@ -51,11 +51,11 @@ def test_huge_values_and_names_of_clients_are_not_kept() -> None:
     hostile = Author(principal="User:" + "p" * 100_000, client_id="\0" * 30_000)
     large = record(Change("TOPIC:a", "flush.ms", "\0" * 8_191, "x" * 32_768), author=hostile)
     assert len(large.value or b"") < 100_000
-    found = entry(large)
-    assert (found.old, found.new) == ("\0" * 8_191, "[too long]")
-    assert len(found.principal) < 1_010
-    assert found.client_id is not None
-    assert len(found.client_id) < 1_010
+    recorded = entry(large)
+    assert (recorded.old, recorded.new) == ("\0" * 8_191, "[too long]")
+    assert len(recorded.principal) < 1_010
+    assert recorded.client_id is not None
+    assert len(recorded.client_id) < 1_010
 
 
 def test_record_that_cannot_be_read_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,19 +83,19 @@ def test_all_histories_of_gateways_are_read_newest_first(monkeypatch: pytest.Mon
     # given: records that were written late, and one that was written twice, because the first response was lost
     user = ClientConfigEntity.of_user("billing")
     client_config = ClientConfigChange(entity=user, name="acks", old=None, new="all")
-    one, two = (record(Change("TOPIC:a", "flush.ms", None, str(at_ms)), at_ms=at_ms) for at_ms in (3, 9))
+    first, two = (record(Change("TOPIC:a", "flush.ms", None, str(at_ms)), at_ms=at_ms) for at_ms in (3, 9))
     other = record(Change("TOPIC:b", "flush.ms", None, "7"), at_ms=7)
     topics = FakeTopics(
         **{
-            TOPIC: [two, one, one, other],
+            TOPIC: [two, first, first, other],
             CLIENT_CONFIGS_TOPIC: history_records([(client_config, ANNA)], at_ms=5),
         }
     )
     monkeypatch.setattr(log, "InternalTopic", topics)
 
     def read(*names: str, resource: str | None = None, limit: int = 100) -> list[tuple[int, str]]:
-        found = read_change_history(SETTINGS, names, resource=resource, limit=limit)
-        return [(each.at_ms, each.resource) for each in found]
+        entries = read_change_history(SETTINGS, names, resource=resource, limit=limit)
+        return [(each.at_ms, each.resource) for each in entries]
 
     # then
     newest_first = [(9, "TOPIC:a"), (7, "TOPIC:b"), (5, "user 'billing'"), (3, "TOPIC:a")]

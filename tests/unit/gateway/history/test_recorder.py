@@ -50,8 +50,8 @@ class FakeWriter:
     @property
     def changes(self) -> list[tuple[str, Any, Any]]:
         """Resource, old and new value of the records."""
-        found = [(each, json.loads(each.value or b"")) for each in self.records]
-        return [((each.key or b"").decode(), document["old"], document["new"]) for each, document in found]
+        documents = [(each, json.loads(each.value or b"")) for each in self.records]
+        return [((each.key or b"").decode(), document["old"], document["new"]) for each, document in documents]
 
 
 def request(*names: str, validate_only: bool = False) -> IncrementalAlterConfigsRequest:
@@ -79,12 +79,12 @@ def admin(*names: str) -> FakeAdmin:
 
 def test_record_has_author_host_and_time_and_the_request_stays_the_same_object() -> None:
     # given: an object that is sent as received
-    writer, asked = FakeWriter(), request("a")
+    writer, sent = FakeWriter(), request("a")
     context = FakeContext(accept, admin("a"), client_host="10.0.0.7")
     # when
-    asyncio.run(_handle(writer, asked, context))
+    asyncio.run(_handle(writer, sent, context))
     # then
-    assert context.forwarded[0] is asked
+    assert context.forwarded[0] is sent
     (record,) = writer.records
     assert (record.key, record.timestamp) == (b"TOPIC:a", NOW)
     assert json.loads(record.value or b"") == {
@@ -98,11 +98,11 @@ def test_record_has_author_host_and_time_and_the_request_stays_the_same_object()
     }
 
 
-async def _handle(writer: FakeWriter, asked: Message, context: FakeContext, used: Filter | None = None) -> Message:
+async def _handle(writer: FakeWriter, sent: Message, context: FakeContext, used: Filter | None = None) -> Message:
     recorder = ChangeRecorder({api.request: api for api in RECORDED}, cast("HistoryWriter", writer), lambda: NOW)
-    result = (used or recording_filters(RECORDED)[KEY]).decide(asked, context)
+    result = (used or recording_filters(RECORDED)[KEY]).decide(sent, context)
     assert isinstance(result, Serve)
-    return await result.handle(asked, recorder.context_of(context))
+    return await result.handle(sent, recorder.context_of(context))
 
 
 def test_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:

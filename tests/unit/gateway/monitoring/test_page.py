@@ -114,8 +114,8 @@ def test_faults_are_shown_as_warnings(tmp_path: Path, *, is_reachable: bool) -> 
 
 def test_brokers_page_shows_client_address_and_connection_outcomes(tmp_path: Path) -> None:
     text = asyncio.run(viewed(page(tmp_path).views["/gateway.json"], {}))
-    one, other = json.loads(text)["brokers"]
-    assert one == {
+    first, other = json.loads(text)["brokers"]
+    assert first == {
         "node_id": 1,
         "address": "kafka-1:9092",
         "client_address": "gateway:19093",

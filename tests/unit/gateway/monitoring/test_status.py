@@ -24,7 +24,7 @@ def status(**facts: Any) -> dict[str, Any]:
 
 def test_status_of_processes_is_merged_and_silent_processes_are_counted() -> None:
     plain = {"principal": "User:alice", "client_id": "app", "host": "h", "connections": 1}
-    one = status(
+    first = status(
         warnings=["a", "b"],
         clients=[plain],
         connections={"1": 2},
@@ -40,7 +40,7 @@ def test_status_of_processes_is_merged_and_silent_processes_are_counted() -> Non
         activity=ACTIVITY,
     )
     # when
-    merged = asyncio.run(merged_status([one, None, other]))
+    merged = asyncio.run(merged_status([first, None, other]))
     # then
     assert [client["connections"] for client in merged["clients"]] == [2]
     assert (merged["clients_left_out"], merged["silent"]) == (7, 1)

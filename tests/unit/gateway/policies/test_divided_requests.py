@@ -24,6 +24,6 @@ def test_no_entry_is_lost_or_doubled(order: list[str], entries: list[str]) -> No
     numbered = [(key, index) for index, key in enumerate(entries)]
     merged = in_order(order, numbered, lambda entry: entry[0])
     assert sorted(merged) == sorted(numbered)
-    known = [entry for entry in merged if entry[0] in order]
-    places = [order.index(key) for key, _ in known if entries.count(key) <= 1]
+    own_entries = [entry for entry in merged if entry[0] in order]
+    places = [order.index(key) for key, _ in own_entries if entries.count(key) <= 1]
     assert places == sorted(places)

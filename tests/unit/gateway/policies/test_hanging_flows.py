@@ -110,13 +110,13 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
 
 def test_hanging_policy_delays_its_own_requests_only(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             assert await is_produced(other, "known")
             # when
             await judged.client.send(produce("waits"))
-            await until(lambda: "waits" in asked)
+            await until(lambda: "waits" in subjects)
             for _number in range(5):
                 assert await other.is_served()
                 assert await is_produced(other, "known")
@@ -124,18 +124,18 @@ def test_hanging_policy_delays_its_own_requests_only(played: Callable[..., None]
             assert judged.relay.is_busy
             decide()
             assert await judged.upstream.read(len(produce("waits"))) == produce("waits")
-            assert asked == ["known", "waits"]
+            assert subjects == ["known", "waits"]
             assert shared.figures.requests.counts[ApiKey.PRODUCE, "wire"] == 7
 
     played(test)
 
 
 def test_request_gets_an_error_when_the_policy_computes_forever(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             await judged.client.send(produce("loops") + request(ApiKey.HEARTBEAT, 0, b"next", correlation_id=3))
-            await until(lambda: "loops" in asked)
+            await until(lambda: "loops" in subjects)
             assert await other.is_served()
             assert await errors(judged) == [("loops", ErrorCode.UNKNOWN_SERVER_ERROR)]
             assert (await judged.upstream.read_frame())[4:8] == (3).to_bytes(4)
@@ -143,17 +143,17 @@ def test_request_gets_an_error_when_the_policy_computes_forever(played: Callable
             await judged.client.send(produce("loops"))
             await other.client.send(produce("denied"))
             assert await errors(other) == [("denied", ErrorCode.POLICY_VIOLATION)]
-            assert asked == ["loops", "denied"]
+            assert subjects == ["loops", "denied"]
 
     played(test, timeout_ms=300)
 
 
 def test_requests_behind_waiting_request_keep_their_order(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             frames = [produce("first"), produce("waits"), produce("first"), produce("denied"), produce("last")]
             await rig.client.send(b"".join(frames))
-            await until(lambda: "waits" in asked)
+            await until(lambda: "waits" in subjects)
             assert await rig.upstream.read(len(frames[0])) == frames[0]
             decide()
             assert await rig.upstream.read(sum(map(len, frames[1:3] + frames[4:]))) == b"".join(
@@ -161,9 +161,9 @@ def test_requests_behind_waiting_request_keep_their_order(played: Callable[..., 
             )
             for topic in ("first", "waits", "first", "last"):
                 await rig.upstream.send(produced(topic))
-            found = [await errors(rig) for _ in frames]
-            assert [name for ((name, _),) in found] == ["first", "waits", "first", "denied", "last"]
-            assert asked == ["first", "waits", "denied", "last"], "each question is asked once"
+            answers = [await errors(rig) for _ in frames]
+            assert [name for ((name, _),) in answers] == ["first", "waits", "first", "denied", "last"]
+            assert subjects == ["first", "waits", "denied", "last"], "each question is asked once"
 
     played(test)
 
@@ -171,11 +171,11 @@ def test_requests_behind_waiting_request_keep_their_order(played: Callable[..., 
 def test_records_of_waiting_request_are_not_overwritten_by_other_clients(
     played: Callable[..., None],
 ) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(produce("waits", "denied", records=b"a" * 1_000))
-            await until(lambda: "waits" in asked)
+            await until(lambda: "waits" in subjects)
             await other.client.send(produce("waits", records=b"b" * 2_000))
             await until(lambda: other.relay.is_busy)
             decide()
@@ -193,7 +193,7 @@ def test_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Cal
     received, forwarded, answer = produce(*topics, acks=acks), produce(*allowed), produced(*allowed)
     answers: list[bytes] = []
 
-    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as rig:
             sending = asyncio.create_task(rig.client.send(received))
@@ -204,7 +204,7 @@ def test_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Cal
                 await rig.upstream.send(answer)
                 answers.append(await rig.client.read_frame())
             await sending
-            assert len(asked) == 2 * TOPICS
+            assert len(subjects) == 2 * TOPICS
             assert shared.memory.request_budget.held_bytes == 0
 
     with callbacks_of_this_thread() as held:
@@ -217,7 +217,7 @@ def test_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Cal
 def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., None]) -> None:
     topics = [f"all{number}" for number in range(TOPICS)]
 
-    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             for acks in (1, 0):
                 sending = asyncio.create_task(rig.client.send(produce(*topics, acks=acks)))
@@ -233,11 +233,11 @@ def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., Non
 
 
 def test_disconnect_during_policy_decision_leaves_other_clients_served(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], decide: Callable[[], None]) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
         shared = shared_objects(interception)
         with RelayRig(shared) as gone, RelayRig(shared) as other:
             await gone.client.send(produce("waits"))
-            await until(lambda: "waits" in asked)
+            await until(lambda: "waits" in subjects)
             gone.relay.close("the client is gone")
             await other.client.send(request_frame(JoinGroupRequest(group_id="denied", protocols=[]), 4))
             decide()
@@ -250,23 +250,23 @@ def test_disconnect_during_policy_decision_leaves_other_clients_served(played: C
 
 
 def test_change_that_the_upstream_has_not_answered_does_not_delay_flows(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
         policies = interception.policies
         assert policies is not None
         with RelayRig(shared_objects(interception)) as rig:
             # when: a request holds the turn of the same policy
             async with policies.turn(FLOW):
                 assert await is_produced(rig, "new")
-        assert asked == ["new"]
+        assert subjects == ["new"]
 
     played(test)
 
 
 def test_endless_number_of_questions_is_not_remembered(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, asked: list[str], _: object) -> None:
+    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
         with RelayRig(shared_objects(interception)) as rig:
             for _number in range(2):
                 assert await is_produced(rig, "x" * 2_000)
-            assert len(asked) == 2
+            assert len(subjects) == 2
 
     played(test)

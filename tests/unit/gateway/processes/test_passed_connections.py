@@ -152,12 +152,12 @@ def test_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> Non
 
 
 def test_two_gateways_share_their_ports_only_if_both_do() -> None:
-    with bind(Address(host="127.0.0.1", port=0), shared=True) as one:
-        start_listening(one)
-        with bind(bound_address(one), shared=True) as other:
+    with bind(Address(host="127.0.0.1", port=0), shared=True) as first:
+        start_listening(first)
+        with bind(bound_address(first), shared=True) as other:
             start_listening(other)
         with pytest.raises(OSError, match="cannot listen on"):
-            start_listening(bind(bound_address(one)))
+            start_listening(bind(bound_address(first)))
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])

@@ -54,11 +54,11 @@ VERSIONS = [
 
 def errors_in(struct: Any) -> list[int]:
     """Return all error codes of a response, its own first."""
-    found = [getattr(struct, name) for name in ERROR_FIELDS if hasattr(struct, name)]
+    codes = [getattr(struct, name) for name in ERROR_FIELDS if hasattr(struct, name)]
     for field in type(struct).FIELDS:
         if field.is_array and field.struct is not None:
-            found += [code for each in getattr(struct, field.name) or () for code in errors_in(each)]
-    return found
+            codes += [code for each in getattr(struct, field.name) or () for code in errors_in(each)]
+    return codes
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
@@ -68,16 +68,16 @@ def test_every_response_carries_the_error(key: int, version: int) -> None:
     frame = frame_of(random_struct(message, version, random.Random(2)), message, version)
     size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
     head = RequestHead(size, api_key, api_version, correlation_id, "tool")
-    asked = decode_request(message, head, memoryview(frame), REQUEST_HEAD.size + length)
-    rejected = APIS_BY_KEY[key].rejection(asked, version, DENIED)
+    decoded = decode_request(message, head, memoryview(frame), REQUEST_HEAD.size + length)
+    rejected = APIS_BY_KEY[key].rejection(decoded, version, DENIED)
     if rejected is None:  # ElectLeaders v0 of all partitions
-        assert isinstance(asked, ElectLeadersRequest)
-        assert (version, asked.topic_partitions) == (0, None)
+        assert isinstance(decoded, ElectLeadersRequest)
+        assert (version, decoded.topic_partitions) == (0, None)
         return
     answer = memoryview(response_frame(rejected, version, 1))
     read = decode(type(rejected), version, answer, response_body(type(rejected), version, answer))
     wanted = EXPECTED.get(key, DENIED.error_code)
-    if isinstance(asked, FindCoordinatorRequest) and asked.key_type == 1:
+    if isinstance(decoded, FindCoordinatorRequest) and decoded.key_type == 1:
         wanted = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert {code for code in errors_in(read) if code} == {wanted}
     pause_ms = 1000 if key == ApiKey.INIT_PRODUCER_ID else 0
@@ -86,20 +86,22 @@ def test_every_response_carries_the_error(key: int, version: int) -> None:
 
 def test_entries_are_those_of_the_request() -> None:
     partitions = [FetchRequest.FetchPartition(partition=index) for index in (3, 5)]
-    asked = FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=partitions)])
-    fetched = APIS_BY_KEY[ApiKey.FETCH].rejection(asked, 12, DENIED)
+    fetch = FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=partitions)])
+    fetched = APIS_BY_KEY[ApiKey.FETCH].rejection(fetch, 12, DENIED)
     assert isinstance(fetched, FetchResponse)
     (topic,) = fetched.responses
     assert (topic.topic, [each.partition_index for each in topic.partitions]) == ("t", [3, 5])
-    found = APIS_BY_KEY[ApiKey.FIND_COORDINATOR].rejection(FindCoordinatorRequest(coordinator_keys=["g"]), 4, DENIED)
-    assert isinstance(found, FindCoordinatorResponse)
-    assert [(each.key, each.error_message) for each in found.coordinators] == [("g", "no such name")]
-    found = APIS_BY_KEY[ApiKey.FIND_COORDINATOR].rejection(FindCoordinatorRequest(key="t", key_type=1), 3, DENIED)
-    assert isinstance(found, FindCoordinatorResponse)
-    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    rejection = APIS_BY_KEY[ApiKey.FIND_COORDINATOR].rejection(
+        FindCoordinatorRequest(coordinator_keys=["g"]), 4, DENIED
+    )
+    assert isinstance(rejection, FindCoordinatorResponse)
+    assert [(each.key, each.error_message) for each in rejection.coordinators] == [("g", "no such name")]
+    rejection = APIS_BY_KEY[ApiKey.FIND_COORDINATOR].rejection(FindCoordinatorRequest(key="t", key_type=1), 3, DENIED)
+    assert isinstance(rejection, FindCoordinatorResponse)
+    assert rejection.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def judging(asked: list[str | None]) -> Shared:
+def judging(client_ids: list[str | None]) -> Shared:
     def admit(context: FilterContext) -> ApiError | Wait | None:
         if context.wait_result is None:
 
@@ -107,15 +109,15 @@ def judging(asked: list[str | None]) -> Shared:
                 return True
 
             return Wait(work=learn)
-        asked.append(context.author.client_id)
+        client_ids.append(context.author.client_id)
         return DENIED if context.author.client_id == "bad" else None
 
     return shared_objects(feature(admit=admit))
 
 
 async def test_client_id_is_decided_on_once_per_connection() -> None:
-    asked: list[str | None] = []
-    shared = judging(asked)
+    client_ids: list[str | None] = []
+    shared = judging(client_ids)
     with RelayRig(shared) as rig:
         for _ in range(3):
             assert await rig.is_served()
@@ -131,17 +133,17 @@ async def test_client_id_is_decided_on_once_per_connection() -> None:
         await rig.client.send(frame[:30])
         await rig.client.send(frame[30:] + request(12, 0, b"next", correlation_id=4))
         assert await rig.upstream.read_frame() == request(12, 0, b"next", correlation_id=4)[4:]
-        assert asked == [None, "bad", None]
+        assert client_ids == [None, "bad", None]
         answer = await rig.client.read_frame()
         (topic,) = decode(CreateTopicsResponse, 7, answer, 5).topics
         assert (topic.name, topic.error_code, topic.error_message) == ("t", DENIED.error_code, "no such name")
 
 
 async def test_api_is_decided_on_at_every_request() -> None:
-    asked: list[int] = []
+    keys: list[int] = []
 
     def admit(context: FilterContext) -> ApiError | None:
-        asked.append(context.api_key)
+        keys.append(context.api_key)
         return DENIED if context.api_key == ApiKey.CREATE_TOPICS else None
 
     with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
@@ -153,7 +155,7 @@ async def test_api_is_decided_on_at_every_request() -> None:
             await rig.upstream.send(response(number) + response(number))
             assert [await rig.client.read_frame() for _ in range(2)] == [response(number)[4:]] * 2
             decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
-        assert asked == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
+        assert keys == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,6 @@ def test_remembered_rejection_does_not_keep_the_request() -> None:
             raise error
 
     policies: Any = Rejecting()
-    context: Any = FakeContext(lambda asked: asked)
+    context: Any = FakeContext(lambda message: message)
     assert decide_on_client(policies, context) == DENIED
     assert error.__traceback__ is None

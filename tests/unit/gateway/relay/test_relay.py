@@ -214,8 +214,8 @@ def _interceptor(handle: Callable[[Any, FilterContext], Awaitable[Message]]) -> 
     return Filter.serving(CreateTopicsRequest, CreateTopicsResponse, handle)
 
 
-async def _forwarded(asked: Any, context: FilterContext) -> Message:
-    answer: Message = await context.forward(asked)
+async def _forwarded(message: Any, context: FilterContext) -> Message:
+    answer: Message = await context.forward(message)
     return answer
 
 
@@ -223,21 +223,21 @@ def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
     """An interceptor may hold the turn of a policy, for which the changes of all other clients wait."""
     turn = asyncio.Lock()
 
-    async def in_turn(asked: Any, context: FilterContext) -> Message:
+    async def in_turn(message: Any, context: FilterContext) -> Message:
         async with turn:
-            return await _forwarded(asked, context)
+            return await _forwarded(message, context)
 
     async def test() -> None:
         shared = shared_objects(feature(filters={19: _interceptor(in_turn)}))
         with RelayRig(shared) as stuck, RelayRig(shared) as other:
-            asked = request_frame(CreateTopicsRequest(topics=[]), 5)
-            answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(asked)[3])
+            creation = request_frame(CreateTopicsRequest(topics=[]), 5)
+            answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])
             while not stuck.relay.kept_bytes:  # the client reads none of the gateway's responses
-                await stuck.client.send(request(18, UNKNOWN_VERSION) + asked)
-                assert await stuck.upstream.read(len(asked)) == asked
+                await stuck.client.send(request(18, UNKNOWN_VERSION) + creation)
+                assert await stuck.upstream.read(len(creation)) == creation
                 await stuck.upstream.send(answer)
-            await other.client.send(asked)
-            assert await other.upstream.read(len(asked)) == asked
+            await other.client.send(creation)
+            assert await other.upstream.read(len(creation)) == creation
 
     played(test)
 
@@ -266,8 +266,8 @@ def test_policy_sees_principal_client_id_and_listener() -> None:
         seen.append(context.author)
 
     async def test() -> None:
-        asked = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
-        with RelayRig(shared_objects(feature(filters={12: asked}), listener="PUBLIC")) as rig:
+        heartbeats = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
+        with RelayRig(shared_objects(feature(filters={12: heartbeats}), listener="PUBLIC")) as rig:
             heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0, client_id="app")
             await rig.client.send(heartbeat)
             assert await rig.upstream.read(len(heartbeat)) == heartbeat
@@ -279,9 +279,9 @@ def test_policy_sees_principal_client_id_and_listener() -> None:
 def test_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
     judged: list[object] = []
 
-    async def judge(asked: Any, context: FilterContext) -> Message:
-        judged.append(asked)
-        return await _forwarded(asked, context)
+    async def judge(message: Any, context: FilterContext) -> Message:
+        judged.append(message)
+        return await _forwarded(message, context)
 
     async def test() -> None:
         handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
@@ -322,8 +322,8 @@ def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejecte
         frames = [handshake, token(b"a"), heartbeat, handshake, token(b"admin"), heartbeat]
         accepted = b"\0\0\xff\xff\0\0\0\0" + bytes(8)
         last = accepted if is_accepted else b"\0\x3a" + accepted[2:]
-        asked = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
-        with RelayRig(shared_objects(feature(filters={12: asked}), needs_login=True)) as rig:
+        heartbeats = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
+        with RelayRig(shared_objects(feature(filters={12: heartbeats}), needs_login=True)) as rig:
             # when: the client waits for no response
             await rig.client.send(b"".join(frames))
             # then
@@ -428,9 +428,9 @@ def test_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) ->
 
 def test_broker_reset_during_filter_is_not_logged_as_defect(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        async def handle(asked: Any, context: FilterContext) -> Message:
+        async def handle(message: Any, context: FilterContext) -> Message:
             rig.upstream.reset()
-            return await _forwarded(asked, context)
+            return await _forwarded(message, context)
 
         topics = request_frame(CreateTopicsRequest(topics=[]), 5)
         with RelayRig(shared_objects(feature(filters={19: _interceptor(handle)}))) as rig:

@@ -71,10 +71,10 @@ class FakeAdmin:
         )
 
 
-def check_of(admin: FakeAdmin, directory: Path, *known: str) -> BypassCheck:
+def check_of(admin: FakeAdmin, directory: Path, *addresses: str) -> BypassCheck:
     topology = Topology(directory)
     topology.learn(1, "127.0.0.1", 9092)
-    return BypassCheck(cast("AdminClient", admin), topology, known)
+    return BypassCheck(cast("AdminClient", admin), topology, addresses)
 
 
 def test_members_at_other_addresses_are_counted_by_client_id(tmp_path: Path) -> None:

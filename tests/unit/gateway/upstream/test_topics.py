@@ -60,7 +60,7 @@ class FakeAdmin:
         )
 
 
-def asked(admin: FakeAdmin, ask: Callable[[UpstreamTopics, list[float]], Awaitable[None]]) -> None:
+def served(admin: FakeAdmin, ask: Callable[[UpstreamTopics, list[float]], Awaitable[None]]) -> None:
     """Run a coroutine function with the topics and their clock."""
     clock = [100.0]
     asyncio.run(_run(UpstreamTopics(cast("AdminClient", admin), lambda: clock[0]), clock, ask))
@@ -81,7 +81,7 @@ def test_names_and_configs_are_kept_for_some_seconds() -> None:
         await topics.names()
         await topics.documents(["a"])
 
-    asked(admin, ask)
+    served(admin, ask)
     assert admin.listings == 1
     assert admin.described == [("a", "b"), ("a",)]
 
@@ -91,14 +91,14 @@ def test_many_pages_at_once_make_few_requests() -> None:
     admin = FakeAdmin(names)
 
     async def ask(topics: UpstreamTopics, clock: list[float]) -> None:
-        found = await asyncio.gather(*(topics.documents([name]) for name in names))
-        known = [document for (document,) in found if document["partitions"] is not None]
-        assert len(known) == MAX_REQUESTS
-        assert "too many requests" in state_of(found[-1][0])
+        documents = await asyncio.gather(*(topics.documents([name]) for name in names))
+        answered = [document for (document,) in documents if document["partitions"] is not None]
+        assert len(answered) == MAX_REQUESTS
+        assert "too many requests" in state_of(documents[-1][0])
         clock[0] += 11
         assert (await topics.documents(["topic-999"]))[0]["problem"] is None
 
-    asked(admin, ask)
+    served(admin, ask)
     assert len(admin.described) == MAX_REQUESTS + 1
 
 
@@ -111,7 +111,7 @@ def test_memory_is_bounded() -> None:
         assert (await topics.documents(names[:1]))[0]["partitions"] == 1
 
     admin = FakeAdmin(names)
-    asked(admin, ask)
+    served(admin, ask)
     assert admin.described[1:] == [("topic-0",)]
 
 
@@ -122,7 +122,7 @@ def test_topic_with_denied_configs_has_the_reason() -> None:
         assert state_of(denied) == "Topic authorization failed."
         assert state_of(fine) == "in sync"
 
-    asked(FakeAdmin(["denied", "fine"]), ask)
+    served(FakeAdmin(["denied", "fine"]), ask)
 
 
 def test_upstream_that_does_not_answer_is_asked_again_later_and_its_topics_stay() -> None:
@@ -136,7 +136,7 @@ def test_upstream_that_does_not_answer_is_asked_again_later_and_its_topics_stay(
         admin.listing, clock[0] = {"b": None}, clock[0] + 6
         assert (await topics.names(), topics.failure) == (["b"], None)
 
-    asked(admin, ask)
+    served(admin, ask)
 
 
 def test_states_name_partitions_without_a_leader_before_those_out_of_sync() -> None:

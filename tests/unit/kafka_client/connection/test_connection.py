@@ -93,12 +93,12 @@ def test_versions_are_negotiated_and_responses_reassembled(connect: Connect) -> 
 
 
 def test_api_versions_falls_back_to_version_0(connect: Connect) -> None:
-    asked: list[int] = []
+    keys: list[int] = []
 
     def old(api_key: int, correlation_id: int) -> bytes:
-        asked.append(api_key)
+        keys.append(api_key)
         rejection = ApiVersionsResponse(error_code=35, api_keys=[])
-        return frame(correlation_id, encode(rejection if len(asked) == 1 else OFFERED, 0), tags=False)
+        return frame(correlation_id, encode(rejection if len(keys) == 1 else OFFERED, 0), tags=False)
 
     connection, peer = connect(old)
     connection.handshake(WAIT_S)

@@ -14,8 +14,8 @@ def test_client_properties_become_connection_settings() -> None:
 
 
 def test_connection_keyword_arguments_equal_properties() -> None:
-    given = {"client_id": "me", "reconnect_backoff_ms": 10, "retry_backoff_ms": 5, "connections_max_idle_ms": 1}
-    settings = ConnectionSettings.of_keywords("a:1, b:2", given)
+    keywords = {"client_id": "me", "reconnect_backoff_ms": 10, "retry_backoff_ms": 5, "connections_max_idle_ms": 1}
+    settings = ConnectionSettings.of_keywords("a:1, b:2", keywords)
     assert settings.bootstrap_servers == ("a:1", "b:2")
     assert (settings.client_id, settings.reconnect_backoff_s, settings.retry_backoff_s) == ("me", 0.01, 0.005)
 

@@ -115,8 +115,8 @@ def test_diverging_epoch_and_preferred_read_replica_are_returned() -> None:
         topic_id=IDS["t"], partitions=[partition, FetchResponse.PartitionData()]
     )
     response = decode(FetchResponse, 17, encode(FetchResponse(responses=[topic]), 17))
-    told, plain = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
-    assert (told.diverging, told.preferred_read_replica) == (EpochEnd(3, 40), 2)
+    diverging, plain = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
+    assert (diverging.diverging, diverging.preferred_read_replica) == (EpochEnd(3, 40), 2)
     assert (plain.diverging, plain.preferred_read_replica) == (None, -1)
 
 
@@ -126,5 +126,5 @@ def test_topic_that_was_not_requested_is_skipped() -> None:
         for name in ("u", "t")
     ]
     response = decode(FetchResponse, 17, encode(FetchResponse(responses=topics), 17))
-    found = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
-    assert [fetched.topic for fetched in found] == ["t"]
+    partitions = fetched_partitions(response, {IDS["t"]: "t"}, with_topic_ids=True, read_committed=False)
+    assert [fetched.topic for fetched in partitions] == ["t"]

@@ -120,11 +120,11 @@ def test_compressed_batches_are_joined_with_the_same_codec(contents: list[list[F
     assert counts == [len(content) for content in contents]
     assert batch is not None
     assert batch.codec == codec
-    found = decode_records(batch)
-    assert [(record.key, record.value, record.headers, record.timestamp) for record in found] == [
+    records = decode_records(batch)
+    assert [(record.key, record.value, record.headers, record.timestamp) for record in records] == [
         *itertools.chain(*contents)
     ]
-    assert [record.offset for record in found] == list(range(1000, 1000 + len(found)))
+    assert [record.offset for record in records] == list(range(1000, 1000 + len(records)))
 
 
 def test_compressed_batches_are_not_joined_by_default() -> None:
@@ -137,9 +137,9 @@ def test_gzip_batches_are_not_joined() -> None:
 
 
 def test_compressed_batches_are_joined_up_to_an_uncompressed_size() -> None:
-    found = parts(plain(*[1] * 8, value=bytes(3 * KIB), codec=Codec.ZSTD), join_up_to=10 * KIB)
-    assert [counts for counts, _ in found] == [[1, 1, 1], [1, 1, 1], [1, 1]]
-    assert all(batch is not None and batch.size < KIB for _, batch in found)
+    joined = parts(plain(*[1] * 8, value=bytes(3 * KIB), codec=Codec.ZSTD), join_up_to=10 * KIB)
+    assert [counts for counts, _ in joined] == [[1, 1, 1], [1, 1, 1], [1, 1]]
+    assert all(batch is not None and batch.size < KIB for _, batch in joined)
 
 
 def test_batch_with_huge_uncompressed_size_is_not_joined() -> None:
@@ -168,11 +168,11 @@ def test_corrupt_compressed_batches_are_copied_unchanged(codec: Codec, damage: s
         layout.INT32.pack_into(third.buffer, layout.LAST_OFFSET_DELTA_AT, 0)
     write_crc(third.buffer)
     # when
-    found = parts(bytes(data))
+    joined = parts(bytes(data))
     # then
-    assert sum(len(counts) for counts, _ in found) == 7
-    assert all(batch is None for counts, batch in found if len(counts) == 1)
-    assert not any(1 in counts for counts, batch in found if batch is not None)
+    assert sum(len(counts) for counts, _ in joined) == 7
+    assert all(batch is None for counts, batch in joined if len(counts) == 1)
+    assert not any(1 in counts for counts, batch in joined if batch is not None)
 
 
 def test_large_rebuilt_dropped_or_other_codec_batches_are_not_joined() -> None:
@@ -216,14 +216,14 @@ def test_damaged_lengths_are_reported_or_harmless() -> None:
     """Only with a checksum that is right can such bytes come here; they end in an error or in a batch of that size."""
     data = bytearray(plain(2, 2))
     first, second = data[: len(data) // 2], data[len(data) // 2 :]
-    told = 0
+    rejections = 0
     for at, byte in itertools.product(range(61, len(second)), [0x00, 0x01, 0x7F, 0x80, 0xFF]):
         damaged = second.copy()
         damaged[at] = byte
         try:
             view = join([RecordBatch(memoryview(first)), RecordBatch(memoryview(damaged))])
         except CorruptBatchError:
-            told += 1
+            rejections += 1
         else:
             assert RecordBatch(view).size == len(view)
-    assert told > 0
+    assert rejections > 0

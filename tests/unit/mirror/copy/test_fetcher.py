@@ -66,16 +66,16 @@ class Rig:
 
     def caught_up(self, *, session_id: int = 5) -> Asked:
         """Bring all partitions into the session. Return the request of the session that is in flight."""
-        for asked in self.send():
-            asked.answer(empty(asked, end=self.copy.fetch_offset))
+        for fetch in self.send():
+            fetch.answer(empty(fetch, end=self.copy.fetch_offset))
         (session,) = self.send()
         session.answer(FetchResponse(session_id=session_id, responses=[]))
         (session,) = self.send()
         return session
 
 
-def partitions_of(asked: Asked) -> list[int]:
-    return [each.partition for topic in asked.request.topics for each in topic.partitions]
+def partitions_of(fetch: Asked) -> list[int]:
+    return [each.partition for topic in fetch.request.topics for each in topic.partitions]
 
 
 def response(*partitions: FetchResponse.PartitionData, session_id: int = 0) -> FetchResponse:
@@ -97,8 +97,8 @@ def part(
     )
 
 
-def empty(asked: Asked, *, end: int = 0) -> FetchResponse:
-    return response(*(part(index, end=end) for index in partitions_of(asked)))
+def empty(fetch: Asked, *, end: int = 0) -> FetchResponse:
+    return response(*(part(index, end=end) for index in partitions_of(fetch)))
 
 
 def batch(base_offset: int, count: int = 1, *, value: bytes = b"v") -> bytes:
@@ -116,8 +116,8 @@ def test_lagging_partitions_are_fetched_by_parity_without_session() -> None:
 
 def test_caught_up_partitions_share_fetch_session_and_long_poll() -> None:
     rig = Rig(0, 1)
-    for asked in rig.send():
-        asked.answer(empty(asked))
+    for fetch in rig.send():
+        fetch.answer(empty(fetch))
     (first,) = rig.send()
     assert (first.lane, first.request.session_epoch, sorted(partitions_of(first))) == (CAUGHT_UP, 0, [0, 1])
     assert first.request.max_wait_ms == 50  # that of the settings
@@ -130,9 +130,9 @@ def test_lagging_partitions_rotate_in_request() -> None:
     rig = Rig(0, 2, 4)
     firsts = set()
     for _ in range(3):
-        (asked,) = rig.send()
-        firsts.add(partitions_of(asked)[0])
-        asked.answer(empty(asked, end=100))
+        (fetch,) = rig.send()
+        firsts.add(partitions_of(fetch)[0])
+        fetch.answer(empty(fetch, end=100))
     assert firsts == {0, 2, 4}
 
 
@@ -148,8 +148,8 @@ def test_partition_leaves_session_while_it_lags() -> None:
 
 def test_partition_with_full_queue_is_not_fetched() -> None:
     rig = Rig(0)
-    (asked,) = rig.send()
-    asked.answer(response(part(end=10, records=batch(0, value=bytes(2**20)))))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(end=10, records=batch(0, value=bytes(2**20)))))
     assert rig.send() == []
     rig.copy.next_batch(ProducerStamp(7, 0))
     assert [partitions_of(each) for each in rig.send()] == [[0]]
@@ -168,8 +168,8 @@ def test_lost_session_is_reopened_at_once_and_other_errors_back_off(error: Error
     rig = Rig(0)
     session = rig.caught_up()
     session.answer(FetchResponse(error_code=error, responses=[]))
-    asked = rig.send()
-    assert [each.request.session_epoch for each in asked] == ([0] if is_new_session else [])
+    fetches = rig.send()
+    assert [each.request.session_epoch for each in fetches] == ([0] if is_new_session else [])
     assert rig.copy.state is (CopyState.COPYING if is_new_session else CopyState.WAITING)
     if not is_new_session:
         assert error.name in rig.copy.reason
@@ -179,14 +179,14 @@ def test_lost_session_is_reopened_at_once_and_other_errors_back_off(error: Error
 
 def test_not_leader_error_refreshes_metadata_and_fetches_from_new_leader() -> None:
     rig = Rig(0)
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     rig.source.refreshed.clear()
-    asked.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+    fetch.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
     assert (rig.copy.state, rig.send()) == (CopyState.WAITING, [])
     rig.source.leaders["t"] = NEXT_LEADER
-    (asked,) = rig.send(after_s=0.3)
-    assert (rig.source.refreshed, asked.node) == ([["t"]], NEXT_LEADER)
-    asked.answer(empty(asked))
+    (fetch,) = rig.send(after_s=0.3)
+    assert (rig.source.refreshed, fetch.node) == ([["t"]], NEXT_LEADER)
+    fetch.answer(empty(fetch))
     assert rig.copy.state is CopyState.COPYING
 
 
@@ -194,8 +194,8 @@ def test_consecutive_failures_back_off_up_to_one_second() -> None:
     rig = Rig(0)
     waits = []
     for _ in range(5):
-        (asked,) = rig.send(after_s=1.0)
-        asked.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+        (fetch,) = rig.send(after_s=1.0)
+        fetch.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         waits.append(round(rig.copy.retry_at - rig.now, 1))
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
 
@@ -204,8 +204,8 @@ def test_session_partitions_follow_their_leader() -> None:
     rig = Rig(0)
     rig.caught_up()
     rig.source.leaders["t"] = NEXT_LEADER
-    asked = rig.send(after_s=301.0)  # all metadata are refreshed every five minutes
-    assert [(each.node, partitions_of(each)) for each in asked] == [(NEXT_LEADER, [0])]
+    fetches = rig.send(after_s=301.0)  # all metadata are refreshed every five minutes
+    assert [(each.node, partitions_of(each)) for each in fetches] == [(NEXT_LEADER, [0])]
 
 
 def test_partition_without_leader_waits_with_reason() -> None:
@@ -227,9 +227,9 @@ def test_recreated_topic_is_reported() -> None:
 def test_purged_records_stop_partition_or_are_skipped(caplog: pytest.LogCaptureFixture, *, continues: bool) -> None:
     rig = Rig(0, continue_after_loss=continues, start=10)
     rig.source.log_start, rig.source.log_end = 40, 90
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     with caplog.at_level(logging.WARNING):
-        asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+        fetch.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
     if continues:
         assert (rig.copy.fetch_offset, rig.copy.state) == (40, CopyState.COPYING)
         assert "offsets 10 to 39 were purged" in caplog.text
@@ -243,8 +243,8 @@ def test_purged_records_stop_partition_or_are_skipped(caplog: pytest.LogCaptureF
 def test_log_end_before_source_offset_is_source_loss(*, continues: bool) -> None:
     rig = Rig(0, continue_after_loss=continues, start=100)
     rig.source.log_start, rig.source.log_end = 5, 60
-    (asked,) = rig.send()
-    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
     assert rig.copy.state is (CopyState.COPYING if continues else CopyState.STOPPED)
     assert (rig.copy.fetch_offset == 5) is continues
 
@@ -254,71 +254,71 @@ def test_source_loss_is_decided_after_fetched_records_are_acknowledged() -> None
     rig = Rig(0, continue_after_loss=True, start=100)
     rig.source.log_end = 60
     rig.copy.committed_offset = 90
-    (asked,) = rig.send()
-    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
     assert (rig.copy.state, rig.copy.fetch_offset) == (CopyState.WAITING, 100)
     rig.copy.committed_offset = 100
-    (asked,) = rig.send(after_s=1.0)
-    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    (fetch,) = rig.send(after_s=1.0)
+    fetch.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
     assert rig.copy.fetch_offset == 0
 
 
 def test_diverging_epoch_rewinds_to_divergence_offset() -> None:
     rig = Rig(0, continue_after_loss=True, start=100, epoch=4)
     rig.source.epochs["t"] = 6
-    (asked,) = rig.send()
-    wanted = asked.request.topics[0].partitions[0]
+    (fetch,) = rig.send()
+    wanted = fetch.request.topics[0].partitions[0]
     assert (wanted.current_leader_epoch, wanted.last_fetched_epoch) == (6, 4)
     diverging = FetchResponse.EpochEndOffset(epoch=3, end_offset=70)
-    asked.answer(response(part(end=120, diverging_epoch=diverging)))
+    fetch.answer(response(part(end=120, diverging_epoch=diverging)))
     assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == (70, 3)
 
 
 def test_stale_metadata_does_not_lower_fetched_epoch() -> None:
     rig = Rig(0, start=100, epoch=9)
     rig.source.epochs["t"] = 6
-    (asked,) = rig.send()
-    assert asked.request.topics[0].partitions[0].current_leader_epoch == 9
+    (fetch,) = rig.send()
+    assert fetch.request.topics[0].partitions[0].current_leader_epoch == 9
 
 
 def test_preferred_read_replica_is_used_until_it_fails() -> None:
     """KIP-392."""
     rig = Rig(0)
-    (asked,) = rig.send()
-    asked.answer(response(part(end=10, preferred_read_replica=REPLICA)))
-    (asked,) = rig.send()
-    assert asked.node == REPLICA
-    asked.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(end=10, preferred_read_replica=REPLICA)))
+    (fetch,) = rig.send()
+    assert fetch.node == REPLICA
+    fetch.answer(response(part(error=ErrorCode.OFFSET_OUT_OF_RANGE)))
     assert rig.copy.state is CopyState.WAITING  # a follower that lags is no loss
-    (asked,) = rig.send(after_s=0.3)
-    assert asked.node == LEADER
+    (fetch,) = rig.send(after_s=0.3)
+    assert fetch.node == LEADER
 
 
 def test_unavailable_preferred_read_replica_is_dropped() -> None:
     rig = Rig(0)
-    (asked,) = rig.send()
-    asked.answer(response(part(end=10, preferred_read_replica=REPLICA)))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(end=10, preferred_read_replica=REPLICA)))
     rig.send()
     rig.source.connections[REPLICA, EVEN].closed = True
     rig.fetcher.sweep(rig.now)
-    (asked,) = rig.send()
-    assert asked.node == LEADER
+    (fetch,) = rig.send()
+    assert fetch.node == LEADER
 
 
 def test_response_for_outdated_offset_is_dropped() -> None:
     rig = Rig(0)
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     rig.copy.skip_to(7)
-    asked.answer(response(part(end=10, records=batch(0, 3))))
+    fetch.answer(response(part(end=10, records=batch(0, 3))))
     assert (rig.copy.fetch_offset, len(rig.copy.pending)) == (7, 0)
 
 
 def test_corrupt_batch_stops_only_its_partition() -> None:
     rig = Rig(0, 2)
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     damaged = bytearray(batch(0))
     damaged[-1] ^= 1
-    asked.answer(response(part(end=9, records=bytes(damaged)), part(2, end=9, records=batch(0))))
+    fetch.answer(response(part(end=9, records=bytes(damaged)), part(2, end=9, records=batch(0))))
     assert rig.copies["t", 0].state is CopyState.STOPPED
     assert "a batch of the source is damaged" in rig.copies["t", 0].reason
     assert rig.copies["t", 2].fetch_offset == 1
@@ -329,9 +329,9 @@ def test_batches_before_corrupt_one_are_copied() -> None:
     rig = Rig(0)
     damaged = bytearray(batch(1))
     damaged[-1] ^= 1
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     # when
-    asked.answer(response(part(end=9, records=batch(0) + bytes(damaged))))
+    fetch.answer(response(part(end=9, records=batch(0) + bytes(damaged))))
     # then
     assert (rig.copy.state, rig.copy.fetch_offset, len(rig.copy.pending)) == (CopyState.COPYING, 1, 1)
     assert not rig.send(after_s=5.0), "nothing is fetched behind the damage meanwhile"
@@ -339,8 +339,8 @@ def test_batches_before_corrupt_one_are_copied() -> None:
     outgoing = rig.copy.next_batch(ProducerStamp(1, 0))
     rig.copy.acknowledge(outgoing)
     rig.copy.committed_offset = 1
-    (asked,) = rig.send()
-    asked.answer(response(part(end=9, records=bytes(damaged))))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(end=9, records=bytes(damaged))))
     # then
     assert (rig.copy.state, rig.copy.acked_offset) == (CopyState.STOPPED, 1)
 
@@ -349,13 +349,13 @@ def test_corruption_in_transit_is_fixed_by_refetch() -> None:
     rig = Rig(0)
     damaged = bytearray(batch(1))
     damaged[-1] ^= 1
-    (asked,) = rig.send()
-    asked.answer(response(part(end=2, records=batch(0) + bytes(damaged))))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(end=2, records=batch(0) + bytes(damaged))))
     rig.copy.acknowledge(rig.copy.next_batch(ProducerStamp(1, 0)))
     rig.copy.committed_offset = 1
     # when
-    (asked,) = rig.send()
-    asked.answer(response(part(end=2, records=batch(1))))
+    (fetch,) = rig.send()
+    fetch.answer(response(part(end=2, records=batch(1))))
     # then
     assert (rig.copy.state, rig.copy.fetch_offset) == (CopyState.COPYING, 2)
 
@@ -399,9 +399,9 @@ def test_partition_added_again_leaves_session() -> None:
 def test_old_brokers_get_topic_names() -> None:
     rig = Rig(0)
     rig.source.version = 11
-    (asked,) = rig.send()
-    assert (asked.version, asked.request.topics[0].topic) == (11, "t")
-    asked.answer(response(part(end=10, records=batch(0, 3))))
+    (fetch,) = rig.send()
+    assert (fetch.version, fetch.request.topics[0].topic) == (11, "t")
+    fetch.answer(response(part(end=10, records=batch(0, 3))))
     assert rig.copy.fetch_offset == 3
 
 
@@ -411,17 +411,17 @@ def test_throttle_limits_bytes_over_all_partitions_of_copier() -> None:
     content = batch(0, value=b"v" * 10_000)
     copied = 0
     while rig.now < 10.0:
-        for asked in rig.send(after_s=0.005):
-            assert asked.request.max_bytes <= 500_000
+        for fetch in rig.send(after_s=0.005):
+            assert fetch.request.max_bytes <= 500_000
             entries = []
-            room = asked.request.max_bytes
-            for index in partitions_of(asked):
+            room = fetch.request.max_bytes
+            for index in partitions_of(fetch):
                 offset = rig.copies["t", index].fetch_offset
                 records = batch(offset, value=b"v" * 10_000) if room > 0 else b""
                 room -= len(content)
                 copied += len(records)
                 entries.append(part(index, end=offset + 1000, records=records))
-            asked.answer(response(*entries))
+            fetch.answer(response(*entries))
         for copy in rig.copies.values():
             while copy.pending:
                 copy.pending.popleft()
@@ -431,9 +431,9 @@ def test_throttle_limits_bytes_over_all_partitions_of_copier() -> None:
 
 def test_response_of_fetch_before_limit_is_not_charged() -> None:
     rig = Rig(0)
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     rig.throttle.limit = 1
-    asked.answer(response(part(end=9, records=batch(0))))
+    fetch.answer(response(part(end=9, records=batch(0))))
     rig.throttle.wait_s(rig.now)
     assert rig.throttle.wait_s(rig.now) == pytest.approx(0.05)
 
@@ -444,17 +444,17 @@ def test_paused_topic_is_not_fetched_until_it_is_resumed() -> None:
     rig.fetcher.pause(frozenset({"t"}))
     session.answer(response(part(end=10, records=batch(0, 3)), session_id=5))
     assert rig.copy.fetch_offset == 0  # the broker was told to forget the partition
-    assert [partitions_of(asked) for asked in rig.send(after_s=1.0)] == []
+    assert [partitions_of(fetch) for fetch in rig.send(after_s=1.0)] == []
     rig.fetcher.pause(frozenset())
-    assert sorted(number for asked in rig.send() for number in partitions_of(asked)) == [0, 1]
+    assert sorted(number for fetch in rig.send() for number in partitions_of(fetch)) == [0, 1]
 
 
 def test_lagging_partition_is_paused_after_fetch_in_flight() -> None:
     rig = Rig(0)
-    (asked,) = rig.send()
+    (fetch,) = rig.send()
     rig.fetcher.pause(frozenset({"t", "others"}))
-    asked.answer(response(part(end=10, records=batch(0, 3))))
+    fetch.answer(response(part(end=10, records=batch(0, 3))))
     assert (rig.copy.fetch_offset, rig.send(after_s=1.0)) == (3, [])
     rig.fetcher.pause(frozenset({"others"}))
-    (asked,) = rig.send()
-    assert asked.request.topics[0].partitions[0].fetch_offset == 3
+    (fetch,) = rig.send()
+    assert fetch.request.topics[0].partitions[0].fetch_offset == 3

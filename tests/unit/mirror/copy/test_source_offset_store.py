@@ -93,10 +93,10 @@ def test_topic_ids_and_shard_plan_are_read_with_source_offsets(target: Target) -
             (source_offsets.topic_id_key(source), source_offsets.topic_id_value(topic_id)),
             (source_offsets.shard_plan_key(source.cluster), source_offsets.shard_plan_value(ShardPlan(shards))),
         ]
-    found = target.store.read()
-    assert found.offsets == {("orders", 0): 5}
-    assert found.topic_ids == {("orders", 0): UUID(int=7)}
-    assert found.shard_plan == ShardPlan(4)
+    stored = target.store.read()
+    assert stored.offsets == {("orders", 0): 5}
+    assert stored.topic_ids == {("orders", 0): UUID(int=7)}
+    assert stored.shard_plan == ShardPlan(4)
 
 
 def test_repeated_key_is_parsed_once(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ def test_repeated_key_is_parsed_once(target: Target, monkeypatch: pytest.MonkeyP
     parse = Mock(wraps=source_offsets.parse_key)
     monkeypatch.setattr(source_offsets, "parse_key", parse)
     # when
-    found = target.store.read()
+    stored = target.store.read()
     # then
-    assert found.offsets == {("orders", 0): 999}
+    assert stored.offsets == {("orders", 0): 999}
     assert parse.call_count == 1
 
 

@@ -85,13 +85,13 @@ class Rig:
     target: FakeSource = field(default_factory=lambda: FakeSource({"A.t": 1}, topic_ids={}))
 
     def start(self) -> tuple[list[PartitionCopy], dict[PartitionId, str]]:
-        known = StoredSourceOffsets()
+        stored = StoredSourceOffsets()
         if self.offset is not None:
-            known.offsets[KEY] = self.offset
-            known.leader_epochs[KEY] = 3
+            stored.offsets[KEY] = self.offset
+            stored.leader_epochs[KEY] = 3
         if self.topic_id is not None and self.offset is not None:
-            known.topic_ids[KEY] = self.topic_id
-        self.store = Store(known)
+            stored.topic_ids[KEY] = self.topic_id
+        self.store = Store(stored)
         transactions = None if self.planned_after is None else Transactions(self.store, self.planned_after)
         settings = copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continues)
         start = Start(

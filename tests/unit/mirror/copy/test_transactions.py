@@ -305,11 +305,11 @@ def test_partition_delaying_commit_is_reported_with_reason(shard: Shard) -> None
     shard.drive(11.0, busy=True)
     shard.copies[0].put_back(sick, "the target rejected records: NOT_ENOUGH_REPLICAS", retry_at=0.0)
     shard.drive(11.1)
-    told = (
+    reason = (
         "records were not acknowledged for 15 s (A.t-0: the target rejected records: NOT_ENOUGH_REPLICAS). "
         "Other partitions of transactional id A-mm2-klamm-A-4-1 that had to wait: 1"
     )
-    with pytest.raises(HeldUpError, match=re.escape(told)):
+    with pytest.raises(HeldUpError, match=re.escape(reason)):
         shard.drive(60.0)
 
 
@@ -414,7 +414,7 @@ def test_acknowledged_end_txn_keeps_epoch(shard: Shard, target: Target) -> None:
         shard.drive(10.0 + number)
         shard.acknowledge(shard.send(), 100 + 3 * number)
         shard.drive(10.9 + number, ending=True)
-    assert not [asked for asked in target.asked if asked.startswith("init")]
+    assert not [call for call in target.asked if call.startswith("init")]
 
 
 def test_fenced_shard_loses_transaction(shard: Shard, target: Target) -> None:

@@ -60,8 +60,8 @@ class Topics(ControlConnection):
         self.write(SYNCS, [Record(key=sync.key(), value=sync.value(), headers=headers)])
 
     def checkpoints(self) -> list[tuple[str, int, int]]:
-        found = [Checkpoint.parse(each.key or b"", each.value or b"") for each in self.records[CHECKPOINTS]]
-        return [(each.group, each.upstream_offset, each.downstream_offset) for each in found]
+        checkpoints = [Checkpoint.parse(each.key or b"", each.value or b"") for each in self.records[CHECKPOINTS]]
+        return [(each.group, each.upstream_offset, each.downstream_offset) for each in checkpoints]
 
 
 class GroupCluster(FakeCluster):
@@ -107,8 +107,8 @@ class GroupCluster(FakeCluster):
     def list_group_offsets(
         self, groups: Mapping[str, Collection[TopicPartition] | None], **_: Any
     ) -> ListGroupOffsetsResult:
-        found = {group: self.offsets.get(group, {}).items() for group in groups}
-        outcomes = {group: {TopicPartition(*at): offset for at, offset in own} for group, own in found.items()}
+        offsets = {group: self.offsets.get(group, {}).items() for group in groups}
+        outcomes = {group: {TopicPartition(*at): offset for at, offset in own} for group, own in offsets.items()}
         return completed_result(ListGroupOffsetsResult(groups), outcomes)
 
     def alter_group_offsets(
@@ -153,8 +153,12 @@ class Run:
             self.target,
             syncs=SyncStore(self.topics, SYNCS),
             checkpoints=CheckpointStore(self.topics, self.topics, CHECKPOINTS),
-            source_bounds=lambda asked: {where: self.bounds[where] for where in asked if where in self.bounds},
-            target_bounds=lambda asked: {where: self.bounds[where] for where in asked if where in self.bounds},
+            source_bounds=lambda partitions: {
+                where: self.bounds[where] for where in partitions if where in self.bounds
+            },
+            target_bounds=lambda partitions: {
+                where: self.bounds[where] for where in partitions if where in self.bounds
+            },
             mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
             status=self.status,
             clock=lambda: self.now,
@@ -342,8 +346,8 @@ def test_reason_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture
         run.topics.sync(1, 1, first=0)
         run.topics.sync(1000, 1000, first=0)
         run.turn()
-    told = [record.getMessage() for record in caplog.records if "no checkpoint" in record.getMessage()]
-    assert [each.removeprefix("A->B: group g: no checkpoint: ") for each in told] == [
+    messages = [record.getMessage() for record in caplog.records if "no checkpoint" in record.getMessage()]
+    assert [each.removeprefix("A->B: group g: no checkpoint: ") for each in messages] == [
         "nothing of orders-0 was mirrored yet, according to the offset syncs (orders-0)",
         "offset 500 is older than every offset sync of orders-0 (orders-0)",
     ]
@@ -431,8 +435,8 @@ def test_skipped_groups_are_logged_once_with_reason(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO):
         run.turn()
         run.turn(600)
-    told = [record.message for record in caplog.records if "groups skipped" in record.message]
-    assert told == [
+    messages = [record.message for record in caplog.records if "groups skipped" in record.message]
+    assert messages == [
         "A->B: groups skipped: other: it has no offsets on topics that are mirrored",
         "A->B: groups skipped: tool-0, tool-1, tool-2, tool-3, tool-4 and 2 more: not among groups, or excluded by "
         "groups.exclude",

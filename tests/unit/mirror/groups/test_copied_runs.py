@@ -141,12 +141,12 @@ def test_translation_never_skips_records(batches: list[Step], with_runs: bool) -
         tracker.extend(SyncPair(upstream, downstream), step.records)
         upstream, downstream = upstream + step.records, downstream + step.records
         if step.is_written:
-            found = tracker.sync(SyncPair(upstream - 1, downstream - 1))
-            found = found if with_runs else found._replace(first_upstream=-1)
+            runs = tracker.sync(SyncPair(upstream - 1, downstream - 1))
+            runs = runs if with_runs else runs._replace(first_upstream=-1)
             if translation is None:
-                translation = PartitionTranslation(found)
+                translation = PartitionTranslation(runs)
             else:
-                translation.add(found)
+                translation.add(runs)
     if translation is None:
         return
     for offset in range(upstream + 5):

@@ -92,9 +92,9 @@ def test_offset_without_checkpoint_has_reason() -> None:
         ("users", 0): OffsetAndMetadata(50),
     }
     knowledge = Knowledge("orders", "users")
-    found = translate_group(FLOW, "g", offsets, knowledge, Logs({("A.users", 0): LogBounds(0, 39)}, {}))
-    assert [each.checkpoint for each in found] == [None] * 3
-    assert [each.reason for each in found] == [
+    plans = translate_group(FLOW, "g", offsets, knowledge, Logs({("A.users", 0): LogBounds(0, 39)}, {}))
+    assert [each.checkpoint for each in plans] == [None] * 3
+    assert [each.reason for each in plans] == [
         "offset 9 is older than every offset sync of orders-0",
         "nothing of orders-1 was mirrored yet, according to the offset syncs",
         "offset 50 would be 40, beyond the end 39 of A.users-0: was the topic recreated?",

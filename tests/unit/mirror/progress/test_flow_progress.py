@@ -82,8 +82,8 @@ def test_incremental_totals_match_partition_sums(events: list[Any]) -> None:
     assert progress.total == sum(max(0, p.end_offset) for p in counted.values())
     wanted = {key for key in expected or set() if key[0] != "heartbeats"}
     lags = [counted[key].lag if key in counted else None for key in wanted]
-    known = [lag for lag in lags if lag is not None]
-    assert progress.lag == (sum(known) if expected is not None and len(known) == len(lags) else None)
+    known_lags = [lag for lag in lags if lag is not None]
+    assert progress.lag == (sum(known_lags) if expected is not None and len(known_lags) == len(lags) else None)
     assert progress.is_done == (expected is not None and all(lag == 0 for lag in lags))
 
 

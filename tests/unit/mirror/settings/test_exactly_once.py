@@ -53,18 +53,18 @@ def test_klamm_exactly_once_replaces_kip_618_keys() -> None:
 
 def test_exactly_once_with_read_uncommitted_is_unsupported() -> None:
     """K894-39: requested of a flow that reads everything, it is told and not done."""
-    found = settings(ENABLED)
-    assert found.flows[0].exactly_once is None
-    assert found.warnings == (
+    parsed = settings(ENABLED)
+    assert parsed.flows[0].exactly_once is None
+    assert parsed.warnings == (
         "A->B: exactly.once.source.support=enabled is UNSUPPORTED with A.consumer.isolation.level=read_uncommitted, "
         "delivery is at least once: set A.consumer.isolation.level=read_committed",
     )
 
 
 def test_preparing_stays_at_least_once() -> None:
-    found = settings(COMMITTED + "B.exactly.once.source.support = preparing\n")
-    assert found.flows[0].exactly_once is None
-    assert "preparing" in found.warnings[0]
+    parsed = settings(COMMITTED + "B.exactly.once.source.support = preparing\n")
+    assert parsed.flows[0].exactly_once is None
+    assert "preparing" in parsed.warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -215,9 +215,9 @@ def test_shipped_archive_is_importable(tmp_path: Path) -> None:
     # when
     code = "import klamm.mirror.spark.worker as it, klamm.mirror.run; print(it.__file__)"
     environ = {**os.environ, "PYTHONPATH": str(archive)}
-    told = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, check=True)
+    output = subprocess.run([sys.executable, "-c", code], env=environ, cwd=tmp_path, capture_output=True, check=True)
     # then
-    assert told.stdout.decode().startswith(str(archive))
+    assert output.stdout.decode().startswith(str(archive))
 
 
 def test_limit_is_divided_by_partitions_and_followed_by_running_tasks(coordinator: Coordinator) -> None:

@@ -76,25 +76,27 @@ def test_group_round_trips_as_json() -> None:
     assert from_json(json.loads(json.dumps(to_json(group)))) == group
 
 
-def in_transactions(given: FlowShare, shards: int) -> FlowShare:
+def in_transactions(flow_share: FlowShare, shards: int) -> FlowShare:
     transactions = ShardSettings(id_prefix="p", shards=shards, shard=0, interval_s=1.0, shortest_s=0.1, timeout_ms=9)
-    return replace(given, settings=replace(given.settings, transactions=transactions))
+    return replace(flow_share, settings=replace(flow_share.settings, transactions=transactions))
 
 
 def test_exactly_once_flow_is_assigned_by_shards() -> None:
     """K894-39: partitions of a shard are in one group, however many slots there are."""
-    given = in_transactions(share("A->B", 8), 4)
-    found = {}
+    flow_share = in_transactions(share("A->B", 8), 4)
+    ids_by_slots = {}
     for slots in (1, 2, 3, 16):
-        groups = partition_groups([given], slots=slots, tasks_max={})
+        groups = partition_groups([flow_share], slots=slots, tasks_max={})
         assert len(groups) == min(slots, 4)
         parts = [part for group in groups for part in group.shares]
         ids = {
             part.settings.transactions.transactional_id: part.partitions for part in parts if part.settings.transactions
         }
         assert sorted(ids) == ["p-4-0", "p-4-1", "p-4-2", "p-4-3"]
-        found[slots] = ids
-    assert found[1] == found[2] == found[3] == found[16], "a partition never changes its transactional id"
+        ids_by_slots[slots] = ids
+    assert ids_by_slots[1] == ids_by_slots[2] == ids_by_slots[3] == ids_by_slots[16], (
+        "a partition never changes its transactional id"
+    )
 
 
 def test_empty_shard_is_not_assigned() -> None:

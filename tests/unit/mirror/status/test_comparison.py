@@ -48,8 +48,8 @@ def test_empty_partitions_match() -> None:
 @given(st.text("abc", max_size=30), st.text("abc", max_size=30))
 def test_every_record_is_counted_once(source: str, target: str) -> None:
     # when
-    found = compare(_side(source), _side(target))
+    comparison = compare(_side(source), _side(target))
     # then
-    assert found.same + found.missing == len(source)
-    assert found.same + found.surplus == len(target)
-    assert (not found.missing and not found.surplus) == (source == target)
+    assert comparison.same + comparison.missing == len(source)
+    assert comparison.same + comparison.surplus == len(target)
+    assert (not comparison.missing and not comparison.surplus) == (source == target)

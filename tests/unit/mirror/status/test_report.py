@@ -25,7 +25,7 @@ def flow(**more: str) -> FlowSettings:
 
 
 def target_state(**fields: object) -> TargetState:
-    what: dict[str, object] = {
+    defaults: dict[str, object] = {
         "topics": {"A.orders": 2, "A.heartbeats": 1, "own": 1, "C.orders": 1, "A.checkpoints.internal": 1},
         "source_offsets": {
             ("orders", 0): ReportedSourceOffset(10, NOW_MS - 4000),
@@ -35,11 +35,11 @@ def target_state(**fields: object) -> TargetState:
         "target_ends": {("A.orders", 0): 12, ("A.orders", 1): 7, ("A.heartbeats", 0): 99},
         "newest_records": {"A.orders": NOW_MS - 60_000, "A.heartbeats": NOW_MS - 100},
     }
-    return TargetState(**{**what, **fields})  # type: ignore[arg-type]
+    return TargetState(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
-def piece(what: TargetState, selected: tuple[str, ...] = (), *, of: FlowSettings | None = None) -> FlowStatus:
-    return flow_status(of or flow(), what, frozenset(selected), any_target=False)
+def piece(state: TargetState, selected: tuple[str, ...] = (), *, of: FlowSettings | None = None) -> FlowStatus:
+    return flow_status(of or flow(), state, frozenset(selected), any_target=False)
 
 
 def test_topics_have_source_offset_or_remote_name() -> None:
@@ -96,7 +96,7 @@ def test_groups_show_records_to_read_on_target() -> None:
 def test_flow_without_trace_does_not_exist() -> None:
     nothing = piece(TargetState(topics={"own": 1}))
     assert not nothing.exists
-    assert any("no heartbeats of A" in what for what in nothing.unknown)
+    assert any("no heartbeats of A" in unknown for unknown in nothing.unknown)
 
 
 def test_target_alias_comes_from_heartbeats() -> None:
@@ -107,14 +107,14 @@ def test_target_alias_comes_from_heartbeats() -> None:
 def test_document_and_text_have_times_and_ages() -> None:
     # given
     sync = OffsetSync(topic="orders", partition=0, upstream_offset=1, downstream_offset=1)
-    what = target_state(
+    state = target_state(
         plan=ShardPlan(4, (2,)),
         syncs_topic="mm2-offset-syncs.A.internal",
         syncs=[(sync, NOW_MS - 3_600_000 * 5)],
         source_ends={("orders", 0): 1010, ("orders", 1): 7, ("heartbeats", 0): 0},
     )
     # when
-    sight = piece(what)
+    sight = piece(state)
     document, text = as_document(sight, NOW_MS), "\n".join(lines(sight, NOW_MS))
     # then
     assert document["newest_record_age_s"] == 60
@@ -140,13 +140,13 @@ def test_document_and_text_have_times_and_ages() -> None:
 
 def test_ends_of_both_sides_are_compared_if_records_keep_their_offsets() -> None:
     # given
-    what = target_state(
+    state = target_state(
         topics={"A.orders": 3, "A.checkpoints.internal": 1},
         target_ends={("A.orders", 0): 12, ("A.orders", 1): 7},
         source_ends={("orders", 0): 1010, ("orders", 1): 7, ("orders", 2): 5},
     )
     # when
-    kept, translated = piece(what, of=flow(klamm_offsets="preserve")), piece(what)
+    kept, translated = piece(state, of=flow(klamm_offsets="preserve")), piece(state)
     (orders,) = as_document(kept, NOW_MS)["topics"]
     # then
     assert as_document(kept, NOW_MS)["preserves_offsets"]

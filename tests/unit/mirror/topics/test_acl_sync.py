@@ -124,10 +124,10 @@ def test_source_without_authorizer_is_logged_once(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO):
         once.run(["orders"])
         once.run(["orders"])
-    (told,) = caplog.records
-    assert told.levelno == logging.INFO
-    assert "cluster A does not support ACLs" in told.getMessage()
-    assert "sync.topic.acls.enabled=false" in told.getMessage()
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "cluster A does not support ACLs" in record.getMessage()
+    assert "sync.topic.acls.enabled=false" in record.getMessage()
 
 
 def test_denied_acl_request_is_logged_with_operation(caplog: pytest.LogCaptureFixture) -> None:

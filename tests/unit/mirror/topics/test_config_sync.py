@@ -163,9 +163,9 @@ def test_rejected_topic_does_not_cause_fallback(caplog: pytest.LogCaptureFixture
         sync.run(["t", "u"])
     assert there.configs["A.u"] == {}
     assert not sync.uses_legacy
-    told = [record.getMessage() for record in caplog.records]
-    assert told[0].startswith("Could not alter configuration of topic A.t")
-    assert told[1].startswith("TopicAuthorizationException occurred while trying to alter the configs of topic A.t")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[0].startswith("Could not alter configuration of topic A.t")
+    assert messages[1].startswith("TopicAuthorizationException occurred while trying to alter the configs of topic A.t")
 
 
 @pytest.mark.parametrize("mode", ["requested", "required"])
@@ -252,8 +252,8 @@ def test_undescribable_source_topic_is_skipped_and_logged(caplog: pytest.LogCapt
     with caplog.at_level(logging.ERROR):
         ConfigSync(flow(), here, there).run(["t", "u"])
     assert there.configs["A.t"] == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith("TopicAuthorizationException occurred while trying to describe the configs of topic t")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("TopicAuthorizationException occurred while trying to describe the configs of topic t")
 
 
 def test_config_unknown_to_target_is_skipped_and_logged_once(

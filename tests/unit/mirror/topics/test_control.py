@@ -272,19 +272,19 @@ def test_reachability_is_checked_again_after_outage() -> None:
     """So that a flow waits at once, not only after admin.timeout.ms."""
     source = FakeCluster(orders=1)
     run = Run(source, FakeCluster())
-    asked: list[str] = []
+    states: list[str] = []
     stop = threading.Event()
 
     def check() -> Outcome[None]:
-        asked.append(run.status._flows["A->B"].state.value)
-        if len(asked) == 2:
+        states.append(run.status._flows["A->B"].state.value)
+        if len(states) == 2:
             stop.set()
-        return done(ConnectionLostError("nobody listens") if len(asked) == 1 else None)
+        return done(ConnectionLostError("nobody listens") if len(states) == 1 else None)
 
     source.check_connection = check  # type: ignore[assignment, method-assign]
     run.control.run(stop)
     run.control.turn()
-    assert asked == ["STARTING", "WAITING"]
+    assert states == ["STARTING", "WAITING"]
 
 
 def test_flow_without_claim_stands_by_and_resumes() -> None:

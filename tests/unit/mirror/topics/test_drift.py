@@ -23,41 +23,41 @@ def test_equal_topics_have_no_config_difference() -> None:
 
 def test_value_changed_by_next_sync_is_drift() -> None:
     # when
-    [found] = config_differences("A.t", [_entry("retention.ms", "1")], [_entry("retention.ms", "2")], _FILTER)
+    [difference] = config_differences("A.t", [_entry("retention.ms", "1")], [_entry("retention.ms", "2")], _FILTER)
     # then
-    assert (found.source_value, found.target_value, found.is_drift) == ("1", "2", True)
-    assert found.rule == "set on the source topic"
+    assert (difference.source_value, difference.target_value, difference.is_drift) == ("1", "2", True)
+    assert difference.rule == "set on the source topic"
 
 
 def test_excluded_config_is_no_drift() -> None:
     # when
-    [found] = config_differences(
+    [difference] = config_differences(
         "A.t",
         [_entry("min.insync.replicas", "2")],
         [_entry("min.insync.replicas", "1", _DEFAULT)],
         _FILTER,
     )
     # then
-    assert (found.rule, found.is_drift, found.target_is_default) == (EXCLUDED, False, True)
+    assert (difference.rule, difference.is_drift, difference.target_is_default) == (EXCLUDED, False, True)
 
 
 def test_different_cluster_defaults_are_no_drift() -> None:
     # when
-    [found] = config_differences(
+    [difference] = config_differences(
         "A.t",
         [_entry("segment.bytes", "1", _DEFAULT)],
         [_entry("segment.bytes", "2", _DEFAULT)],
         _FILTER,
     )
     # then
-    assert (found.rule, found.is_drift) == (TARGET_DEFAULT, False)
+    assert (difference.rule, difference.is_drift) == (TARGET_DEFAULT, False)
 
 
 def test_config_unknown_to_target_is_listed() -> None:
     # when
-    [found] = config_differences("A.t", [_entry("vendor.tier", "cold")], [], _FILTER)
+    [difference] = config_differences("A.t", [_entry("vendor.tier", "cold")], [], _FILTER)
     # then
-    assert (found.rule, found.target_value, found.is_drift) == (SOURCE_ONLY, None, False)
+    assert (difference.rule, difference.target_value, difference.is_drift) == (SOURCE_ONLY, None, False)
 
 
 def test_read_only_and_sensitive_configs_are_not_compared() -> None:
@@ -69,7 +69,7 @@ def test_read_only_and_sensitive_configs_are_not_compared() -> None:
 def test_excluded_config_reset_by_alter_configs_is_drift() -> None:
     """K894-10: MirrorMaker must not clear target topic configs that are excluded from replication."""
     # when
-    [found] = config_differences(
+    [difference] = config_differences(
         "A.t",
         [_entry("min.insync.replicas", "1", _DEFAULT)],
         [_entry("min.insync.replicas", "2")],
@@ -77,4 +77,4 @@ def test_excluded_config_reset_by_alter_configs_is_drift() -> None:
         replaces=True,
     )
     # then
-    assert (found.rule, found.is_drift) == ("not in the complete set, which AlterConfigs writes", True)
+    assert (difference.rule, difference.is_drift) == ("not in the complete set, which AlterConfigs writes", True)

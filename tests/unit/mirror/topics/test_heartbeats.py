@@ -33,8 +33,8 @@ def pair(target: str = "b:1", **more: str) -> HeartbeatSettings:
         "B.bootstrap.servers": target,
         "A->B.enabled": "true",
     }
-    found = parse_settings(file | {key.replace("_", "."): value for key, value in more.items()}).heartbeats
-    return next(each for each in found if each.name == "A->B")
+    flows = parse_settings(file | {key.replace("_", "."): value for key, value in more.items()}).heartbeats
+    return next(each for each in flows if each.name == "A->B")
 
 
 class Writer(ControlConnection):

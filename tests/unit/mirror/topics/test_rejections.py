@@ -64,8 +64,8 @@ def test_rejection_is_logged_once_until_reason_changes(caplog: pytest.LogCapture
     for reason in ("too few partitions", "too few partitions", "too many", ""):
         target.rejects = {"A.orders": rejection("POLICY_VIOLATION", reason)} if reason else {}
         run.refresh()
-    told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-    assert [line.rpartition(": ")[2] for line in told] == ["too few partitions", "too many"]
+    messages = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert [line.rpartition(": ")[2] for line in messages] == ["too few partitions", "too many"]
 
 
 def test_mirror_with_rejected_topic_exits_with_failure() -> None:
@@ -103,8 +103,8 @@ def test_deleted_source_topic_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     del source.topics["orders"]
     run.refresh()
     run.refresh()
-    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == ["A->B: topic orders is gone on cluster A: topic A.orders on cluster B is kept unchanged"]
+    messages = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert messages == ["A->B: topic orders is gone on cluster A: topic A.orders on cluster B is kept unchanged"]
 
 
 def test_topic_without_describe_right_is_not_logged_as_deleted(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,5 +125,7 @@ def test_flow_without_selected_topics_is_logged_once(caplog: pytest.LogCaptureFi
     run = Run(source, FakeCluster())
     run.refresh()
     run.refresh()
-    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == ["A->B: no topic is mirrored: topics and topics.exclude select none of the 3 topics of cluster A"]
+    messages = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert messages == [
+        "A->B: no topic is mirrored: topics and topics.exclude select none of the 3 topics of cluster A"
+    ]

@@ -11,9 +11,9 @@ from klamm.protocol.records import record_ends, varint
 
 
 def all_ends(data: bytes, begin: int, end: int, count: int) -> list[int]:
-    found, runs = record_ends(data, begin, end, count)
+    last_offsets, runs = record_ends(data, begin, end, count)
     ends = [begin]
-    for index, last in enumerate(found):
+    for index, last in enumerate(last_offsets):
         records = runs.get(index, 1)
         size = (last - ends[-1]) // records
         ends += range(ends[-1] + size, last + 1, size)

@@ -44,16 +44,18 @@ def test_versions_0_to_2_are_served() -> None:
 @pytest.mark.parametrize("version", range(3))
 def test_valid_token_logs_in(version: int) -> None:
     context = begun(version=version)
-    told = answer(b"\x00alice\x00secret", context)
-    assert (told.error_code, told.error_message, told.auth_bytes) == (ErrorCode.NONE, "", b"")
+    response = answer(b"\x00alice\x00secret", context)
+    assert (response.error_code, response.error_message, response.auth_bytes) == (ErrorCode.NONE, "", b"")
     assert context.session.login is not None
     assert context.session.login.principal == "User:alice"
 
 
 @pytest.mark.parametrize("version", range(3))
 def test_failed_login_does_not_reveal_existing_users(version: int) -> None:
-    told = {answer(token, begun(version=version)).error_message for token in (b"\x00alice\x00x", b"\x00nobody\x00x")}
-    assert told == {"Authentication failed: Invalid username or password"}
+    messages = {
+        answer(token, begun(version=version)).error_message for token in (b"\x00alice\x00x", b"\x00nobody\x00x")
+    }
+    assert messages == {"Authentication failed: Invalid username or password"}
 
 
 @pytest.mark.parametrize(("version", "lifetime_ms"), [(0, 0), (1, 5000), (2, 5000)])
@@ -70,7 +72,7 @@ def test_token_after_login_is_an_illegal_state() -> None:
 
 @pytest.mark.parametrize("token", [b"", b"\x00", b"\x00\x00\x00\x00", b"\xff" * 1000, b"\x00alice\x00"])
 def test_garbage_is_a_failed_login(token: bytes) -> None:
-    told = answer(token, begun())
-    assert told.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-    assert told.error_message is not None
-    assert "secret" not in told.error_message
+    response = answer(token, begun())
+    assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert response.error_message is not None
+    assert "secret" not in response.error_message

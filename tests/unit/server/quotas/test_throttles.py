@@ -86,8 +86,8 @@ def test_most_specific_quota_applies(most_specific: int) -> None:
         ((("client-id", None),), (None, "app")),
     ]
     quotas = {entity: {RATE: float(index)} for index, (entity, _) in enumerate(entities) if index >= most_specific}
-    found = find_limit(quotas, RATE, "anna", "app")
-    assert found == QuotaLimit(float(most_specific), entities[most_specific][1])
+    limit = find_limit(quotas, RATE, "anna", "app")
+    assert limit == QuotaLimit(float(most_specific), entities[most_specific][1])
     assert find_limit(quotas, "consumer_byte_rate", "anna", "app") is None
 
 

@@ -23,7 +23,7 @@ SIGNED = f"{PACKAGE}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 PREFIX = "listener.name.sasl_plaintext.oauthbearer."
 HANDLER = f"{PREFIX}sasl.server.callback.handler.class"
 KEYS = f"{PREFIX}sasl.oauthbearer.jwks.endpoint.url"
-UNVERIFIED = {f"{PREFIX}sasl.oauthbearer.allow.unverified.{what}": "true" for what in ("audience", "issuer")}
+UNVERIFIED = {f"{PREFIX}sasl.oauthbearer.allow.unverified.{suffix}": "true" for suffix in ("audience", "issuer")}
 OAUTH = UNVERIFIED | {"sasl.enabled.mechanisms": "OAUTHBEARER", f"{PREFIX}sasl.jaas.config": f"{MODULE} required;"}
 
 

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def test_changed_default_is_read_only_by_logs_in_use(tmp_path: Path) -> None:
-    asked: list[str] = []
+    topics: list[str] = []
     configs = {"retention.ms": "1"}
 
     def configs_of(topic: str) -> dict[str, str]:
-        asked.append(topic)
+        topics.append(topic)
         return configs
 
     manager = LogManager(tmp_path, configs_of=configs_of, now_ms=Clock())
@@ -26,15 +26,15 @@ def test_changed_default_is_read_only_by_logs_in_use(tmp_path: Path) -> None:
     log = manager.get(UUID(int=7), 0)
     assert log is not None
     assert log.config.retention_ms == 1
-    asked.clear()
+    topics.clear()
 
     configs["retention.ms"] = "2"
     manager.update_configs()
 
-    assert asked == []
+    assert topics == []
     assert log.config.retention_ms == 2
     assert log.config.retention_ms == 2
-    assert asked == ["t7"]
+    assert topics == ["t7"]
 
 
 def test_topic_config_change_affects_that_topic_only(tmp_path: Path) -> None:

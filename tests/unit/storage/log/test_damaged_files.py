@@ -215,15 +215,15 @@ def test_corrupt_transaction_index_is_rebuilt(tmp_path: Path, damage: bytes) -> 
     )
     for _ in range(8):
         crashable.log.append(batch("y" * 50))
-    found = overlapping(crashable.log.segments, 0, crashable.log.end_offset)
-    assert found
+    entries = overlapping(crashable.log.segments, 0, crashable.log.end_offset)
+    assert entries
     stop(crashable, clean=True)
     # when
     (path,) = (tmp_path / "t-0").glob("*.txnindex")
     path.write_bytes(damage)
     crashable.open()
     # then
-    assert overlapping(crashable.log.segments, 0, crashable.log.end_offset) == found
+    assert overlapping(crashable.log.segments, 0, crashable.log.end_offset) == entries
 
 
 # -- batches
@@ -255,12 +255,12 @@ def test_corruption_in_a_closed_segment_is_an_error_and_the_rest_is_served(
     # then
     with pytest.raises(CorruptBatchError):
         crashable.log.read(bad, 1 << 20)
-    found = set()
+    offsets = set()
     for offset in range(COUNT):
         with suppress(CorruptBatchError):
-            found.add(records_in(crashable.log.read(offset, 1))[0].offset)
-    assert found >= {*range(bad), *range(crashable.log.segments[2].base_offset, COUNT)}
-    assert bad not in found
+            offsets.add(records_in(crashable.log.read(offset, 1))[0].offset)
+    assert offsets >= {*range(bad), *range(crashable.log.segments[2].base_offset, COUNT)}
+    assert bad not in offsets
     assert apply_retention(crashable.log, NOON_MS) == 0
     assert crashable.log.append(batch("next")).base_offset == COUNT
 

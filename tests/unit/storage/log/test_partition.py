@@ -106,11 +106,11 @@ def test_any_offset_is_found_in_any_segment(
     # when
     offset = data.draw(st.integers(min_value=0, max_value=2 * len(sizes) - 1))
     max_bytes = data.draw(st.integers(min_value=0, max_value=9000))
-    found = crashable.log.read(offset, max_bytes)
+    batches = crashable.log.read(offset, max_bytes)
     # then
-    records = records_in(found)
+    records = records_in(batches)
     assert records[0].offset == offset - offset % 2
-    assert len(found) <= max_bytes or len(records) == 2
+    assert len(batches) <= max_bytes or len(records) == 2
     assert [record.offset for record in read_all(crashable.log, offset, max_bytes)] == list(
         range(offset, 2 * len(sizes))
     )

@@ -222,20 +222,20 @@ class _Model:
         self.committed: dict[int, str] = {}
         self.number = 0
 
-    def step(self, log: PartitionLog, producer: int, what: str) -> None:
-        if what == "plain":
+    def step(self, log: PartitionLog, producer: int, action: str) -> None:
+        if action == "plain":
             value = self._value()
             self.committed[log.append(batch(value)).base_offset] = value
-        elif what == "write":
+        elif action == "write":
             value = self._value()
             offset = write(log, producer, value, sequence=self.sequences[producer])
             self.sequences[producer] += 1
             self.open.setdefault(producer, []).append(offset)
             self.committed[offset] = value
         elif producer in self.open:
-            end(log, producer, COMMIT if what == "commit" else ABORT)
+            end(log, producer, COMMIT if action == "commit" else ABORT)
             for offset in self.open.pop(producer):
-                if what == "abort":
+                if action == "abort":
                     del self.committed[offset]
 
     def _value(self) -> str:
@@ -262,16 +262,16 @@ def test_read_committed_is_correct_after_any_history(
 ) -> None:
     crashable = CrashableLogs(tmp_path_factory.mktemp("log"), segment_bytes=segment_bytes)
     model = _Model()
-    for producer, what in steps:
-        if what == "crash":
+    for producer, action in steps:
+        if action == "crash":
             crashable.open()
-        elif what == "stop":
+        elif action == "stop":
             asyncio.run(crashable.manager.close())
             crashable.open()
-        elif what == "flush":
+        elif action == "flush":
             asyncio.run(_flush(crashable))
         else:
-            model.step(crashable.log, producer, what)
+            model.step(crashable.log, producer, action)
         stable, values = model.readable(crashable.log.end_offset)
         assert crashable.log.last_stable_offset == stable
         assert committed_values(crashable.log, max_bytes) == values

@@ -39,9 +39,12 @@ def test_history_is_readable_while_the_broker_runs(tmp_path: Path) -> None:
         admin.incremental_alter_configs(
             {topic: [AlterConfigOp(ConfigEntry("flush.ms", "6"), OpType.SET)]}
         ).all().result()
-        found = read_config_history(tmp_path, resource="TOPIC:orders")
-    assert [(entry.name, entry.old, entry.new) for entry in found] == [("flush.ms", "5", "6"), ("flush.ms", None, "5")]
-    assert {(entry.principal, entry.client_id) for entry in found} == {("User:ANONYMOUS", "tool")}
+        entries = read_config_history(tmp_path, resource="TOPIC:orders")
+    assert [(entry.name, entry.old, entry.new) for entry in entries] == [
+        ("flush.ms", "5", "6"),
+        ("flush.ms", None, "5"),
+    ]
+    assert {(entry.principal, entry.client_id) for entry in entries} == {("User:ANONYMOUS", "tool")}
     assert read_config_history(tmp_path, resource="TOPIC:other") == ()
     assert len(read_config_history(tmp_path, limit=1)) == 1
 
@@ -50,7 +53,7 @@ async def test_history_of_stopped_broker_is_read_from_read_only_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened() -> str:
-        assert [one.new for one in read_config_history(tmp_path)] == ["5"]
+        assert [entry.new for entry in read_config_history(tmp_path)] == ["5"]
         (name,) = uris
         uris.clear()
         return name.partition("?")[2]

@@ -33,9 +33,9 @@ def stored_after(path: Path, *commits: list[Change]) -> tuple[list[PutAcl], list
             await store.submit(changes)
         await store.close()
         again = MetadataStore.open(path / "metadata.sqlite")
-        found = again.load_acls(), again.load_scram_credentials()
+        loaded = again.load_acls(), again.load_scram_credentials()
         await again.close()
-        return found
+        return loaded
 
     return asyncio.run(run())
 

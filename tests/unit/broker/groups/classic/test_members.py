@@ -26,8 +26,8 @@ def member(member_id: str, *names: str, instance_id: str | None = None) -> Membe
 
 def group_of(*members: Member) -> GroupMembers:
     result = GroupMembers()
-    for one in members:
-        result.add(one)
+    for each_member in members:
+        result.add(each_member)
     return result
 
 
@@ -74,18 +74,18 @@ def test_empty_group_selects_no_protocol_and_accepts_any() -> None:
 def test_protocols_of_former_members_are_removed() -> None:
     group = group_of(member("a", "x"))
     for number in range(100):
-        one = member("b", f"protocol-{number}", "x")
-        group.add(one)
-        group.update_protocols(one, ((f"other-{number}", b""), ("x", b"")))
+        joining = member("b", f"protocol-{number}", "x")
+        group.add(joining)
+        group.update_protocols(joining, ((f"other-{number}", b""), ("x", b"")))
         group.remove("b")
 
     assert dict(group._support) == {"x": 1}
 
 
 def test_duplicate_protocol_counts_once_with_its_first_metadata() -> None:
-    one = member("a", "x")
-    group = group_of(one)
-    group.update_protocols(one, (("x", b"first"), ("x", b"second")))
+    single = member("a", "x")
+    group = group_of(single)
+    group.update_protocols(single, (("x", b"first"), ("x", b"second")))
 
     assert group.vote() == "x"
     assert group.listing("x")[0].metadata == b"first"

@@ -30,10 +30,10 @@ def test_assignment_decodes_to_itself() -> None:
 def test_subscription_of_any_version_is_decoded(
     version: int, rest: bytes, owned: dict[str, tuple[int, ...]], rack_id: str | None
 ) -> None:
-    found = read_subscription(struct.pack(">hi", version, 1) + b"\0\1t" + struct.pack(">i2s", 2, b"xx") + rest)
+    subscription = read_subscription(struct.pack(">hi", version, 1) + b"\0\1t" + struct.pack(">i2s", 2, b"xx") + rest)
 
-    assert (found.topics, dict(found.owned), found.rack_id) == (("t",), owned, rack_id)
-    assert found.version == min(version, 3)
+    assert (subscription.topics, dict(subscription.owned), subscription.rack_id) == (("t",), owned, rack_id)
+    assert subscription.version == min(version, 3)
 
 
 @given(st.binary(max_size=40))

@@ -73,7 +73,7 @@ def test_reconciliation_takes_the_next_possible_step(
     )
     taken = set(map(int, assigned + pending + others))
 
-    found = reconcile(
+    reconciled = reconcile(
         member,
         TARGET_EPOCH,
         partitions(target),
@@ -82,6 +82,6 @@ def test_reconciliation_takes_the_next_possible_step(
     )
 
     state, epoch, assigned, pending = after
-    assert (found.state, found.member_epoch) == (state, epoch)
-    assert (found.assigned, found.pending_revocation) == (partitions(assigned), partitions(pending))
-    assert found is member or found.previous_epoch == member.member_epoch
+    assert (reconciled.state, reconciled.member_epoch) == (state, epoch)
+    assert (reconciled.assigned, reconciled.pending_revocation) == (partitions(assigned), partitions(pending))
+    assert reconciled is member or reconciled.previous_epoch == member.member_epoch

@@ -53,7 +53,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "kafka":
         yield request.getfixturevalue("real_kafka").bootstrap_servers
         return
-    with KlammBroker() as broker:
+    with KlammBroker({"log.cleaner.backoff.ms": "500"}) as broker:
         yield broker.bootstrap_servers
 
 

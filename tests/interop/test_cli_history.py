@@ -89,12 +89,11 @@ def test_revert_restores_earlier_configs_and_no_others(
         (["--resource", "TOPIC:orders", "--to", "yesterday"], "--to yesterday"),
     ],
 )
-def test_invalid_flag_is_named(
-    data_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+def test_invalid_flag_is_named_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
-    with Broker(data_dir=data_dir):
-        flags = ["--bootstrap-server", "127.0.0.1:1", "--data-dir", str(data_dir)]
-        assert main(["configs", "revert", *flags, *arguments]) == 1
+    flags = ["--bootstrap-server", "127.0.0.1:1", "--data-dir", str(tmp_path)]
+    assert main(["configs", "revert", *flags, *arguments]) == 1
     assert named in capsys.readouterr().err
 
 

@@ -25,7 +25,7 @@ from tests.support.equal_offsets import EqualFlow, LateWrite, contents, copy_unt
 from tests.support.frame_proxy import FrameProxy
 from tests.support.mirror import create_topic, delete_records, properties
 from tests.support.processes import wait_until
-from tests.support.transactional_clients import Confluent
+from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_records_of_each_codec_keep_their_offsets(address: str, codec: Codec) ->
 
 def test_offsets_of_markers_and_aborted_records_are_filled(address: str) -> None:
     flow = EqualFlow(address, address)
-    with Confluent(address, f"{flow.topic}-1") as first, Confluent(address, f"{flow.topic}-2") as second:
+    with Aio(address, f"{flow.topic}-1") as first, Aio(address, f"{flow.topic}-2") as second:
         for turn in range(5):
             first.begin()
             second.begin()
@@ -123,12 +123,12 @@ def test_record_of_another_producer_stops_the_partition(address: str) -> None:
 
 def produce_transaction(address: str, topic: str, count: int, *, commit: bool) -> None:
     """Write records in a transaction, and wait until its marker is in the log."""
-    with Confluent(address, f"{topic}-writer") as producer:
+    with Aio(address, f"{topic}-writer") as producer:
         producer.begin()
         for number in range(count):
             producer.send(topic, f"in a transaction {number}")
         producer.commit() if commit else producer.abort()
-    with Confluent(address, f"{topic}-writer"):
+    with Aio(address, f"{topic}-writer"):
         """A new producer is accepted once the markers of the transaction before are written."""
 
 
@@ -219,7 +219,7 @@ def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
 
 def test_open_transaction_is_copied_after_its_commit(address: str) -> None:
     flow = EqualFlow(address, address)
-    with Confluent(address, f"{flow.topic}-1") as producer:
+    with Aio(address, f"{flow.topic}-1") as producer:
         producer.begin()
         producer.send(flow.topic, "open")
         produce(address, flow.topic, 0, 5)
@@ -360,7 +360,7 @@ def test_markers_of_many_partitions_share_requests(address: str) -> None:
         for partition in range(20):
             producer.produce(flow.topic, b"%d" % turn, partition=partition)
         producer.commit_transaction(30)
-    with Confluent(address, f"{flow.topic}-writer"):
+    with Aio(address, f"{flow.topic}-writer"):
         """A new producer is accepted once all markers are written."""
 
     with FrameProxy(address) as target:

@@ -17,7 +17,7 @@ from tests.support.equal_offsets import EqualFlow
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import delete_records
 from tests.support.security import PASSWORDS, sasl_settings
-from tests.support.transactional_clients import Confluent
+from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ def produce(address: str, topic: str, count: int) -> None:
 def test_gap_waits_for_alter_on_the_cluster_and_continues_when_it_is_granted(kafka: KafkaCluster) -> None:
     flow = DeniedFlow(kafka)
     produce(flow.source, flow.topic, 10)
-    with Confluent(flow.source, f"{flow.topic}-writer") as producer:
+    with Aio(flow.source, f"{flow.topic}-writer") as producer:
         producer.begin()
         producer.send(flow.topic, "aborted")
         producer.abort()
-    with Confluent(flow.source, f"{flow.topic}-writer"):
+    with Aio(flow.source, f"{flow.topic}-writer"):
         """A new producer is accepted once the marker of the transaction is written."""
     produce(flow.source, flow.topic, 10)
 

@@ -34,7 +34,7 @@ from tests.support.copiers import copy_settings, run_until
 from tests.support.mirror import create_topic, delete_records
 from tests.support.processes import free_port
 from tests.support.replicas import FakeMember, WireReplica, image_of
-from tests.support.transactional_clients import Confluent
+from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def test_lagging_replica_is_served_from_the_source(address: str) -> None:
 
 def test_transactions_keep_their_markers(address: str) -> None:
     flow = ReplicaFlow(address)
-    with Confluent(address, flow.topic) as producer:
+    with Aio(address, flow.topic) as producer:
         for end_transaction in (producer.commit, producer.abort, producer.commit):
             producer.begin()
             producer.send(flow.topic, "v")

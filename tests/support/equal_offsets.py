@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError
 
 from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.equal_offsets import ReplaySettings
 from klamm.mirror.copy.partition import PartitionId
 from tests.support.copiers import copy_all, copy_settings, is_done
 from tests.support.frame_proxy import FrameProxy, RecordedRequest
-from tests.support.mirror import create_topic
+from tests.support.mirror import assign_from_beginning, create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ def contents(address: str, topic: str, isolation_level: str, partition: int = 0)
     )
     records: dict[int, Content] = {}
     try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        assign_from_beginning(consumer, topic, [partition])
         while True:
             message = consumer.poll(30)
             assert message is not None, f"{topic} could not be read to its end"

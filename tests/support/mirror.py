@@ -280,30 +280,41 @@ def produce(
 def read(
     address: str, topic: str, counts: Mapping[int, int], *, timeout_s: float = 30, read_committed: bool = True
 ) -> dict[int, list[Seen]]:
-    """Read partitions from their beginning until each has that many records, and half a second longer."""
+    """Read partitions from their beginning until each has that many records or more, and to their ends then."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
             "group.id": "reader",
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             "fetch.wait.max.ms": 50,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in counts])
+    assign_from_beginning(consumer, topic, counts)
     out: dict[int, list[Seen]] = {partition: [] for partition in counts}
+    at_end: set[int] = set()
     deadline = time.monotonic() + timeout_s
-    settled = None
-    while time.monotonic() < deadline and (settled is None or time.monotonic() < settled):
-        for message in consumer.consume(10_000, timeout=0.2):
-            error = message.error()
-            assert error is None, error
-            headers: Any = tuple(message.headers() or ())
-            out[message.partition() or 0].append(Seen(message.key(), message.value(), headers, message.timestamp()[1]))
-        if settled is None and all(len(out[partition]) >= count for partition, count in counts.items()):
-            settled = time.monotonic() + 0.5
+    while time.monotonic() < deadline and any(at not in at_end or len(out[at]) < count for at, count in counts.items()):
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        error, partition = message.error(), message.partition() or 0
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            at_end.add(partition)
+            continue
+        at_end.discard(partition)
+        headers: Any = tuple(message.headers() or ())
+        out[partition].append(Seen(message.key(), message.value(), headers, message.timestamp()[1]))
     consumer.close()
     return out
+
+
+def assign_from_beginning(consumer: Consumer, topic: str, partitions: Iterable[int]) -> None:
+    """Assign partitions to a consumer, which knows their leaders already: otherwise it waits half a second for them."""
+    consumer.list_topics(topic, 30)
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
 
 
 def wait_for_records(

@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.kafka import NO_PROPERTIES, KafkaCluster, KafkaNode
 from tests.support.kafka_tools import run_tool
-from tests.support.mirror import Seen, create_topic
+from tests.support.mirror import Seen, assign_from_beginning, create_topic
 from tests.support.processes import free_port
 from tests.support.security import sasl_settings
 
@@ -185,7 +185,7 @@ def read_all(address: str, topic: str, partition: int, *, timeout_s: float = 120
     try:
         deadline = time.monotonic() + timeout_s
         end = _end(consumer, TopicPartition(topic, partition), deadline)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        assign_from_beginning(consumer, topic, [partition])
         while end and consumer.position([TopicPartition(topic, partition)])[0].offset < end:
             assert time.monotonic() < deadline, f"an open transaction hides the end of {topic}-{partition}"
             for message in consumer.consume(10_000, 0.3):

@@ -1,7 +1,8 @@
 """Tasks, driver and target broker are killed (SIGKILL) while a source with aborted transactions is mirrored.
 
-Two flows of one mirror share the fate: one writes exactly once, one at least once. ``make soak`` runs this;
-``test_mirror_rig.py`` and ``tests/interop/test_mirror_exactly_once.py`` are the shorter forms.
+Three flows of one mirror share the fate: one writes exactly once, one at least once, one keeps offsets. ``make soak``
+runs this; ``test_mirror_rig.py``, ``test_mirror_equal_offsets.py`` and ``interop/test_mirror_exactly_once.py`` are
+the shorter forms.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from tests.support.equal_offsets import ISOLATION_LEVELS
 from tests.support.exactly_once import assert_same
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
@@ -40,11 +42,11 @@ PAUSE_S: Final = 0.3
 FIRST_KILLS: Final = ("worker", "target")
 """At the end the driver is killed, too."""
 MORE_KILLS: Final = int(os.environ.get("KLAMM_SOAK_KILLS", "50")) - len(FIRST_KILLS) - 1
-EXACT, LEAST = "chaos-exact", "chaos-least"
+TOPICS = EXACT, LEAST, EQUAL = "chaos-exact", "chaos-least", "chaos-equal"
 
 
 class Source:
-    """Thread that writes numbers to both topics in transactions, every third of which is aborted."""
+    """Thread that writes numbers to all topics in transactions, every third of which is aborted."""
 
     def __init__(self, address: str) -> None:
         self.committed: list[range] = []
@@ -83,7 +85,7 @@ class Source:
     def _write(self, numbers: range, *, abort: bool) -> None:
         self._producer.begin_transaction()
         for number in numbers:
-            for topic in (EXACT, LEAST):
+            for topic in TOPICS:
                 self._producer.produce(topic, value=b"%d" % number, partition=number % PARTITIONS)
             self._producer.poll(0)
         self._producer.flush(60)
@@ -101,12 +103,19 @@ class Source:
 
 def read_numbers(address: str, topic: str, partition: int) -> Iterator[int]:
     """What a reader of committed records finds in a partition, from its beginning to its end."""
+    return (number for _, number in read(address, topic, partition))
+
+
+def read(
+    address: str, topic: str, partition: int, isolation_level: str = "read_committed"
+) -> Iterator[tuple[int, int]]:
+    """Offset and number of each record that a reader finds in a partition, from its beginning to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
             "group.id": "reader",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation_level,
         }
     )
     try:
@@ -117,13 +126,13 @@ def read_numbers(address: str, topic: str, partition: int) -> Iterator[int]:
             assert time.monotonic() < deadline, "an open transaction hides the end, or the broker is away"
             for message in consumer.consume(10_000, 0.5):
                 assert message.error() is None, message.error()
-                yield int(message.value() or b"")
+                yield message.offset() or 0, int(message.value() or b"")
     finally:
         consumer.close()
 
 
 class Chaos:
-    """A mirror of two flows, its target, and how to kill either."""
+    """A mirror of three flows, its target, and how to kill either."""
 
     def __init__(self, source: str, target: KafkaCluster | KlammBroker, directory: Path) -> None:
         self._target = target
@@ -131,14 +140,18 @@ class Chaos:
         self._directory = directory
         self._random = random.Random(SEED)
         self._properties = f"""
-clusters = A, B, C
+clusters = A, B, C, D
 A.bootstrap.servers = {source}
 B.bootstrap.servers = {target.bootstrap_servers}
 C.bootstrap.servers = {target.bootstrap_servers}
+D.bootstrap.servers = {target.bootstrap_servers}
 A->B.enabled = true
 A->B.topics = {EXACT}
 A->C.enabled = true
 A->C.topics = {LEAST}
+A->D.enabled = true
+A->D.topics = {EQUAL}
+A->D.klamm.offsets = preserve
 A.consumer.isolation.level = read_committed
 B.exactly.once.source.support = enabled
 A->B.exactly.once.support = required
@@ -149,7 +162,7 @@ emit.heartbeats.enabled = false
 sync.topic.configs.enabled = false
 sync.topic.acls.enabled = false
 klamm.lease.seconds = 15
-spark.master = local[2,4]
+spark.master = local[3,4]
 """
         self._incarnations = 0
         self.mirror = self._start()
@@ -163,7 +176,7 @@ spark.master = local[2,4]
         return self.mirror
 
     def wait_for_progress(self) -> None:
-        """Wait until both flows have written more than now."""
+        """Wait until all flows have written more than now."""
         before = self._ends()
         wait_until(
             lambda: all(now > then for now, then in zip(self._ends(), before, strict=True)),
@@ -176,8 +189,7 @@ spark.master = local[2,4]
         asker = Consumer({"bootstrap.servers": self._target.bootstrap_servers, "group.id": "ends"})
         try:
             return [
-                sum(self._end(asker, topic, partition) for partition in range(PARTITIONS))
-                for topic in (f"A.{EXACT}", f"A.{LEAST}")
+                sum(self._end(asker, f"A.{topic}", partition) for partition in range(PARTITIONS)) for topic in TOPICS
             ]
         finally:
             asker.close()
@@ -218,26 +230,23 @@ spark.master = local[2,4]
         self.mirror.__exit__(None, None, None)
 
 
-@pytest.fixture(params=["kafka", "klamm"])
+@pytest.fixture(params=[KafkaCluster, KlammBroker])
 def clusters(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaCluster | KlammBroker]]:
     """The address of the source, and the target, which may be killed."""
-    if request.param == "kafka":
-        source_cluster: KafkaCluster = request.getfixturevalue("real_kafka")
-        with KafkaCluster() as target:
-            yield source_cluster.bootstrap_servers, target
-    else:
-        with KlammBroker() as source, KlammBroker() as target_broker:
-            yield source.bootstrap_servers, target_broker
+    with request.param() as source, request.param() as target:
+        yield source.bootstrap_servers, target
 
 
 @pytest.mark.soak
 def test_killed_processes_lose_and_repeat_no_committed_records(
     clusters: tuple[str, KafkaCluster | KlammBroker], tmp_path: Path
 ) -> None:
-    """Exactly once, every record once; at least once, every record, and in order at first sight."""
+    """Exactly once, every record once; at least once, every record, and in order at first sight; equal offsets, every
+    record at its own.
+    """
     # given
     source, target = clusters
-    for topic in (EXACT, LEAST):
+    for topic in TOPICS:
         create_topic(source, topic, PARTITIONS, {"retention.ms": "-1"})
     with Source(source) as written:
         chaos = Chaos(source, target, tmp_path)
@@ -261,8 +270,12 @@ def test_killed_processes_lose_and_repeat_no_committed_records(
             least = list(read_numbers(target.bootstrap_servers, f"A.{LEAST}", partition))
             assert list(dict.fromkeys(least)) == wanted
             doubled += len(least) - len(wanted)
+            equal = list(read(source, EQUAL, partition))
+            assert [number for _, number in equal] == wanted
+            for isolation_level in ISOLATION_LEVELS:
+                assert list(read(target.bootstrap_servers, f"A.{EQUAL}", partition, isolation_level)) == equal
     count = sum(len(numbers) for numbers in written.committed)
     logger.info(
-        "%d kills, %d committed records per flow: once each, and at least once with %d twice",
+        "%d kills, %d committed records per flow: once each, at least once with %d twice, and at equal offsets",
         len(FIRST_KILLS) + MORE_KILLS + 1, count, doubled,
     )  # fmt: skip

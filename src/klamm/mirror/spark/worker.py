@@ -13,7 +13,8 @@ lease.
 A task ends its lease when the driver sends ``end``, when its deadline passes, when the side channel breaks, or when one
 of its copiers raises an error. Each copier then stops fetching, waits for produce requests in flight and writes its
 source offsets. Only a task that still has its driver at that point sends ``finished`` and keeps its session for the
-next lease. Every other task closes its session.
+next lease. Every other task closes its session. A kept session that no lease resumes within 10 s is closed too: its
+flows may have been stopped, and a broker without storage (``replica``) would go on serving.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _LISTEN_EVERY_S: Final = 0.05
 _JOIN_S: Final = 60.0
 _ASK_EVERY_S: Final = 0.5
 _CLAIM_ANSWER_S: Final = 1.0
+_KEPT_S: Final = 10.0
+"""Seconds for which a session is kept between two leases. There are fractions of a second between them."""
 
 
 class LeaseSession:
@@ -87,10 +90,41 @@ class LeaseSession:
             copier.close()
 
 
-_sessions: dict[int, LeaseSession] = {}
-"""Sessions that ended their lease in order, by group number. The driver decides whether one is resumed. Needs no lock,
-because a worker process runs one task at a time.
-"""
+class KeptSessions:
+    """Sessions that ended their lease in order, by group number. The driver decides whether one is resumed."""
+
+    def __init__(self, kept_s: float = _KEPT_S) -> None:
+        self._kept_s = kept_s
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[LeaseSession, threading.Timer]] = {}
+
+    def keep(self, number: int, session: LeaseSession) -> None:
+        """Keep the session of a group, and close it if nobody takes it in time."""
+        timer = threading.Timer(self._kept_s, lambda: self._expire(number, timer))
+        timer.daemon = True
+        with self._lock:
+            self._kept[number] = session, timer
+        timer.start()
+
+    def _expire(self, number: int, timer: threading.Timer) -> None:
+        with self._lock:
+            session, current = self._kept.get(number, (None, None))
+            if current is not timer:
+                return
+            del self._kept[number]
+        if session is not None:
+            session.close()
+
+    def take_all(self) -> dict[int, LeaseSession]:
+        """Return all sessions by group number. They are not kept any more."""
+        with self._lock:
+            kept, self._kept = self._kept, {}
+        for _, timer in kept.values():
+            timer.cancel()
+        return {number: session for number, (session, _) in kept.items()}
+
+
+kept_sessions = KeptSessions()
 
 
 class ProgressFilter:
@@ -271,7 +305,7 @@ def serve(
         run.report()
         finished = not (run.driver_is_gone or run.claim_is_lost)
         if finished:
-            _sessions[group.number] = session
+            kept_sessions.keep(group.number, session)
             channel.send({"finished": group.number, "lease": lease, "session": session.token})
         yield from (tuple(row.to_json().values()) for row in run.rows())
     finally:
@@ -283,10 +317,11 @@ def serve(
 
 def _resume(group: PartitionGroup) -> LeaseSession:
     """Return the session that the driver named if this process has it, else a new one. Close all other sessions."""
-    kept = _sessions.pop(group.number, None)
-    for number in list(_sessions):
+    sessions = kept_sessions.take_all()
+    kept = sessions.pop(group.number, None)
+    for session in sessions.values():
         # A worker serves one group at a time. The other sessions belong to groups that other workers serve now.
-        _sessions.pop(number).close()
+        session.close()
     if kept is not None:
         if kept.token == group.session and kept.adopt(group.shares):
             return kept

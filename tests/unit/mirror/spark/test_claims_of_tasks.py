@@ -65,7 +65,7 @@ def coordinator(claim: FlowClaim) -> Iterator[Coordinator]:
 def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordinator, claim: FlowClaim) -> None:
     # given
     session = worker.LeaseSession(GROUP.shares)
-    worker._sessions[0] = session
+    worker.kept_sessions.keep(0, session)
     (copier,) = session.copiers
     server, group = coordinator.server, replace(GROUP, session=session.token)
     with ThreadPoolExecutor(1) as threads:
@@ -80,7 +80,7 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
         coordinator.end()
         # then
         assert len(task.result(30)) == 1
-    assert worker._sessions == {}, "a session from before the loss must not be resumed"
+    assert worker.kept_sessions.take_all() == {}, "a session from before the loss must not be resumed"
 
 
 def test_copier_whose_start_outlasts_its_claim_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

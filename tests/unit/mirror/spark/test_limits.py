@@ -45,7 +45,7 @@ def test_live_values_reach_running_task(tmp_path: Path) -> None:
         group = leases.from_json(plan["groups"][0])
         assert [live.limit for live in group.live] == [100]
         session = worker.LeaseSession(group.shares)
-        worker._sessions[0] = session
+        worker.kept_sessions.keep(0, session)
         resumed = replace(group, session=session.token)
         task = threads.submit(
             lambda: [*worker.serve(resumed, lease=1, seconds=60.0, address=server.address, token=server.token)]
@@ -62,5 +62,5 @@ def test_live_values_reach_running_task(tmp_path: Path) -> None:
         assert loops.coordinator.wait_released("A->B", {"others"}, 0.0)
         loops.coordinator.end()
         assert len(task.result(WAIT_S)) == 1
-        worker._sessions.pop(0).close()
+        worker.kept_sessions.take_all().pop(0).close()
         planner.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.cluster_admin import outcome, outcomes
+from klamm.admin import TopicPartition
+from klamm.kafka_client.errors import ConnectionLostError, error_text
+from klamm.mirror.cluster_admin import outcome, outcomes, rejections
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.replica import placement
 from klamm.mirror.replica.obstacles import target_obstacle
-from klamm.mirror.topics.remote_topics import RemoteTopics
+from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
@@ -19,11 +20,14 @@ from klamm.protocol.errors import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicPartition
+    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.remote_topics import Outcomes
 
 
+_MISPLACED: Final = "the cluster has placed partitions of it on broker {}, which stores nothing"
+_MOVED: Final = "they are moved away, and have one replica less until they are reassigned"
+_EMPTY: Final = "no other broker has them, so they are empty: delete the topic and create it again"
 _CANNOT_GROW: Final = "a broker without storage cannot add partitions to a topic"
 
 
@@ -61,14 +65,14 @@ class ReplicaTopics(RemoteTopics):
         """Create topics with klamm as the only replica.
 
         Raises:
-            ConnectionLostError: klamm accepts no partitions yet, because an earlier task is still registered.
+            NoPartitionsYetError: klamm accepts no partitions yet, because an earlier task is still registered.
         """
         if (few := self._too_few_brokers()) is not None:
             return {topic.name: few for topic in topics}
         created = placement.create(self._target, topics, self._node_id)
         not_yet = next((each for each in created.values() if isinstance(each, InvalidReplicaAssignmentError)), None)
         if not_yet is not None:
-            raise ConnectionLostError(f"broker {self._node_id} accepts no partitions yet: {not_yet}")
+            raise NoPartitionsYetError(f"broker {self._node_id} accepts no partitions yet: {not_yet}")
         return created
 
     def grow(self, counts: Mapping[str, int]) -> Outcomes:
@@ -92,6 +96,48 @@ class ReplicaTopics(RemoteTopics):
             return dict.fromkeys(alone, few)
         placed = placement.spread(self._target, alone, self._brokers(), self._factor)
         return {partition: rejected for partition, rejected in placed.items() if rejected is not None}
+
+    def led(self) -> Sequence[tuple[str, str, int]]:
+        """Return source topic, name and number of partitions of the remote topics that klamm leads."""
+        policy, selection, alias = self._settings.policy, self._settings.selection, self._settings.source_alias
+        sources = {name: policy.upstream_topic(name) for name in self._mirrored() if policy.topic_source(name) == alias}
+        described = outcomes(self._target.describe_topics(sorted(sources))) if sources else {}
+        return sorted(
+            (source, topic.name, len(topic.partitions))
+            for topic in described.values()
+            if not isinstance(topic, Exception)
+            and (source := sources[topic.name]) is not None
+            and selection.includes(source)
+        )
+
+    def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
+        """Return the other topics that have partitions on klamm, and move those away that brokers have too."""
+        names = set(self._target.list_topics(include_internal=True).result()) - set(remote_topics) - self._mirrored()
+        described = outcomes(self._target.describe_topics(sorted(names))) if names else {}
+        others = {
+            TopicPartition(topic.name, partition.partition): [
+                node_id for node_id in partition.replicas if node_id != self._node_id
+            ]
+            for topic in described.values()
+            if not isinstance(topic, Exception)
+            for partition in topic.partitions
+            if self._node_id in partition.replicas
+        }
+        moved = {partition: nodes for partition, nodes in others.items() if nodes}
+        rejected = rejections(self._target.alter_partition_reassignments(moved)) if moved else {}
+        reasons: dict[str, str] = {}
+        for partition, nodes in others.items():
+            error = rejected.get(partition)
+            what = _MOVED if error is None else f"they stay: {error_text(error)}"
+            reasons.setdefault(partition.topic, f"{_MISPLACED.format(self._node_id)}; {what if nodes else _EMPTY}")
+        return reasons
+
+    def _mirrored(self) -> frozenset[str]:
+        """Return the topics from which reassignments in progress remove klamm: as long as they are mirrored."""
+        moving = self._target.list_partition_reassignments().result()
+        return frozenset(
+            partition.topic for partition, each in moving.items() if self._node_id in each.removing_replicas
+        )
 
     def _nodes(self) -> tuple[Node, ...]:
         described = outcome(self._target.describe_cluster())

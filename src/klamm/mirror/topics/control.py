@@ -75,7 +75,7 @@ from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
-from klamm.mirror.topics.remote_topics import RemoteTopics
+from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
 from klamm.retries import Backoff, LoggedReasons
@@ -166,6 +166,8 @@ class FlowControl:
         self._sync_due = 0.0
         self._acl_sync_due = 0.0
         self._assignment: Assignment = ()
+        self._published: Assignment = ()
+        """Rows last published, also of stopped topics. klamm as a broker gets those of topics that do not exist yet."""
         self._is_none_selected = False
         self._rejected: dict[str, str] = {}
         """Remote topics that the target rejected in the latest refresh, with the reason."""
@@ -221,10 +223,7 @@ class FlowControl:
         """
         now = self._clock()
         if not self._are_reachable:
-            check_reachable(self._source, self._settings.source.alias)
-            check_reachable(self._target, self._settings.target.alias)
-            check_loops(self._settings, shared_topics(self._source, self._target))
-            self._remote_topics.check_supported()
+            self._check_clusters()
             self._are_reachable = True
         if self._claim.holder or self._claim.times_taken != self._times_taken:
             self._withdraw()
@@ -251,6 +250,27 @@ class FlowControl:
         if now >= self._acl_sync_due and self._settings.sync_topic_acls_enabled:
             self._acls.run(self._mirrored_topics())
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
+
+    def _check_clusters(self) -> None:
+        try:
+            check_reachable(self._source, self._settings.source.alias)
+        except CLUSTER_ERRORS:
+            self._lead_without_source()
+            raise
+        check_reachable(self._target, self._settings.target.alias)
+        check_loops(self._settings, shared_topics(self._source, self._target))
+        self._remote_topics.check_supported()
+
+    def _lead_without_source(self) -> None:
+        """Let klamm lead its remote topics, so that they can be read on the target while the source is unavailable."""
+        if self._settings.replica is None or self._is_published or not self._claim.is_held:
+            return
+        self._remote_topics.check_supported()
+        self._states.load()
+        states = self._states.current
+        rows = () if states.flow is RequestedState.STOPPED else self._remote_topics.led()
+        if rows:
+            self._publish_rows(rows, states)
 
     def _withdraw(self) -> None:
         """Release the flow, because another process mirrors it. That process may change the requested states."""
@@ -331,9 +351,18 @@ class FlowControl:
         plan = plan_topics(selected, counts, self._settings.remote_topic)
         if self._settings.replica is not None and plan.create:
             self._await_broker(selected)
-        counts |= self._create(plan.create, selected)
+        try:
+            counts |= self._create(plan.create, selected)
+        except NoPartitionsYetError:
+            raise
+        except CLUSTER_ERRORS:
+            if self._settings.replica is not None:
+                self._assign(selected, counts)  # klamm accepts partitions of all topics until then
+            raise
         counts |= self._grow(plan.grow)
-        self._spread([name for name in map(self._settings.remote_topic, selected) if name in counts])
+        remote = [name for name in map(self._settings.remote_topic, selected) if name in counts]
+        self._spread(remote)
+        self._note_misplaced(remote)
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
@@ -363,6 +392,13 @@ class FlowControl:
         for partition, rejected in self._remote_topics.spread(topics).items():
             action = f"let brokers of cluster {self._settings.target.alias} replicate {partition.topic}"
             self._note_rejection(partition.topic, self._with_remedy(rejected), action)
+
+    def _note_misplaced(self, remote_topics: Collection[str]) -> None:
+        """Record the topics of others that the target has placed on klamm. Log each when it is new."""
+        for topic, reason in self._remote_topics.misplaced(remote_topics).items():
+            self._rejected[topic] = reason
+            if self._logged.get(topic) != reason:
+                logger.warning("%s: %s: %s", self._settings.name, topic, reason)
 
     def _create(self, names: Sequence[str], selected: Mapping[str, int]) -> dict[str, int]:
         """Create remote topics. Return the partition counts of those that now exist.
@@ -495,7 +531,8 @@ class FlowControl:
             remote_name = self._settings.remote_topic(name)
             if remote_name in counts:
                 assignment.append((name, remote_name, min(count, counts[remote_name])))
-        if tuple(assignment) != self._assignment or not self._refresh_due:
+        is_published = self._published == tuple(assignment) == self._assignment
+        if not is_published or not self._refresh_due:
             self._assignment = tuple(assignment)
             self._publish_assignment()
 
@@ -510,6 +547,7 @@ class FlowControl:
         # Stopped topics too: a topic that was paused before must not be fetched while its lease ends.
         self._pause(frozenset(topic for topic, state in by_topic.items() if state is not RequestedState.RUNNING))
         self._is_published = True
+        self._published = tuple(rows)
         self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
 
     def _mirrored_topics(self) -> list[str]:

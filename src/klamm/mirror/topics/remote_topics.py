@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.cluster_admin import create_partitions, create_topics
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient, KafkaApiError, NewTopic, TopicPartition
 
     Outcomes = dict[str, KafkaApiError | None]
+
+
+class NoPartitionsYetError(ConnectionLostError):
+    """klamm does not accept partitions of new topics yet."""
 
 
 class RemoteTopics:
@@ -40,12 +45,29 @@ class RemoteTopics:
         """
 
     def create(self, topics: Sequence[NewTopic]) -> Outcomes:
-        """Create topics. Return the error of each, None: it was created."""
+        """Create topics. Return the error of each, None: it was created.
+
+        Raises:
+            NoPartitionsYetError: klamm does not accept their partitions yet.
+        """
         return create_topics(self._target, topics)
 
     def grow(self, counts: Mapping[str, int]) -> Outcomes:
         """Add partitions to topics, by their new partition counts. Return the error of each, None: it has grown."""
         return create_partitions(self._target, counts)
+
+    def led(self) -> Sequence[tuple[str, str, int]]:
+        """Return source topic, name and number of partitions of the remote topics that klamm leads as a broker."""
+        return ()
+
+    def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
+        """Return the other topics that have partitions on klamm, each with what that means.
+
+        Args:
+            remote_topics: Remote topics of the flow.
+        """
+        _ = remote_topics
+        return {}
 
     def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
         """Let brokers with storage replicate topics. Return the partitions that the target rejects."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.admin import NewTopic, Node, PartitionDescription, TopicDescription, TopicPartition
+from klamm.admin import NewTopic, Node, PartitionDescription, PartitionReassignment, TopicDescription, TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.replica import placement, remote_topics
 from klamm.mirror.replica.remote_topics import ReplicaTopics
@@ -46,7 +46,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Admin client whose calls return outcomes, of a target with the brokers 1 and 2, and klamm."""
     monkeypatch.setattr(remote_topics, "outcome", lambda value: value)
     monkeypatch.setattr(remote_topics, "outcomes", lambda value: value)
-    monkeypatch.setattr(placement, "rejections", lambda value: value)
+    for module in (placement, remote_topics):
+        monkeypatch.setattr(module, "rejections", lambda value: value)
     admin = Mock()
     admin.describe_cluster.return_value.nodes = nodes(1, 2, KLAMM)
     admin.alter_partition_reassignments.return_value = {}
@@ -110,3 +111,51 @@ def test_partitions_of_klamm_alone_get_brokers_with_storage(target: Mock) -> Non
     assert topics(target).spread(["A.orders"]) == {}
     (reassigned,) = target.alter_partition_reassignments.call_args.args
     assert {each: set(brokers) for each, brokers in reassigned.items()} == {TopicPartition("A.orders", 0): {1, 2}}
+
+
+def described(name: str, *replicas: tuple[int, ...]) -> TopicDescription:
+    partitions = tuple(
+        PartitionDescription(partition=number, leader=nodes[0], leader_epoch=0, replicas=nodes, isr=nodes)
+        for number, nodes in enumerate(replicas)
+    )
+    return TopicDescription(name=name, topic_id=UUID(int=1), is_internal=False, partitions=partitions)
+
+
+def place(target: Mock, *all_of: TopicDescription, mirrored: tuple[str, ...] = ()) -> None:
+    """Let the target have topics, of which reassignments in progress remove klamm from some."""
+    by_name = {topic.name: topic for topic in all_of}
+    target.list_topics.return_value.result.return_value = by_name
+    target.describe_topics.side_effect = lambda names: {name: by_name[name] for name in names}
+    removal = PartitionReassignment(replicas=(1, KLAMM), adding_replicas=(1,), removing_replicas=(KLAMM,))
+    target.list_partition_reassignments.return_value.result.return_value = {
+        TopicPartition(name, 0): removal for name in mirrored
+    }
+
+
+def test_topics_that_klamm_leads_have_the_names_of_their_sources(target: Mock) -> None:
+    names = ("A.orders", "A.internal-topic", "C.orders", "orders")
+    place(target, *(described(name, (1, KLAMM), (2, KLAMM)) for name in names), mirrored=names)
+    (flow,) = parse_settings(parse_properties(f"{FILE}topics = orders")).flows
+    assert ReplicaTopics(flow, target, KLAMM).led() == [("orders", "A.orders", 2)]
+
+
+def test_topics_that_the_target_places_on_klamm_are_moved_to_their_other_brokers(target: Mock) -> None:
+    place(
+        target,
+        described("other", (1, 2), (KLAMM, 1)),
+        described("alone", (KLAMM,)),
+        described("A.orders", (KLAMM,)),
+        described("A.stopped", (1, KLAMM)),
+        mirrored=("A.stopped",),
+    )
+    reasons = topics(target).misplaced(["A.orders"])
+    assert reasons.keys() == {"other", "alone"}
+    assert reasons["other"].endswith("they are moved away, and have one replica less until they are reassigned")
+    assert reasons["alone"].endswith("so they are empty: delete the topic and create it again")
+    target.alter_partition_reassignments.assert_called_once_with({TopicPartition("other", 1): [1]})
+
+
+def test_reassignment_that_the_target_rejects_is_named(target: Mock) -> None:
+    place(target, described("other", (KLAMM, 1)))
+    target.alter_partition_reassignments.return_value = {TopicPartition("other", 0): PolicyViolationError("no")}
+    assert topics(target).misplaced([])["other"].endswith("they stay: POLICY_VIOLATION: no")

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,11 +16,14 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow
+from klamm.mirror.topics.remote_topics import RemoteTopics
 from klamm.mirror.topics.states import FlowStates
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from klamm.kafka_client.pool.calls import Outcome
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
@@ -30,7 +34,9 @@ POSITIONS = "mm2-offsets.A.internal"
 class Run:
     """A control loop between two fake clusters, with a clock of its own."""
 
-    def __init__(self, source: FakeCluster, target: FakeCluster, **more: str) -> None:
+    def __init__(
+        self, source: FakeCluster, target: FakeCluster, remote_topics: RemoteTopics | None = None, /, **more: str
+    ) -> None:
         self.now = 100.0
         self.published: list[Assignment] = []
         parsed = settings(**more)
@@ -53,6 +59,7 @@ class Run:
             pause=self.paused.append,
             clock=lambda: self.now,
             forget=lambda _, topics: self.forgotten.append((sorted(topics), "A.orders" in target.topics)),
+            remote_topics=remote_topics,
         )
 
     def run_once(self) -> tuple[FlowState, str]:
@@ -222,6 +229,84 @@ def test_rejected_topic_is_reported_and_others_continue(caplog: pytest.LogCaptur
     run.control.turn()
     (progress,) = run.status.snapshot()
     assert progress.rejected == ()
+
+
+REPLICA = {
+    "B_bootstrap_controllers": "c:1",
+    "klamm_offsets": "preserve",
+    "klamm_offsets_by": "replica",
+    "klamm_replica_experimental": "true",
+    "klamm_replica_node_id": "9",
+    "klamm_replica_listeners": "klamm:9192",
+}
+
+
+class TopicsOfBroker(RemoteTopics):
+    """Remote topics of a broker without storage that has joined, beside a topic of others."""
+
+    def led(self) -> Sequence[tuple[str, str, int]]:
+        return [("orders", "A.orders", 3)]
+
+    def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
+        return {"other": "the cluster has placed it on broker 9"} if "other" not in remote_topics else {}
+
+
+def test_remote_topics_of_a_broker_are_led_while_the_source_is_unavailable() -> None:
+    source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    answer = [done(ConnectionLostError("nobody listens")), done(ConnectionLostError("nobody listens"))]
+    source.check_connection = lambda **_: answer.pop() if answer else done(None)  # type: ignore[assignment, method-assign]
+    # when
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError, match="nobody listens"):
+            run.control.turn()
+    # then
+    assert run.published == [(("orders", "A.orders", 3),)]
+    # when
+    run.control.turn()
+    # then
+    assert set(run.published) == {(("orders", "A.orders", 3),)}
+
+
+def test_stopped_flow_of_a_broker_leads_nothing_while_the_source_is_unavailable() -> None:
+    source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    run.states.change(lambda _: RequestedStates(flow=RequestedState.STOPPED))
+    source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[assignment, method-assign]
+    with pytest.raises(ConnectionLostError):
+        run.control.turn()
+    assert run.published == []
+
+
+@pytest.mark.parametrize("error", [rejection("POLICY_VIOLATION", "no"), ConnectionLostError("nobody answers")])
+def test_broker_is_told_that_a_topic_is_not_created(error: KafkaApiError | ConnectionLostError) -> None:
+    """It accepts partitions as long as one of the published topics is missing."""
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.users": 1})
+    topics = TopicsOfBroker(target)
+    topics.create = lambda new: _raise_or_return({topic.name: error for topic in new})  # type: ignore[method-assign]
+    run = Run(source, target, topics, **REPLICA)
+    # when
+    with contextlib.suppress(ConnectionLostError):
+        run.control.turn()
+    # then
+    with_new = (("orders", "A.orders", 3), ("users", "A.users", 1))
+    assert run.published == [with_new, (("users", "A.users", 1),)]
+
+
+def _raise_or_return(outcomes: dict[str, Exception]) -> Any:
+    for error in outcomes.values():
+        if not isinstance(error, KafkaApiError):
+            raise error
+    return outcomes
+
+
+def test_topic_that_is_placed_on_a_broker_without_storage_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    run.control.turn()
+    (progress,) = run.status.snapshot()
+    assert progress.rejected == (("other", "the cluster has placed it on broker 9"),)
+    assert "A->B: other: the cluster has placed it on broker 9" in caplog.text
 
 
 def test_uncreatable_offsets_topic_names_key_to_change() -> None:

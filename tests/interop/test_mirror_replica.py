@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.connection.login import open_connection
-from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError
 from klamm.kraft.image import BrokerEndpoint
 from klamm.kraft.member import MembershipState
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.state import TopicStateStore
@@ -25,10 +24,9 @@ from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
-from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
-from klamm.security.scram import ScramMechanism, credential_from_salted_password, salt_password
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings, run_until
 from tests.support.mirror import create_topic, delete_records
@@ -40,6 +38,7 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.replica.leader_partition import LeaderPartition
 
@@ -74,11 +73,10 @@ class ReplicaFlow:
                 records = [Record(b"k", b"v" * 50, (), 1_700_000_000_000, at) for at in range(count)]
                 client.produce(self.topic, partition, encode_batch(records))
 
-    @contextlib.contextmanager
-    def copier(self, protocol: str = "PLAINTEXT", **settings_of_replica: Any) -> Iterator[ReplicaCopier]:
+    def settings(self, source: str = "") -> tuple[CopySettings, ReplicaSettings]:
         host, port = self.address.split(":")
         settings = replace(
-            copy_settings(self.source, self.source, alias=self.topic),
+            copy_settings(source or self.source, self.source, alias=self.topic),
             read_committed=False,
             join_up_to=0,
             buffer_bytes=self.buffer_bytes,
@@ -86,11 +84,23 @@ class ReplicaFlow:
         replica = ReplicaSettings(
             node_id=KLAMM,
             controllers=ConnectionSettings(bootstrap_servers=(), client_id="replica"),
-            listeners=(BrokerEndpoint(name="PLAINTEXT", host=host, port=int(port), security_protocol=protocol),),
+            listeners=(BrokerEndpoint(name="PLAINTEXT", host=host, port=int(port), security_protocol="PLAINTEXT"),),
             bind=(Address(host=host, port=int(port)),),
-            **settings_of_replica,
         )
-        copier = ReplicaCopier(settings, replica, self.partitions, new_member=self._new_member)
+        return settings, replica
+
+    def store(self) -> SourceOffsetStore:
+        settings, _ = self.settings()
+        return SourceOffsetStore(
+            settings.target,
+            BufferPool(max_free_bytes=0),
+            topic=settings.source_offsets_topic,
+            source_alias=settings.source_alias,
+        )
+
+    @contextlib.contextmanager
+    def copier(self, source: str = "") -> Iterator[ReplicaCopier]:
+        copier = ReplicaCopier(*self.settings(source), self.partitions, new_member=self._new_member)
         copier.node.start()
         try:
             yield copier
@@ -407,43 +417,93 @@ def _versions(client: WireClient) -> dict[int, tuple[int, int]]:
     return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys if api.api_key in set(ApiKey)}
 
 
-def test_only_brokers_that_log_in_get_records(address: str) -> None:
+def test_records_are_served_on_the_listener_of_brokers_alone(address: str) -> None:
     flow = ReplicaFlow(address)
     flow.produce(5)
-    mechanism = ScramMechanism.SCRAM_SHA_256
-    salted = salt_password(mechanism, "secret", salt=b"salt", iterations=4096)
-    credential = credential_from_salted_password(mechanism, salted_password=salted, salt=b"salt", iterations=4096)
-    users = {(int(mechanism), user): credential for user in ("broker", "client")}
-    flow.member.image = replace(flow.member.image, scram=users)
-    configs = (("sasl.enabled.mechanisms", "SCRAM-SHA-256"),)
-    allowed = ("User:broker",)
-    question = ListOffsetsRequest(
-        replica_id=1,
-        topics=[
-            ListOffsetsRequest.ListOffsetsTopic(
-                name=flow.topic,
-                partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)],
-            )
-        ],
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    fetch = FetchRequest(
+        replica_state=FetchRequest.ReplicaState(replica_id=1),
+        topics=[FetchRequest.FetchTopic(topic_id=flow.topic_id, partitions=[wanted])],
     )
+    with flow.copier() as copier:
+        flow.run(copier, 5)
+        flow.member.inter_broker_listener = "INTERNAL"  # the listener of this broker is for clients
+        with WireClient(flow.address) as client:
+            (fetched,) = client.ask(fetch, FetchResponse, 17).responses[0].partitions
 
-    def ask(user: str, password: str) -> int:
-        security = Security(protocol="SASL_PLAINTEXT", mechanism="SCRAM-SHA-256", username=user, password=password)
-        settings = ConnectionSettings(bootstrap_servers=(flow.address,), client_id="c", security=security)
-        host, port = flow.address.split(":")
-        connection = open_connection(host, int(port), settings, BufferPool(max_free_bytes=0))
-        try:
-            response = connection.call(question, ListOffsetsResponse, timeout_s=10)
-            return response.topics[0].partitions[0].error_code
-        finally:
-            connection.close()
+    assert (fetched.error_code, fetched.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
 
-    with flow.copier("SASL_PLAINTEXT", configs=configs, broker_principals=allowed):
-        assert ask("broker", "secret") == ErrorCode.NOT_LEADER_OR_FOLLOWER  # the source is not known yet
-        with pytest.raises(ConnectionLostError, match="closed"):
-            ask("client", "secret")
-        with pytest.raises(SaslAuthenticationFailedError):
-            ask("broker", "wrong")
+
+def test_clients_read_from_replicas_while_the_source_is_unavailable(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2))
+    flow.produce(5, 5)
+    with flow.copier() as copier:
+        flow.run(copier, 10)
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
+    fetch = FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=flow.topic_id, partitions=[wanted])])
+    epoch = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+    ends = OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=flow.topic, partitions=[epoch])]
+    )
+    with flow.copier(source=f"127.0.0.1:{free_port()}") as copier, contextlib.ExitStack() as stack:
+        for replica in flow.replicas:
+            replica.logs[0].high_watermark = 0
+            stack.enter_context(replica)
+        run_until(copier, lambda: all(each.logs[0].high_watermark == 10 for each in flow.replicas), timeout_s=30)
+        with WireClient(flow.address) as client:
+            (fetched,) = client.ask(fetch, FetchResponse, 17).responses[0].partitions
+            (end,) = client.ask(ends, OffsetForLeaderEpochResponse, 4).topics[0].partitions
+            assert client.end_offset(flow.topic, 0) == 10
+
+    assert (fetched.error_code, fetched.high_watermark, end.error_code, end.end_offset) == (0, 10, 0, 10)
+    assert fetched.preferred_read_replica in {1, 2}
+    assert [(each.logs[0].end, each.logs[0].removed) for each in flow.replicas] == [(10, [])] * 2
+    assert {code for each in flow.replicas for code in each.errors} <= {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    with flow.copier() as copier:
+        flow.produce(3)
+        flow.run(copier, 13)
+    flow.assert_equal()
+
+
+def test_i1_another_source_cluster_stops_the_flow_before_a_replica_gets_anything(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(5)
+    with flow.copier() as copier:
+        flow.run(copier, 5)
+    with contextlib.closing(flow.store()) as store:
+        mirrored = store.read().cluster_id
+        store.write_cluster_id("another")
+    flow.produce(5)
+    for replica in flow.replicas:
+        replica.errors.clear()
+
+    with flow.copier() as copier, flow.replicas[0] as replica:
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+        run_until(copier, lambda: len(replica.errors) > 3, timeout_s=30)
+        (row,) = copier.progress()
+
+    assert f"{flow.topic} is cluster {mirrored}, but cluster another was mirrored before" in row.reason
+    assert f"Correct {flow.topic}.bootstrap.servers" in row.reason
+    assert (replica.logs[0].end, replica.logs[0].removed) == (5, [])
+    assert set(replica.errors) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_taken_listener_lets_only_this_flow_wait(address: str) -> None:
+    flow = ReplicaFlow(address)
+    flow.produce(5)
+    host, port = flow.address.split(":")
+    copier = ReplicaCopier(*flow.settings(), flow.partitions, new_member=lambda: flow.member)
+    try:
+        with socket.create_server((host, int(port))):
+            taken = "klamm.replica.listeners: PLAINTEXT: cannot listen on"
+            run_until(copier, lambda: taken in copier.progress()[0].reason, timeout_s=30)
+            (row,) = copier.progress()
+        assert row.state is CopyState.WAITING
+        run_until(copier, lambda: copier.node.member is not None, timeout_s=30)
+        flow.run(copier, 5)
+    finally:
+        copier.close()
+    flow.assert_equal()
 
 
 def test_state_of_the_broker_is_stored_on_the_target(address: str) -> None:

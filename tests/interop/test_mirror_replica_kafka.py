@@ -31,6 +31,8 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.producer_ids import BrokerConnection
 from klamm.mirror.replica.promotion import AdminSourceLogs, Promotion
+from klamm.mirror.replica.remote_topics import ReplicaTopics
+from klamm.mirror.settings.mirror import parse_settings
 from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
@@ -67,6 +69,7 @@ class Flow:
 
     def __init__(self, cluster: KafkaCluster, *configs: dict[str, str]) -> None:
         self.cluster = cluster
+        self.source = cluster.bootstrap_servers
         self.alias = f"A{uuid4().hex[:8]}"
         self.topics = [f"{self.alias}-{number}" for number in range(len(configs or (FOREVER,)))]
         self.remote = [f"{REMOTE_PREFIX}{topic}" for topic in self.topics]
@@ -86,7 +89,7 @@ class Flow:
         endpoint = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=self.port, security_protocol="PLAINTEXT")
         controllers = tuple(self.cluster.bootstrap_controllers.split(","))
         return replace(
-            copy_settings(servers, servers, alias=self.alias),
+            copy_settings(self.source, servers, alias=self.alias),
             read_committed=False,
             join_up_to=0,
             replica=ReplicaSettings(
@@ -261,6 +264,50 @@ def test_i1_empty_source_halts_and_no_byte_leaves_the_replicas(cluster: KafkaClu
 
     assert "ends at offset 10, but the source ends at offset 1" in row.reason
     assert {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes} == before
+
+
+def test_remote_topic_is_read_after_a_restart_without_the_source(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    before = {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes}
+    flow.source = f"127.0.0.1:{free_port()}"
+
+    with running(flow, is_new=False) as copier:
+        copier.wait(lambda rows: flow.source in rows[0].reason, "the loss of the source")
+        records = _consume(cluster.bootstrap_servers, flow.remote[0], "read_uncommitted")
+
+    assert [offset for offset, _ in records] == list(range(10))
+    assert {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes} == before
+
+
+def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    name = f"other-{flow.alias}"
+    file = {
+        "clusters": "A, B",
+        "A.bootstrap.servers": cluster.bootstrap_servers,
+        "B.bootstrap.servers": cluster.bootstrap_servers,
+        "B.bootstrap.controllers": cluster.bootstrap_controllers,
+        "A->B.enabled": "true",
+        "klamm.offsets": "preserve",
+        "klamm.offsets.by": "replica",
+        "klamm.replica.experimental": "true",
+        "klamm.replica.node.id": str(KLAMM),
+        "klamm.replica.listeners": f"127.0.0.1:{flow.port}",
+    }
+    (settings,) = parse_settings(file).flows
+    # given: a topic of the flow is missing, so klamm accepts partitions
+    with running(flow, is_new=False), AdminClient(cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=name, replicas_assignments={0: (KLAMM, 1)})]).all().result(30)
+        # when
+        reasons = ReplicaTopics(settings, admin, KLAMM).misplaced(flow.remote)
+        # then
+        assert "they are moved away" in reasons[name]
+        (topic,) = admin.describe_topics([name]).all().result(30).values()
+        assert (topic.partitions[0].replicas, topic.partitions[0].leader) == ((1,), 1)
+        _send(cluster.bootstrap_servers, name, b"v")
 
 
 SERVE = """

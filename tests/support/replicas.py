@@ -184,7 +184,8 @@ class FakeMember:
         self._node_id = node_id
         self._callbacks: list[Callable[[ClusterImage], None]] = []
         self.leased = True
-        self.is_cordoned = False
+        self.inter_broker_listener = "PLAINTEXT"
+        self.is_cordoned = True
         self.error: MembershipError | None = None
         self.next_producer_id = 0
 

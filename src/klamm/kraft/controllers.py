@@ -6,20 +6,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.configs.names import CLUSTER_METADATA
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
-from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError, raise_for_code
+from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError
 from klamm.kraft.errors import raise_for_metadata
 from klamm.kraft.metadata_log import log_request
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode
-from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.protocol.schema import Message
@@ -32,8 +28,6 @@ well within ``broker.session.timeout.ms``.
 """
 _MAX_FREE_BYTES: Final = 32 * 1024 * 1024
 _NOT_ACTIVE: Final = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER})
-_NODES_SINCE: Final = 2
-"""First version of DescribeQuorum that reports the addresses of the controllers (Kafka 3.9)."""
 
 
 class ControllerChannel:
@@ -157,40 +151,3 @@ def _leader_response(connection: Connection) -> FetchResponse:
         if partition.error_code != ErrorCode.FENCED_LEADER_EPOCH or partition.current_leader.leader_epoch <= epoch:
             return response
         epoch = partition.current_leader.leader_epoch
-
-
-def find_controllers(settings: ConnectionSettings) -> tuple[str, ...]:
-    """Ask the brokers of a cluster for the addresses of its controllers, as ``host:port``.
-
-    Needs DESCRIBE on the cluster, and Kafka 3.9 or later.
-
-    Raises:
-        ConnectionLostError: No broker responds.
-        KafkaApiError: The principal lacks the right, or the brokers do not know the addresses.
-    """
-    failure: ConnectionLostError | None = None
-    for host, port in _addresses(settings):
-        try:
-            connection = open_connection(host, port, settings, BufferPool(max_free_bytes=0))
-        except ConnectionLostError as error:
-            failure = error
-            continue
-        try:
-            partition = DescribeQuorumRequest.PartitionData(partition_index=0)
-            topic = DescribeQuorumRequest.TopicData(topic_name=CLUSTER_METADATA, partitions=[partition])
-            response = connection.call(
-                DescribeQuorumRequest(topics=[topic]),
-                DescribeQuorumResponse,
-                version=connection.version_of(DescribeQuorumRequest, at_least=_NODES_SINCE),
-                timeout_s=settings.request_timeout_s,
-            )
-        finally:
-            connection.close()
-        raise_for_code(response.error_code, response.error_message)
-        listeners = [node.listeners[0] for node in response.nodes if node.listeners]
-        return tuple(f"{listener.host}:{listener.port}" for listener in listeners)
-    raise failure or ConnectionLostError("No bootstrap server is given")
-
-
-def _addresses(settings: ConnectionSettings) -> Iterator[tuple[str, int]]:
-    return filter(None, map(split_address, settings.bootstrap_servers))

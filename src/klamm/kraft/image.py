@@ -9,22 +9,16 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
-    ConfigRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
-    ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    UserScramCredentialRecord,
 )
-from klamm.protocol.types import ResourceType
-from klamm.security.scram import ScramCredential
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -115,12 +109,6 @@ class ClusterImage:
     """Topic id by name."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized level by feature, such as ``metadata.version``."""
-    configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=dict)
-    """Dynamic configs by resource type (``ResourceType``) and resource name."""
-    scram: Mapping[tuple[int, str], ScramCredential] = field(default_factory=dict, repr=False)
-    """SCRAM credentials by mechanism (``ScramMechanism``) and user name."""
-    next_producer_id: int = 0
-    """First producer id that is in no allocated block."""
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return the topic of a name, or None if there is none."""
@@ -145,7 +133,6 @@ class ImageDelta:
         """Changed maps by field of ``ClusterImage``."""
         self._partitions: dict[UUID, dict[int, PartitionImage]] = {}
         """Changed partitions of topics."""
-        self._next_producer_id = image.next_producer_id
 
     def replay(self, record: Message, offset: int) -> None:
         """Apply a record.
@@ -156,17 +143,7 @@ class ImageDelta:
         """
         match record:
             case FeatureLevelRecord():
-                self._put("features", record.name, record.feature_level)
-            case ProducerIdsRecord():
-                self._next_producer_id = record.next_producer_id
-            case UserScramCredentialRecord():
-                self._put("scram", (record.mechanism, record.name), _credential(record))
-            case RemoveUserScramCredentialRecord():
-                self._put("scram", (record.mechanism, record.name), None)
-            case ConfigRecord():
-                resource = (record.resource_type, record.resource_name)
-                configs = {**self._map("configs").get(resource, {}), record.name: record.value}
-                self._put("configs", resource, {name: text for name, text in configs.items() if text is not None})
+                self._map("features")[record.name] = record.feature_level
             case TopicRecord() | RemoveTopicRecord() | PartitionRecord() | PartitionChangeRecord():
                 self._replay_topic(record)
             case _:
@@ -198,7 +175,6 @@ class ImageDelta:
                 topic: TopicMetadata = self._map("topics").pop(record.topic_id)
                 self._partitions.pop(record.topic_id, None)
                 del self._map("topic_ids")[topic.name]
-                self._put("configs", (int(ResourceType.TOPIC), topic.name), None)
             case PartitionRecord():
                 self._partitions_of(record.topic_id)[record.partition_id] = PartitionImage(
                     replicas=tuple(record.replicas),
@@ -220,21 +196,13 @@ class ImageDelta:
             for topic_id, partitions in self._partitions.items():
                 topics[topic_id] = replace(topics[topic_id], partitions=MappingProxyType(partitions))
         changed = {name: MappingProxyType(mapping) for name, mapping in self._maps.items()}
-        return replace(self._image, offset=offset, next_producer_id=self._next_producer_id, **changed)
+        return replace(self._image, offset=offset, **changed)
 
     def _map(self, name: str) -> dict[Any, Any]:
         """Return a map of the image to change."""
         if name not in self._maps:
             self._maps[name] = dict(getattr(self._image, name))
         return self._maps[name]
-
-    def _put(self, name: str, key: object, value: object) -> None:
-        """Set a value of a map, or remove the key if the value is None or empty."""
-        mapping = self._map(name)
-        if value:
-            mapping[key] = value
-        else:
-            mapping.pop(key, None)
 
     def _partitions_of(self, topic_id: UUID) -> dict[int, PartitionImage]:
         if topic_id not in self._partitions:
@@ -269,12 +237,6 @@ def _changed(partition: PartitionImage, record: PartitionChangeRecord) -> Partit
         leader=record.leader if is_election else partition.leader,
         leader_epoch=partition.leader_epoch + is_election,
         partition_epoch=partition.partition_epoch + 1,
-    )
-
-
-def _credential(record: UserScramCredentialRecord) -> ScramCredential:
-    return ScramCredential(
-        salt=record.salt, stored_key=record.stored_key, server_key=record.server_key, iterations=record.iterations
     )
 
 

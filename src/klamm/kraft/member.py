@@ -67,8 +67,8 @@ _EAGER_INTERVAL_S: Final = 0.05
 """Interval of heartbeats until the controller has set the wanted state."""
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 1.0
-_CORDON_SINCE: Final = 2
-"""First version of BrokerHeartbeat that reports cordoned log directories."""
+CORDON_LEVEL: Final = 30
+"""Level of ``metadata.version`` 4.3, from which on log directories can be cordoned (KIP-1066)."""
 _ZERO_MINIMUM_SINCE: Final = 4
 """First version of BrokerRegistration in which the lowest level of a feature may be 0."""
 _EPOCHS_SINCE: Final = 3
@@ -121,14 +121,11 @@ class MemberSettings:
     cluster_id: str
     """Cluster id as the brokers report it. Controllers do not report it; they reject a wrong one."""
     listeners: tuple[BrokerEndpoint, ...]
-    """Listeners as brokers and clients reach them. One has the name of the cluster's ``inter.broker.listener.name``."""
+    """Listeners as brokers and clients reach them."""
     controllers: ConnectionSettings
     """Connection settings, with controllers as ``bootstrap_servers``."""
-    rack: str | None = None
-    session_timeout_s: float | None = None
-    """``broker.session.timeout.ms`` of the controllers, in seconds. None: asked of the controller, which needs
-    DESCRIBE_CONFIGS on the cluster; without that right Kafka's default.
-    """
+    inter_broker_listener: str
+    """Name of the listener with which brokers connect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +170,7 @@ class BrokerMember:
         stored = self._stored = self._store.load()
         self.node_id = settings.node_id
         self.cluster_id = settings.cluster_id
+        self.inter_broker_listener = settings.inter_broker_listener
         self.incarnation_id = stored.incarnation_id if stored and stored.previous_broker_epoch < 0 else uuid4()
         """Id of this incarnation of the broker."""
         self.broker_epoch = -1
@@ -183,7 +181,7 @@ class BrokerMember:
         """Error that ended the membership."""
         self.observer = MetadataObserver(settings.controllers, node_id=settings.node_id, cluster_id=self.cluster_id)
         self._previous_broker_epoch = stored.previous_broker_epoch if stored else -1
-        self._session_s = settings.session_timeout_s or SESSION_TIMEOUT_S
+        self._session_s = SESSION_TIMEOUT_S
         self._heartbeats = ControllerChannel(settings.controllers)
         self._requests = ControllerChannel(settings.controllers)
         self._requests_lock = threading.Lock()
@@ -192,8 +190,8 @@ class BrokerMember:
         self._wants_fence = False
         self._wants_shut_down = False
         self._should_shut_down = False
-        self._cordoned: bool | None = None
-        """Whether the log directory is reported as cordoned. None: nothing is reported."""
+        self._is_cordoned = True
+        """Whether the log directory is reported as cordoned, from the first heartbeat on."""
         self._stopping = False
         self._heartbeat_at = float("-inf")
         """Time at which the last accepted heartbeat was sent, on the monotonic clock."""
@@ -276,17 +274,14 @@ class BrokerMember:
     def cordon(self, cordoned: bool, timeout_s: float = 10.0) -> None:
         """Report the log directory as cordoned or not, and wait until the metadata say so.
 
-        The controller places no partitions in a cordoned log directory.
+        The controller places no partitions in a cordoned log directory. It is cordoned at the start.
 
         Raises:
-            UnsupportedVersionError: The controller is older than Kafka 4.3.
             MembershipError: The membership has ended.
-            TimeoutError: The metadata did not change in time: the finalized metadata.version may be too low.
+            TimeoutError: The metadata did not change in time: the finalized metadata.version may be below 4.3.
         """
-        with self._requests_lock:
-            self._requests.connection().version_of(BrokerHeartbeatRequest, at_least=_CORDON_SINCE)
         with self._changed:
-            self._cordoned = cordoned
+            self._is_cordoned = cordoned
             self._wake()
 
         def is_reported(image: ClusterImage) -> bool:
@@ -351,7 +346,7 @@ class BrokerMember:
         """
         try:
             with self._changed:
-                self._wants_shut_down = True
+                self._wants_shut_down = self._is_cordoned = True
                 self._wake()
             self._wait(lambda: self._should_shut_down, time.monotonic() + timeout_s, "let this broker shut down")
             self._store.save(
@@ -482,7 +477,9 @@ class BrokerMember:
             self._register(image, features)
         self._check_registration(image)
         with self._changed:
-            wants_fence, wants_shut_down, cordoned = self._wants_fence, self._wants_shut_down, self._cordoned
+            wants_fence, wants_shut_down = self._wants_fence, self._wants_shut_down
+            cordoned = [self.log_dir] if self._is_cordoned else []
+        can_cordon = image.features.get("metadata.version", 0) >= CORDON_LEVEL
         sent_at = time.monotonic()
         response = self._heartbeats.call(
             BrokerHeartbeatRequest(
@@ -491,7 +488,7 @@ class BrokerMember:
                 current_metadata_offset=image.offset,
                 want_fence=wants_fence,
                 want_shut_down=wants_shut_down,
-                cordoned_log_dirs=None if cordoned is None else [self.log_dir] * cordoned,
+                cordoned_log_dirs=cordoned if can_cordon else None,
             ),
             BrokerHeartbeatResponse,
             timeout_s=min(REQUEST_TIMEOUT_S, self._session_s / 2),
@@ -508,8 +505,7 @@ class BrokerMember:
         """Register, or change the feature ranges of the registration."""
         if not features:
             raise ConnectionLostError("No other broker is registered, whose feature levels this one could take over")
-        if self._settings.session_timeout_s is None:
-            self._session_s = self._session_timeout_s()
+        self._session_s = self._session_timeout_s()
         self._store.save(MembershipState(cluster_id=self.cluster_id, incarnation_id=self.incarnation_id))
         version = self._heartbeats.connection().version_of(BrokerRegistrationRequest)
         request = BrokerRegistrationRequest(
@@ -530,7 +526,7 @@ class BrokerMember:
                 for name, (low, high) in features.items()
                 if low > 0 or version >= _ZERO_MINIMUM_SINCE
             ],
-            rack=self._settings.rack,
+            rack=None,
             log_dirs=[self.log_dir],
             previous_broker_epoch=self._previous_broker_epoch,
         )

@@ -9,22 +9,16 @@ from uuid import UUID
 from klamm.kraft.image import NO_LEADER, BrokerEndpoint, ClusterImage, PartitionImage, replayed
 from klamm.protocol.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
-    ConfigRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
-    ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    UserScramCredentialRecord,
 )
-from klamm.protocol.types import ResourceType
-from klamm.security.scram import ScramCredential, ScramMechanism
 
 if TYPE_CHECKING:
     from klamm.protocol.schema import Message
@@ -101,30 +95,11 @@ def test_reassignment_appears_and_ends() -> None:
     assert ended == PartitionImage(replicas=(3, 2), isr=(3, 2), leader=3, leader_epoch=1, partition_epoch=2)
 
 
-def test_removed_topic_takes_its_configs_along() -> None:
-    # given
-    config = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1")
-    before = image(TOPIC, PARTITION, config)
-    assert before.configs == {(ResourceType.TOPIC, "t"): {"retention.ms": "1"}}
-    # when
-    after = replayed(before, [RemoveTopicRecord(topic_id=TOPIC_ID)], 6)
-    # then
-    assert after == ClusterImage(offset=6)
-    assert before.topic("t") is not None
-
-
 def test_topic_changed_and_removed_at_once_is_removed() -> None:
     change = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1])
     assert replayed(image(TOPIC, PARTITION), [change, RemoveTopicRecord(topic_id=TOPIC_ID)], 6) == ClusterImage(
         offset=6
     )
-
-
-def test_config_without_a_value_is_removed() -> None:
-    config = ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value="2")
-    removal = ConfigRecord(resource_type=4, resource_name="", name="min.insync.replicas", value=None)
-    assert image(config).configs == {(4, ""): {"min.insync.replicas": "2"}}
-    assert image(config, removal).configs == {}
 
 
 def test_broker_is_registered_unfenced_fenced_and_unregistered() -> None:
@@ -162,26 +137,13 @@ def test_registration_change_keeps_the_rest_of_a_broker() -> None:
     assert after() == before
 
 
-def test_features_credentials_and_producer_ids() -> None:
-    # given
-    mechanism = int(ScramMechanism.SCRAM_SHA_256)
-    user = UserScramCredentialRecord(
-        name="alice", mechanism=mechanism, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
-    )
-    # when
+def test_features_have_their_finalized_levels() -> None:
     cluster = image(
         FeatureLevelRecord(name="metadata.version", feature_level=33),
         FeatureLevelRecord(name="group.version", feature_level=1),
         FeatureLevelRecord(name="group.version", feature_level=0),
-        user,
-        ProducerIdsRecord(broker_id=1, next_producer_id=2000),
     )
-    # then
-    assert cluster.features == {"metadata.version": 33}
-    credential = ScramCredential(salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096)
-    assert cluster.scram == {(mechanism, "alice"): credential}
-    assert cluster.next_producer_id == 2000
-    assert replayed(cluster, [RemoveUserScramCredentialRecord(name="alice", mechanism=mechanism)], 6).scram == {}
+    assert cluster.features == {"metadata.version": 33, "group.version": 0}
 
 
 def test_maps_that_do_not_change_are_shared() -> None:

@@ -17,6 +17,7 @@ SETTINGS = MemberSettings(
     cluster_id="cluster",
     listeners=(),
     controllers=ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="klamm"),
+    inter_broker_listener="INTERNAL",
 )
 INCARNATION = UUID(int=8)
 

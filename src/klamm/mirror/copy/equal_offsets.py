@@ -52,10 +52,3 @@ class ReplicaSettings:
     """Advertised listeners, as the brokers and clients of the target reach this broker."""
     bind: tuple[Address, ...]
     """Addresses to listen on, one for each listener."""
-    configs: tuple[tuple[str, str], ...] = ()
-    """Kafka's settings of listeners, such as ``ssl.keystore.location`` and ``sasl.enabled.mechanisms``."""
-    broker_principals: tuple[str, ...] = ()
-    """Principals of the target's brokers, such as ``User:broker``. Only they get records. Empty: any principal."""
-    rack: str | None = None
-    may_wait: bool = False
-    """Whether producers wait until the promotion. Otherwise they fail with POLICY_VIOLATION."""

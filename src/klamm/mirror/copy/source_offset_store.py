@@ -53,6 +53,8 @@ class StoredSourceOffsets:
     """Leader epochs of these offsets. -1: written by MirrorMaker 2, or the source has no epochs."""
     topic_ids: dict[PartitionTuple, UUID] = field(default_factory=dict)
     """Topic ids to which the offsets belong. Missing: written by MirrorMaker 2, or the source has no topic ids."""
+    cluster_id: str | None = None
+    """Cluster id of the source that was mirrored first. None: it was not stored."""
     shard_plan: ShardPlan | None = None
     requested: RequestedStates = field(default_factory=RequestedStates)
     """States that an operator requested for the flow and its topics."""
@@ -120,6 +122,8 @@ class SourceOffsetStore:
             _put(stored.topic_ids, (own_key.topic, own_key.partition), topic_id)
         elif own_key == alias:
             content = stored.shard_plan = source_offsets.parse_shard_plan(value)
+        elif raw_key == source_offsets.cluster_id_key(alias):
+            content = stored.cluster_id = source_offsets.parse_cluster_id(value)
         elif raw_key == requested_states.key_bytes(alias):
             content = requested_states.parse_value(value)
             stored.requested = content or RequestedStates()
@@ -170,8 +174,19 @@ class SourceOffsetStore:
         Raises:
             ConnectionLostError: They were not acknowledged. Repeating the call is safe.
         """
-        place = self._place_of(requested_states.key_bytes(self._source_alias))
-        records = _by_partition([(place, requested_states.value_bytes(states))])
+        self._write_one(requested_states.key_bytes(self._source_alias), requested_states.value_bytes(states))
+
+    def write_cluster_id(self, cluster_id: str) -> None:
+        """Write the cluster id of the source, and wait until it is acknowledged.
+
+        Raises:
+            ConnectionLostError: It was not acknowledged. Repeating the call is safe.
+        """
+        key = source_offsets.cluster_id_key(self._source_alias)
+        self._write_one(key, source_offsets.cluster_id_value(cluster_id))
+
+    def _write_one(self, key: bytes, value: bytes) -> None:
+        records = _by_partition([(self._place_of(key), value)])
         write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
 
     def partition_of(self, partition_id: PartitionId) -> int:

@@ -7,6 +7,7 @@ klamm stores more facts in the same topic, with its own connector name in the ke
 ignores those of MirrorMaker's other connectors:
 
 - the id of the source topic to which a source offset belongs, which reveals a recreated topic after a restart;
+- the cluster id of the source, which shows whether it is another cluster (equal offsets by a replica);
 - the number of shards that write in transactions (``ShardPlan``);
 - the states that an operator requested for the flow and its topics (see ``requested_states``).
 
@@ -116,6 +117,25 @@ def topic_id_key(partition: SourcePartition) -> bytes:
 def topic_id_value(topic_id: UUID) -> bytes:
     """Return the record value of a topic id."""
     return b'{"topic_id":"%s"}' % str(topic_id).encode()
+
+
+def cluster_id_key(cluster: str) -> bytes:
+    """Return the record key of the cluster id of a source cluster."""
+    return own_key({"cluster": cluster, "fact": "cluster id"})
+
+
+def cluster_id_value(cluster_id: str) -> bytes:
+    """Return the record value of a cluster id."""
+    return json.dumps({"cluster_id": cluster_id}, separators=(",", ":")).encode()
+
+
+def parse_cluster_id(value: bytes | memoryview | None) -> str | None:
+    """Return a stored cluster id. None: the value is not a cluster id."""
+    match _document(value):
+        case {"cluster_id": str(cluster_id)}:
+            return cluster_id
+        case _:
+            return None
 
 
 def shard_plan_key(cluster: str) -> bytes:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings
-    from klamm.mirror.copy.source_offset_store import SourceOffsetStore
+    from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.node import ClusterMembership
     from klamm.protocol.types import AbortedTransaction, PartitionTuple
@@ -154,17 +154,19 @@ class ReplicaStart(Start):
         """Return the copies of all partitions that can start. Some of them may be STOPPED.
 
         Raises:
-            ConnectionLostError: A cluster is unavailable.
+            ConnectionLostError: A cluster is unavailable, or a listener's address is taken.
         """
         try:
             self._node.start()
-        except (ConnectionError, TimeoutError, MembershipError) as error:
+        except (OSError, MembershipError) as error:
             raise ConnectionLostError(f"klamm cannot join the target as a broker: {error}") from error
         self._source.refresh(sorted({p.topic for p in partitions}))
         ready = [(each, leader) for each in partitions if (leader := self._leader(each)) is not None]
         if not ready:
             return []
         stored = self._read_source_offsets()
+        if reason := self._another_cluster(stored):
+            return [self._halted(each, leader, reason) for each, leader in ready]
         keys = [partition_id[:2] for partition_id, _ in ready]
         first = self._source.list_offsets(keys, clusters.EARLIEST)
         end = self._source.list_offsets(keys, clusters.LATEST)
@@ -183,6 +185,18 @@ class ReplicaStart(Start):
             elif (copy := self._open(partition_id, leader, first[key], end[key])) is not None:
                 out.append(copy)
         return out
+
+    def _another_cluster(self, stored: StoredSourceOffsets) -> str:
+        """Return why no partition may be mirrored: the source is another cluster than before. Store its id if new."""
+        cluster_id, alias = self._source.cluster_id, self._settings.source_alias
+        if stored.cluster_id is None and cluster_id:
+            self._store.write_cluster_id(cluster_id)
+        if stored.cluster_id in (None, cluster_id):
+            return ""
+        return (
+            f"{alias} is cluster {cluster_id}, but cluster {stored.cluster_id} was mirrored before. Nothing is changed "
+            f"on the target. Correct {alias}.bootstrap.servers, or mirror the other cluster under another alias"
+        )
 
     def _leader(self, partition_id: PartitionId) -> LeaderPartition | None:
         topic, index, remote_topic = partition_id

@@ -26,10 +26,12 @@ offset before the log start of the source           OFFSET_OUT_OF_RANGE: the fol
                                                     would lose mirrored records, the partition halts.
 in a window                                         batches, up to the first one whose epoch exceeds klamm's
 before the tail, or nothing read there yet          none yet: the source is read from that offset on
+the source has not answered yet                     no batches, and the high watermark
 ==================================================  ==================================================================
 
 The high watermark is the lowest offset of all live replicas. It is unknown until all of them have fetched, or for 10 s.
-Until then no replica gets batches, because a follower that receives an unknown high watermark gives up.
+Until then no replica gets batches, because a follower that receives an unknown high watermark gives up. It needs
+neither the source nor a partition that is not halted, so that clients can read what the replicas have.
 """
 
 from __future__ import annotations
@@ -325,13 +327,13 @@ class LeaderPartition:
         error = self._check_epoch(wanted.current_leader_epoch)
         if error or leadership is None or node_id not in leadership.replicas:
             return self.failed(error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if self.log_end == UNKNOWN:
-            return None
         before = self.followers.get(node_id)
         self.followers[node_id] = ReplicaProgress(wanted.fetch_offset, wanted.last_fetched_epoch, presence)
         if before is None or before.fetch_offset != wanted.fetch_offset or self.high_watermark == UNKNOWN:
             self._advance(presence.at)
-        checked = self._check_offset(node_id, wanted, presence.at)
+        if self.halted:
+            return self.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        checked = ErrorCode.NONE if self.log_end == UNKNOWN else self._check_offset(node_id, wanted, presence.at)
         if checked:
             return self.failed(checked)
         self._open(presence.at)
@@ -344,7 +346,7 @@ class LeaderPartition:
         return PartitionRead(topic=self.topic, topic_id=self.topic_id, partition=self.partition, error_code=error_code)
 
     def _check_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        if self.halted or self.leadership is None:
+        if self.leadership is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if 0 <= current_leader_epoch < self.leadership.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -437,7 +439,7 @@ class LeaderPartition:
 
     def _advance(self, now: float) -> None:
         """Raise the high watermark to what all live replicas have, and drop batches that no follower needs."""
-        if self.leadership is None or self.log_end == UNKNOWN or not self._all_have_fetched(now):
+        if self.leadership is None or not self._all_have_fetched(now):
             return
         offsets = [each.fetch_offset for node, each in self.followers.items() if node in self.leadership.live]
         reached = min(offsets, default=UNKNOWN)
@@ -493,9 +495,20 @@ class LeaderPartition:
         """Return the log start for ListOffsets: that of the source."""
         return self._bound(current_leader_epoch, self.log_start)
 
+    def end_offset_for_clients(self, current_leader_epoch: int) -> tuple[ErrorCode, int]:
+        """Return the log end for OffsetForLeaderEpoch of a client, which reads from replicas: that of the longest log.
+
+        It needs no source. A client whose offset is after the end would believe that the log was truncated.
+        """
+        error = self._check_epoch(current_leader_epoch)
+        if not error and self.high_watermark == UNKNOWN:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        ends = (follower.fetch_offset for follower in self.followers.values())
+        return error, UNKNOWN if error else max(self.log_end, *ends, self.high_watermark)
+
     def _bound(self, current_leader_epoch: int, offset: int) -> tuple[ErrorCode, int]:
         error = self._check_epoch(current_leader_epoch)
-        if not error and offset == UNKNOWN:
+        if not error and (self.halted or offset == UNKNOWN):
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return error, UNKNOWN if error else offset
 
@@ -511,7 +524,7 @@ class LeaderPartition:
 
     def silent(self, now: float, limit_s: float) -> frozenset[int]:
         """Return the live replicas that have not fetched for some time: they may have given the partition up."""
-        if self.leadership is None or self.halted or self.log_end == UNKNOWN or now - self._led_since < limit_s:
+        if self.leadership is None or self.halted or now - self._led_since < limit_s:
             return frozenset()
         return frozenset(
             node

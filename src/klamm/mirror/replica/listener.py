@@ -3,11 +3,13 @@
 =======================  =============================================================================================
 Request                  Answer
 =======================  =============================================================================================
-Fetch of a replica       batches of the source, see ``leader_partition``
+Fetch of a replica       batches of the source, see ``leader_partition``; TOPIC_AUTHORIZATION_FAILED on other
+                         listeners than that of the brokers, as Kafka rejects replicas without CLUSTER_ACTION
 Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; else NOT_LEADER_OR_FOLLOWER
 ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica
-OffsetForLeaderEpoch     the log end for each epoch: no log diverges, so none is truncated
-Produce                  POLICY_VIOLATION, or NOT_LEADER_OR_FOLLOWER for producers that are to wait for the promotion
+OffsetForLeaderEpoch     the log end for each epoch, for clients that of the longest replica: no log diverges, so none
+                         is truncated
+Produce                  POLICY_VIOLATION
 WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
 DescribeLogDirs          no log directory
 ApiVersions              the APIs of a real broker, these ones in the versions above
@@ -39,11 +41,10 @@ from klamm.protocol.messages.produce import ProduceRequest
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.server.context import HandlerContext
 from klamm.server.fetch_response import TOPIC_IDS_SINCE, FetchedBody, PartitionRead
-from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
     from klamm.mirror.replica.leader_partition import LeaderPartition
@@ -75,10 +76,8 @@ class ReplicaServices:
     """Rack of a broker of the target."""
     relay: ClientRelay
     """Connections to real brokers."""
-    broker_principals: frozenset[str] = frozenset()
-    """Principals that may fetch as replicas. Empty: all."""
-    may_wait: bool = False
-    """Whether producers wait for the promotion instead of failing."""
+    serves_brokers: Callable[[str], bool]
+    """Whether a listener is the one with which brokers connect. Replicas are served on no other one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +97,6 @@ def check_lease(services: ReplicaServices) -> None:
         raise ProtocolError("the controller has not confirmed a heartbeat within the session timeout")
 
 
-def check_broker(context: ReplicaContext) -> None:
-    """Check that a request of a broker comes from one, and that the lease lasts.
-
-    Raises:
-        ProtocolError: It does not. The connection is closed without an answer.
-    """
-    check_lease(context.services)
-    allowed, principal = context.services.broker_principals, context.session.principal
-    if allowed and principal not in allowed:
-        raise ProtocolError(f"{principal} is not among the principals of brokers, {', '.join(sorted(allowed))}")
-
-
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
@@ -119,10 +106,12 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     node_id = request.replica_state.replica_id if is_new else request.replica_id
     if node_id < 0:
         return _send_to_replica(request, context)
+    services = context.services
+    if not services.serves_brokers(context.session.listener):
+        return FetchedBody(partitions=list(_rejected(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
     if context.api_version < TOPIC_IDS_SINCE:
         raise ProtocolError(f"Fetch v{context.api_version} of broker {node_id}: expected version 13 or newer")
-    services = context.services
-    check_broker(context)
+    check_lease(services)
     now = time.monotonic()
     if request.session_epoch <= 0:
         session = services.sessions.open(request, node_id, now)
@@ -145,25 +134,26 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
 
 def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     services, version = context.services, context.api_version
-    answers = []
+    answers = list(_rejected(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    for answer in answers:
+        is_named = version < TOPIC_IDS_SINCE
+        find: Any = services.find_by_name if is_named else services.find
+        leader: LeaderPartition | None = find(answer.topic if is_named else answer.topic_id, answer.partition)
+        node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
+        if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
+            answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
+            answer.high_watermark = answer.last_stable_offset = leader.high_watermark
+            answer.log_start_offset = max(0, leader.log_start)
+    return FetchedBody(partitions=answers)
+
+
+def _rejected(request: FetchRequest, error_code: ErrorCode) -> Iterator[PartitionRead]:
+    """Yield the answer with an error code to each partition."""
     for topic in request.topics:
         for wanted in topic.partitions:
-            is_named = version < TOPIC_IDS_SINCE
-            find: Any = services.find_by_name if is_named else services.find
-            leader: LeaderPartition | None = find(topic.topic if is_named else topic.topic_id, wanted.partition)
-            answer = PartitionRead(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partition=wanted.partition,
-                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            yield PartitionRead(
+                topic=topic.topic, topic_id=topic.topic_id, partition=wanted.partition, error_code=error_code
             )
-            node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
-            if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
-                answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
-                answer.high_watermark = answer.last_stable_offset = leader.high_watermark
-                answer.log_start_offset = max(0, leader.log_start)
-            answers.append(answer)
-    return FetchedBody(partitions=answers)
 
 
 def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServices) -> int | None:
@@ -181,9 +171,10 @@ def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServ
 
 async def list_offsets(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
     """Return log start and end to a replica. For a consumer, ask the replica that it is to read from."""
-    if request.replica_id < 0:
+    services = context.services
+    if request.replica_id < 0 or not services.serves_brokers(context.session.listener):
         return await _list_offsets_of_replicas(request, context)
-    check_broker(context)
+    check_lease(services)
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
@@ -241,16 +232,19 @@ async def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: ReplicaContext
 ) -> OffsetForLeaderEpochResponse:
     """Return the log end for each epoch, so that no log diverges."""
-    check_lease(context.services)
+    services = context.services
+    check_lease(services)
+    is_broker = request.replica_id >= 0 and services.serves_brokers(context.session.listener)
 
     def answer(
         topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
-        leader = context.services.find_by_name(topic, wanted.partition)
+        leader = services.find_by_name(topic, wanted.partition)
         error_code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
         if leader is not None:
             epoch = max(wanted.current_leader_epoch, wanted.leader_epoch)
-            error_code, offset = leader.end_offset(wanted.current_leader_epoch)
+            end_offset = leader.end_offset if is_broker else leader.end_offset_for_clients
+            error_code, offset = end_offset(wanted.current_leader_epoch)
             if not error_code and leader.leadership is not None and epoch > leader.leadership.leader_epoch:
                 error_code, offset = ErrorCode.UNKNOWN_LEADER_EPOCH, -1
         return OffsetForLeaderEpochResponse.EpochEndOffset(
@@ -277,8 +271,6 @@ async def produce(request: ProduceRequest, context: ReplicaContext) -> Message |
     """Reject all records."""
     if request.acks == 0:
         raise ProtocolError("a producer with acks=0 writes to a mirrored partition")  # as Kafka: it has no other answer
-    if context.services.may_wait:
-        return error_response(request, context.api_version, ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
     return error_response(request, context.api_version, ErrorCode.POLICY_VIOLATION, _READ_ONLY)
 
 
@@ -372,12 +364,10 @@ _OWN: Final = (
     _route(ApiKey.PRODUCE, ProduceRequest, produce, 3, 13),
     _route(ApiKey.FETCH, FetchRequest, fetch, 4, 18),
     _route(ApiKey.LIST_OFFSETS, ListOffsetsRequest, list_offsets, 1, 11),
-    api_017_sasl_handshake.ROUTE,
     _relayed(ApiKey.API_VERSIONS, api_versions, 4),
     _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
     _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
     _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 5),
-    api_036_sasl_authenticate.ROUTE,
 )
 ROUTES: Final[Mapping[int, Route]] = {int(key): _relayed(key, forward) for key in ApiKey} | {
     int(route.api.key): route for route in _OWN

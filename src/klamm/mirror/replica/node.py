@@ -14,7 +14,7 @@ callers       ``post`` and ``call`` functions to the event loop; read single att
 The leader epoch of all partitions is raised when the next batch of one has a higher one, and when a live replica has
 not fetched a partition for 30 s although it is alive: Kafka's replicas give a partition up after an unexpected answer
 until its leader epoch changes. It is raised only while no partition has another in-sync replica, which the controller
-would elect.
+would elect, and not again before the metadata show the new epoch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
 from klamm.clock import wall_clock_ms
 from klamm.kraft.errors import MembershipError
+from klamm.kraft.image import NO_LEADER
 from klamm.mirror.replica.fetch_sessions import FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
 from klamm.mirror.replica.relay import ClientRelay
-from klamm.protocol.errors import UnsupportedVersionError
 from klamm.retries import Backoff
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
-from klamm.server.listeners import Address, Listener, SecurityProtocol
 from klamm.server.quotas.throttles import Throttles
-from klamm.server.security.endpoints import open_endpoint
+from klamm.server.security.endpoints import Endpoint
 from klamm.server.server import Server
-from klamm.server.sockets import bind, fastest_event_loop
+from klamm.server.sockets import bind, fastest_event_loop, start_listening
 
 if TYPE_CHECKING:
     import socket
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from klamm.kraft.member import IsrChange, IsrState
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.protocol.errors import KafkaApiError
-    from klamm.security.scram import ScramCredential, ScramMechanism
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -67,6 +65,8 @@ _MAX_SILENT_S: Final = 1800.0
 """Longest pause in seconds if raising the leader epoch does not help, as with a replica whose disk failed."""
 _GRACE_S: Final = 5.0
 _CALL_S: Final = 30.0
+_ELECTION_S: Final = 10.0
+"""Seconds in which the metadata must show an election that the controller has confirmed."""
 _FAILURES: Final = (ConnectionError, TimeoutError, MembershipError)
 _FLOW_PARTITION = tuple[str, int]
 
@@ -93,6 +93,8 @@ class ClusterMembership(Protocol):
 
     error: MembershipError | None
     """Error that ended the membership."""
+    inter_broker_listener: str
+    """Name of the listener with which brokers connect."""
 
     @property
     def observer(self) -> ImageObserver:
@@ -191,8 +193,8 @@ class ReplicaNode:
         self._raise_at = 0.0
         """Earliest time at which the leader epoch is raised again because of replicas that do not fetch."""
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
-        self._is_cordoned: bool | None = False
-        """Whether the target places no partitions here. None: it cannot be kept from that."""
+        self._is_cordoned = True
+        """Whether the target places no partitions here, as at the start of each membership."""
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -200,7 +202,7 @@ class ReplicaNode:
         """Listen and register, unless that is done. Returns when the target counts this broker as alive.
 
         Raises:
-            OSError: An address cannot be bound.
+            OSError: An address is taken. Nothing is left open, and the next call tries again.
             ConnectionError: The controllers cannot be reached.
             TimeoutError: They do not answer, or count an earlier process as alive.
             MembershipError: They reject the broker.
@@ -210,7 +212,7 @@ class ReplicaNode:
         if self._member is not None:
             return
         if self._server is None:
-            sockets = [bind(address) for address in self._settings.bind]
+            sockets = self._bind()
             self._thread.start()
             self.call(self._listen, sockets)
         member = self._new_member()
@@ -219,6 +221,7 @@ class ReplicaNode:
         except BaseException:
             member.close()
             raise
+        self._is_cordoned = True
         self._cordon(member)
         self._member = member
         self._unsubscribe = member.observer.subscribe(lambda image: self.post(self._apply, image))
@@ -274,6 +277,21 @@ class ReplicaNode:
         self._loop.run_forever()
         self._loop.close()
 
+    def _bind(self) -> list[socket.socket]:
+        sockets: list[socket.socket] = []
+        for endpoint, address in zip(self._settings.listeners, self._settings.bind, strict=True):
+            try:
+                sockets.append(bind(address))
+                start_listening(sockets[-1])
+            except OSError as error:
+                for sock in sockets:
+                    sock.close()
+                raise OSError(
+                    f"klamm.replica.listeners: {endpoint.name}: {error}: stop the process that listens there, or "
+                    "choose another port"
+                ) from error
+        return sockets
+
     def _listen(self, sockets: Iterable[socket.socket]) -> None:
         relay = ClientRelay(self._endpoint_of)
         registry = ClientRegistry(now_ms=wall_clock_ms)
@@ -285,8 +303,7 @@ class ReplicaNode:
             is_leased=lambda: self._member is not None and self._member.is_leased(),
             rack_of=self._rack_of,
             relay=relay,
-            broker_principals=frozenset(self._settings.broker_principals),
-            may_wait=self._settings.may_wait,
+            serves_brokers=lambda name: self._member is not None and name == self._member.inter_broker_listener,
         )
         self._server = Server(
             new_context=partial(ReplicaContext, services=services),
@@ -296,18 +313,8 @@ class ReplicaNode:
             client_registry=registry,
             max_idle_ms=lambda: 0,
         )
-        configs = dict(self._settings.configs)
         for endpoint, sock in zip(self._settings.listeners, sockets, strict=True):
-            address = Address(host=endpoint.host, port=endpoint.port)
-            listener = Listener(
-                name=endpoint.name,
-                protocol=SecurityProtocol(endpoint.security_protocol),
-                listen=(address,),
-                advertise=None,
-            )
-            served = open_endpoint(listener, configs, self._scram_credential)
-            tls = None if served.tls is None else served.tls.context
-            self._server.listen(served, {self._settings.node_id: sock}, tls)
+            self._server.listen(Endpoint(name=endpoint.name), {self._settings.node_id: sock})
         self._watcher = self._loop.create_task(self._watch())
 
     async def _stop(self) -> None:
@@ -387,10 +394,6 @@ class ReplicaNode:
         broker = None if self._member is None else self._member.observer.image.brokers.get(node_id)
         return None if broker is None else broker.rack
 
-    def _scram_credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Return the credential of a user of the target: its metadata hold the verifiers."""
-        return None if self._member is None else self._member.observer.image.scram.get((int(mechanism), user))
-
     def _endpoint_of(self, listener: str, node_id: int) -> BrokerEndpoint | None:
         """Return the endpoint of a real broker, of the first live one with node id -1."""
         image = None if self._member is None else self._member.observer.image
@@ -460,71 +463,96 @@ class ReplicaNode:
 
     async def _watch(self) -> None:
         """Advance what only depends on time, and raise the leader epoch where that helps."""
+        pause_s = _TICK_S
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(pause_s)
             now = time.monotonic()
             for leader in list(self._leaders.values()):
                 if leader.needs_tick:
                     leader.tick(now)
-            if (member := self._member) is not None:
+            if (member := self._member) is None:
+                continue
+            if self._is_complete(member.observer.image) != self._is_cordoned:
                 await asyncio.to_thread(self._cordon, member)
-            reason = self._reason_of_batches()
-            if not reason and now >= self._raise_at:
-                reason = self._reason_of_replicas(now)
-                if not reason:
-                    self._raise_backoff.reset()
-                self._raise_at = now + self._raise_backoff.next_s()
-            if reason and self._may_raise():
-                await self._raise_epochs(reason)
+            # A source epoch may be many elections away.
+            pause_s = 0 if await self._raise_epochs(member, now) else _TICK_S
+
+    def _is_complete(self, image: ClusterImage) -> bool:
+        """Return whether all wanted partitions exist, so that the target need not place more here."""
+        return all(
+            (topic := image.topic(name)) is not None and topic.partitions.keys() >= set(indexes)
+            for name, indexes in self._wanted.items()
+        )
 
     def _cordon(self, member: ClusterMembership) -> None:
         """Accept new partitions only while one of the wanted partitions does not exist yet. Blocks if that changes."""
-        image = member.observer.image
-        topics = {name: image.topic(name) for name in self._wanted}
-        is_complete = all(
-            topic is not None and topic.partitions.keys() >= set(self._wanted[name]) for name, topic in topics.items()
-        )
-        if self._is_cordoned in (None, is_complete):
+        if (is_complete := self._is_complete(member.observer.image)) == self._is_cordoned:
             return
         try:
             member.cordon(is_complete)
             self._is_cordoned = is_complete
-        except UnsupportedVersionError as error:
-            logger.warning("Broker %d cannot be cordoned: %s", self._settings.node_id, error)
-            self._is_cordoned = None
         except _FAILURES as error:
             logger.warning("Broker %d could not change its cordon: %s", self._settings.node_id, error)
 
-    def _reason_of_batches(self) -> str:
+    def _reason_to_raise(self, now: float) -> tuple[LeaderPartition, str] | None:
+        """Return a partition that needs a higher leader epoch, and why. None: there is none."""
         for leader in self._leaders.values():
             leadership = leader.leadership
             if leadership is not None and not leader.halted and leader.wanted_epoch > leadership.leader_epoch:
-                return f"the next batch of {leader.name} has leader epoch {leader.wanted_epoch}"
-        return ""
-
-    def _reason_of_replicas(self, now: float) -> str:
-        for leader in self._leaders.values():
-            if silent := leader.silent(now, _SILENT_S):
-                return f"replicas {', '.join(map(str, sorted(silent)))} have stopped to fetch {leader.name}"
-        return ""
-
-    def _may_raise(self) -> bool:
-        return self._member is not None and not any(
-            leader.leadership is not None and leader.leadership.isr for leader in self._leaders.values()
+                return leader, f"the next batch of {leader.name} has leader epoch {leader.wanted_epoch}"
+        if now < self._raise_at:
+            return None
+        silent = next(
+            ((leader, nodes) for leader in self._leaders.values() if (nodes := leader.silent(now, _SILENT_S))), None
         )
+        if silent is None:
+            self._raise_backoff.reset()
+        self._raise_at = now + self._raise_backoff.next_s()
+        if silent is None:
+            return None
+        leader, nodes = silent
+        return leader, f"replicas {', '.join(map(str, sorted(nodes)))} have stopped to fetch {leader.name}"
 
-    async def _raise_epochs(self, reason: str) -> None:
-        member = self._member
-        if member is None:
-            return
+    async def _raise_epochs(self, member: ClusterMembership, now: float) -> bool:
+        """Let the controller elect this broker again if that is needed. Return whether the metadata show it."""
+        if (needed := self._reason_to_raise(now)) is None:
+            return False
+        leader, reason = needed
+        leaderships = [each.leadership for each in self._leaders.values() if each.leadership is not None]
+        if leader.leadership is None or any(leadership.isr for leadership in leaderships):
+            return False
         logger.info("Broker %d raises its leader epochs: %s", self._settings.node_id, reason)
         try:
-            try:
-                await asyncio.to_thread(member.fence, True)
-            finally:  # also after a timeout: the wish to be fenced must not stay
-                await asyncio.to_thread(member.fence, False)
+            image = await asyncio.to_thread(_elect_again, member, leader, leader.leadership.leader_epoch)
         except _FAILURES as error:
             logger.warning("Broker %d cannot raise its leader epochs: %s", self._settings.node_id, error)
+            return False
+        self._apply(image)
+        return True
+
+
+def _elect_again(member: ClusterMembership, leader: LeaderPartition, leader_epoch: int) -> ClusterImage:
+    """Let the controller elect this broker again, and return the metadata that show it. Blocks.
+
+    Args:
+        member: Membership of the broker.
+        leader: Partition that the broker leads.
+        leader_epoch: Its leader epoch before.
+
+    Raises:
+        MembershipError: The membership has ended.
+        TimeoutError: The controller did not elect it in time.
+    """
+    try:
+        member.fence(True)
+    finally:  # also after a timeout: the wish to be fenced must not stay
+        member.fence(False)
+
+    def is_elected(image: ClusterImage) -> bool:
+        partition = image.partition(leader.topic_id, leader.partition)
+        return partition is None or (partition.leader != NO_LEADER and partition.leader_epoch > leader_epoch)
+
+    return member.observer.wait_for(is_elected, _ELECTION_S)
 
 
 def _by_topic(partitions: Iterable[_FLOW_PARTITION]) -> dict[str, list[int]]:

@@ -12,6 +12,7 @@ from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.errors import ClusterActionDeniedError
+from klamm.kraft.member import CORDON_LEVEL
 from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -20,8 +21,6 @@ from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, Descr
 if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
 
-CORDON_LEVEL: Final = 30
-"""Level of ``metadata.version`` 4.3, from which on log directories can be cordoned (KIP-1066)."""
 _TIMEOUT_S: Final = 10.0
 _FEATURE: Final = "metadata.version"
 _QUORUM: Final = DescribeQuorumRequest(

@@ -15,10 +15,13 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
+from klamm.kraft.errors import MembershipError
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.mirror.records.source_offsets import own_key
+from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 40
 _TIMEOUT_S: Final = 15.0
+_LISTENER_CONFIG: Final = "inter.broker.listener.name"
+_PROTOCOL_CONFIG: Final = "security.inter.broker.protocol"
+"""Name of the listener if there is no ``inter.broker.listener.name``."""
 
 
 class TopicStateStore:
@@ -122,11 +128,42 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
     )
     with contextlib.closing(Cluster(settings.target, BufferPool(max_free_bytes=0))) as cluster:
         cluster.refresh([])
+        listener = _inter_broker_listener(cluster, replica)
     member = MemberSettings(
         node_id=replica.node_id,
         cluster_id=cluster.cluster_id,
         listeners=replica.listeners,
         controllers=replica.controllers,
-        rack=replica.rack,
+        inter_broker_listener=listener,
     )
     return BrokerMember(member, store)
+
+
+def _inter_broker_listener(cluster: Cluster, replica: ReplicaSettings) -> str:
+    """Return the name of the listener with which brokers connect to each other.
+
+    Without DESCRIBE_CONFIGS on the cluster, which a broker's configs need, it is the first one of klamm.
+
+    Raises:
+        ConnectionLostError: No broker responds.
+        MembershipError: klamm has no listener with this name.
+    """
+    names = [each.name for each in replica.listeners]
+    node_id = min(cluster.node_ids - {replica.node_id}, default=None)
+    if node_id is None:
+        raise ConnectionLostError("no broker of the target is alive")
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=ResourceType.BROKER,
+        resource_name=str(node_id),
+        configuration_keys=[_LISTENER_CONFIG, _PROTOCOL_CONFIG],
+    )
+    request = DescribeConfigsRequest(resources=[resource])
+    response = cluster.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
+    configs = {config.name: config.value for result in response.results for config in result.configs}
+    name = (configs.get(_LISTENER_CONFIG) or configs.get(_PROTOCOL_CONFIG) or names[0]).upper()
+    if name not in names:
+        raise MembershipError(
+            f"klamm.replica.listeners={','.join(names)}: expected a listener {name}, because the target's brokers have "
+            f"{_LISTENER_CONFIG}={name}"
+        )
+    return name

@@ -193,8 +193,6 @@ def _settings(plain: Mapping[str, Any]) -> CopySettings:
                 "controllers": _connection(replica["controllers"]),
                 "listeners": tuple(BrokerEndpoint(**each) for each in replica["listeners"]),
                 "bind": tuple(Address(**each) for each in replica["bind"]),
-                "configs": tuple((name, value) for name, value in replica["configs"]),
-                "broker_principals": tuple(replica["broker_principals"]),
             }
         )
     values["fetch_limits"] = FetchLimits(*values["fetch_limits"])

@@ -87,36 +87,6 @@ BrokerRegistrationChangeRecord.FIELDS = (
 )
 
 
-class ConfigRecord(Message):
-    """ConfigRecord, record type 4."""
-
-    API_KEY = 4
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-
-    __slots__ = ("resource_type", "resource_name", "name", "value")
-
-    def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = '',
-        name: str = '',
-        value: str | None = '',
-    ) -> None:
-        self.resource_type = resource_type
-        self.resource_name = resource_name
-        self.name = name
-        self.value = value
-
-ConfigRecord.FIELDS = (
-    Field("resource_type", "int8", (0, 32767), default=0),
-    Field("resource_name", "string", (0, 32767), default=''),
-    Field("name", "string", (0, 32767), default=''),
-    Field("value", "string", (0, 32767), nullable_versions=(0, 32767), default=''),
-)
-
-
 class EndTransactionRecord(Message):
     """EndTransactionRecord, record type 24."""
 
@@ -291,33 +261,6 @@ PartitionRecord.FIELDS = (
 )
 
 
-class ProducerIdsRecord(Message):
-    """ProducerIdsRecord, record type 15."""
-
-    API_KEY = 15
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-
-    __slots__ = ("broker_id", "broker_epoch", "next_producer_id")
-
-    def __init__(
-        self,
-        *,
-        broker_id: int = 0,
-        broker_epoch: int = -1,
-        next_producer_id: int = 0,
-    ) -> None:
-        self.broker_id = broker_id
-        self.broker_epoch = broker_epoch
-        self.next_producer_id = next_producer_id
-
-ProducerIdsRecord.FIELDS = (
-    Field("broker_id", "int32", (0, 32767), default=0),
-    Field("broker_epoch", "int64", (0, 32767), default=-1),
-    Field("next_producer_id", "int64", (0, 32767), default=0),
-)
-
-
 class RegisterBrokerRecord(Message):
     """RegisterBrokerRecord, record type 0."""
 
@@ -437,30 +380,6 @@ RemoveTopicRecord.FIELDS = (
 )
 
 
-class RemoveUserScramCredentialRecord(Message):
-    """RemoveUserScramCredentialRecord, record type 22."""
-
-    API_KEY = 22
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-
-    __slots__ = ("name", "mechanism")
-
-    def __init__(
-        self,
-        *,
-        name: str = '',
-        mechanism: int = 0,
-    ) -> None:
-        self.name = name
-        self.mechanism = mechanism
-
-RemoveUserScramCredentialRecord.FIELDS = (
-    Field("name", "string", (0, 32767), default=''),
-    Field("mechanism", "int8", (0, 32767), default=0),
-)
-
-
 class TopicRecord(Message):
     """TopicRecord, record type 2."""
 
@@ -530,40 +449,4 @@ class UnregisterBrokerRecord(Message):
 UnregisterBrokerRecord.FIELDS = (
     Field("broker_id", "int32", (0, 32767), default=0),
     Field("broker_epoch", "int64", (0, 32767), default=0),
-)
-
-
-class UserScramCredentialRecord(Message):
-    """UserScramCredentialRecord, record type 11."""
-
-    API_KEY = 11
-    VERSIONS = (0, 0)
-    FLEXIBLE_FROM = 0
-
-    __slots__ = ("name", "mechanism", "salt", "stored_key", "server_key", "iterations")
-
-    def __init__(
-        self,
-        *,
-        name: str = '',
-        mechanism: int = 0,
-        salt: bytes = b'',
-        stored_key: bytes = b'',
-        server_key: bytes = b'',
-        iterations: int = 0,
-    ) -> None:
-        self.name = name
-        self.mechanism = mechanism
-        self.salt = salt
-        self.stored_key = stored_key
-        self.server_key = server_key
-        self.iterations = iterations
-
-UserScramCredentialRecord.FIELDS = (
-    Field("name", "string", (0, 32767), default=''),
-    Field("mechanism", "int8", (0, 32767), default=0),
-    Field("salt", "bytes", (0, 32767), default=b''),
-    Field("stored_key", "bytes", (0, 32767), default=b''),
-    Field("server_key", "bytes", (0, 32767), default=b''),
-    Field("iterations", "int32", (0, 32767), default=0),
 )

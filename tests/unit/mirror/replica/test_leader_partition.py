@@ -278,6 +278,56 @@ def test_i11_high_watermark_is_that_of_the_slowest_live_replica() -> None:
     assert leader.high_watermark == 12
 
 
+def test_i11_high_watermark_is_known_without_the_source() -> None:
+    source = source_of()
+    followers = replicas(source)
+    leader = LeaderPartition("t", TOPIC_ID, 0)
+    leader.lead(leadership(2), NOW)
+    for follower in followers:
+        follower.high_watermark = 0
+    # when
+    for follower in (*followers, *followers):
+        follower.fetch(leader, NOW)
+    # then
+    assert (leader.high_watermark, leader.log_end, leader.open_tail(NOW)) == (12, -1, None)
+    assert [(follower.end, follower.high_watermark, follower.removed) for follower in followers] == [(12, 12, [])] * 3
+    assert leader.end_offset(2) == leader.start_offset(2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert leader.end_offset_for_clients(2) == (ErrorCode.NONE, 12)
+    # when
+    source.produce(3)
+    replicate(source, leader, *followers)
+    # then
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+def test_i11_halted_partition_has_a_high_watermark_for_readers() -> None:
+    followers = replicas(source_of())
+    leader = LeaderPartition("t", TOPIC_ID, 0)
+    leader.lead(leadership(2), NOW)
+    leader.halt("the source is another cluster")
+    # when
+    answers = [follower.fetch(leader, NOW) for follower in followers]
+    # then
+    assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+    assert leader.high_watermark == 12
+    assert leader.end_offset_for_clients(2) == (ErrorCode.NONE, 12)
+
+
+def test_end_offset_for_clients_is_that_of_the_longest_replica() -> None:
+    source = source_of()
+    first, second, third = replicas(source)
+    third.batches, third.end = third.batches[:2], 6
+    leader = LeaderPartition("t", TOPIC_ID, 0)
+    leader.lead(leadership(2), NOW)
+    assert leader.end_offset_for_clients(2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+    for follower in (first, second, third):
+        follower.fetch(leader, NOW)
+
+    assert (leader.high_watermark, leader.end_offset_for_clients(2)) == (6, (ErrorCode.NONE, 12))
+    assert leader.end_offset_for_clients(1) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
+
+
 def test_other_leader_epochs_get_kafkas_error_codes() -> None:
     leader = leader_of(source_of(), epoch=4)
     follower = KafkaFollower(1)

@@ -45,14 +45,14 @@ def share(alias: str, *partitions: PartitionId) -> FlowShare:
 def resumed(before: Sequence[FlowShare], after: Sequence[FlowShare]) -> tuple[LeaseSession, LeaseSession]:
     """Return the sessions of two leases in a row of one group."""
     first = worker._resume(PartitionGroup(number=0, shares=tuple(before)))
-    worker._sessions[0] = first
+    worker.kept_sessions.keep(0, first)
     return first, worker._resume(PartitionGroup(number=0, shares=tuple(after), session=first.token))
 
 
 @pytest.fixture(autouse=True)
 def copiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "new_copier", FakeCopier)
-    monkeypatch.setattr(worker, "_sessions", {})
+    monkeypatch.setattr(worker, "kept_sessions", worker.KeptSessions())
 
 
 def test_session_goes_on_with_other_partitions_if_its_copier_can_change_them() -> None:

@@ -114,9 +114,6 @@ def of_replica(share: FlowShare) -> FlowShare:
         controllers=share.settings.target,
         listeners=(BrokerEndpoint(name="INTERNAL", host="h", port=9, security_protocol="PLAINTEXT"),),
         bind=(Address(host="h", port=9),),
-        configs=(("sasl.enabled.mechanisms", "PLAIN"),),
-        broker_principals=("User:broker",),
-        may_wait=True,
     )
     return replace(share, settings=replace(share.settings, replica=replica))
 

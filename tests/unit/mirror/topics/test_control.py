@@ -4,7 +4,7 @@ import contextlib
 import logging
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +24,11 @@ from tests.support.mirror_fakes import FakeCluster, done, rejection
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from klamm.admin import NewTopic
     from klamm.kafka_client.pool.calls import Outcome
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
+    from klamm.mirror.topics.remote_topics import Outcomes
 
 POSITIONS = "mm2-offsets.A.internal"
 
@@ -244,6 +246,13 @@ REPLICA = {
 class TopicsOfBroker(RemoteTopics):
     """Remote topics of a broker without storage that has joined, beside a topic of others."""
 
+    rejection: KafkaApiError | ConnectionLostError | None = None
+
+    def create(self, topics: Sequence[NewTopic]) -> Outcomes:
+        if isinstance(self.rejection, ConnectionLostError):
+            raise self.rejection
+        return {topic.name: self.rejection for topic in topics}
+
     def led(self) -> Sequence[tuple[str, str, int]]:
         return [("orders", "A.orders", 3)]
 
@@ -254,8 +263,8 @@ class TopicsOfBroker(RemoteTopics):
 def test_remote_topics_of_a_broker_are_led_while_the_source_is_unavailable() -> None:
     source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
     run = Run(source, target, TopicsOfBroker(target), **REPLICA)
-    answer = [done(ConnectionLostError("nobody listens")), done(ConnectionLostError("nobody listens"))]
-    source.check_connection = lambda **_: answer.pop() if answer else done(None)  # type: ignore[assignment, method-assign]
+    answer: list[Outcome[None]] = [done(ConnectionLostError("nobody listens")) for _ in range(2)]
+    source.check_connection = lambda **_: answer.pop() if answer else done(None)  # type: ignore[method-assign]
     # when
     for _ in range(2):
         with pytest.raises(ConnectionLostError, match="nobody listens"):
@@ -272,7 +281,7 @@ def test_stopped_flow_of_a_broker_leads_nothing_while_the_source_is_unavailable(
     source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
     run = Run(source, target, TopicsOfBroker(target), **REPLICA)
     run.states.change(lambda _: RequestedStates(flow=RequestedState.STOPPED))
-    source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[assignment, method-assign]
+    source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[method-assign]
     with pytest.raises(ConnectionLostError):
         run.control.turn()
     assert run.published == []
@@ -283,7 +292,7 @@ def test_broker_is_told_that_a_topic_is_not_created(error: KafkaApiError | Conne
     """It accepts partitions as long as one of the published topics is missing."""
     source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.users": 1})
     topics = TopicsOfBroker(target)
-    topics.create = lambda new: _raise_or_return({topic.name: error for topic in new})  # type: ignore[method-assign]
+    topics.rejection = error
     run = Run(source, target, topics, **REPLICA)
     # when
     with contextlib.suppress(ConnectionLostError):
@@ -291,13 +300,6 @@ def test_broker_is_told_that_a_topic_is_not_created(error: KafkaApiError | Conne
     # then
     with_new = (("orders", "A.orders", 3), ("users", "A.users", 1))
     assert run.published == [with_new, (("users", "A.users", 1),)]
-
-
-def _raise_or_return(outcomes: dict[str, Exception]) -> Any:
-    for error in outcomes.values():
-        if not isinstance(error, KafkaApiError):
-            raise error
-    return outcomes
 
 
 def test_topic_that_is_placed_on_a_broker_without_storage_is_reported(caplog: pytest.LogCaptureFixture) -> None:

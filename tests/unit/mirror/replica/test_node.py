@@ -1,0 +1,170 @@
+"""Life of a broker without storage in a target that exists only as an image of its metadata."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kraft.image import BrokerEndpoint, ClusterImage
+from klamm.mirror.copy.equal_offsets import ReplicaSettings
+from klamm.mirror.replica import node as nodes
+from klamm.mirror.replica.node import ReplicaNode
+from klamm.server.listeners import Address
+from tests.support.processes import free_port, wait_until
+from tests.support.replicas import FakeMember, image_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from klamm.kraft.image import TopicMetadata
+
+KLAMM, TOPIC, TOPIC_ID = 9, "t", UUID(int=7)
+SOON_S = 30.0
+
+
+class Member(FakeMember):
+    """Its controller elects at once, its metadata follow when ``publish_elections`` is called."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        super().__init__(image, KLAMM)
+        self.is_late = True
+        self.fences: list[bool] = []
+        self.cordons: list[bool] = []
+        self.waits = 0
+        self._elections = 0
+        self._changed = threading.Condition()
+
+    def fence(self, fenced: bool) -> None:
+        self.fences.append(fenced)
+        self._elections += 1
+        if not self.is_late:
+            self.publish_elections()
+
+    def cordon(self, cordoned: bool) -> None:
+        super().cordon(cordoned)
+        self.cordons.append(cordoned)
+
+    def publish_elections(self) -> None:
+        """Publish an image with the elections so far."""
+        topic = self.image.topics[TOPIC_ID]
+        partition = replace(topic.partitions[0], leader_epoch=self._elections)
+        self.publish_topics({TOPIC_ID: replace(topic, partitions={0: partition})})
+
+    def publish_topics(self, topics: Mapping[UUID, TopicMetadata]) -> None:
+        """Publish an image with topics."""
+        names = {topic.name: topic_id for topic_id, topic in topics.items()}
+        self.image = replace(self.image, topic_ids={**self.image.topic_ids, **names})
+        with self._changed:
+            self._publish(topics)
+            self._changed.notify_all()
+
+    def wait_for(self, predicate: Callable[[ClusterImage], bool], timeout_s: float) -> ClusterImage:
+        with self._changed:
+            self.waits += 1
+            if not self._changed.wait_for(lambda: predicate(self.image), timeout_s):
+                raise TimeoutError("the metadata do not appear")
+        return self.image
+
+
+@pytest.fixture(autouse=True)
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "_TICK_S", 0.01)
+
+
+@pytest.fixture
+def member() -> Member:
+    return Member(image_of(TOPIC, TOPIC_ID, KLAMM, (1,)))
+
+
+@pytest.fixture
+def address() -> Address:
+    return Address(host="127.0.0.1", port=free_port())
+
+
+@pytest.fixture
+def node(member: Member, address: Address) -> Iterator[ReplicaNode]:
+    endpoint = BrokerEndpoint(name="INTERNAL", host=address.host, port=address.port, security_protocol="PLAINTEXT")
+    settings = ReplicaSettings(
+        node_id=KLAMM,
+        controllers=ConnectionSettings(bootstrap_servers=(), client_id="replica"),
+        listeners=(endpoint,),
+        bind=(address,),
+    )
+    replica = ReplicaNode(settings, lambda: member, [(TOPIC, 0)])
+    yield replica
+    replica.close()
+
+
+def need_epoch(node: ReplicaNode, epoch: int) -> None:
+    """Let a batch of the source wait for a leader epoch."""
+    leader = node.partition(TOPIC, 0)
+    assert leader is not None
+    node.call(setattr, leader, "wanted_epoch", epoch)
+
+
+def leader_epoch(node: ReplicaNode) -> int:
+    leader = node.partition(TOPIC, 0)
+    return -1 if leader is None or leader.leadership is None else leader.leadership.leader_epoch
+
+
+def test_i3_leader_epoch_is_not_raised_again_before_the_metadata_show_it(node: ReplicaNode, member: Member) -> None:
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    need_epoch(node, 2)
+    wait_until(lambda: member.waits == 1, timeout_s=SOON_S, what="an election")
+    # when
+    member.publish_elections()
+    # then
+    wait_until(lambda: leader_epoch(node) == 2, timeout_s=SOON_S, what="the higher epoch")
+    assert member.fences == [True, False]
+
+
+def test_i3_leader_epoch_is_raised_as_often_as_the_source_epoch_needs(node: ReplicaNode, member: Member) -> None:
+    member.is_late = False
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    # when
+    need_epoch(node, 7)
+    # then
+    wait_until(lambda: leader_epoch(node) == 8, timeout_s=SOON_S, what="the higher epoch")
+    assert member.fences == [True, False] * 4
+
+
+def test_new_partitions_are_accepted_only_while_a_remote_topic_is_missing(node: ReplicaNode, member: Member) -> None:
+    topics, member.image = member.image.topics, replace(member.image, topics={}, topic_ids={})
+    # when
+    node.start()
+    # then
+    assert member.cordons == [False]
+    # when
+    member.publish_topics(topics)
+    # then
+    wait_until(lambda: member.cordons == [False, True], timeout_s=SOON_S, what="the cordon")
+
+
+def test_node_with_all_topics_is_never_uncordoned(node: ReplicaNode, member: Member) -> None:
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    assert member.cordons == []
+
+
+def test_taken_listener_is_named_and_node_starts_when_it_is_free(node: ReplicaNode, address: Address) -> None:
+    # given
+    message = rf"klamm\.replica\.listeners: INTERNAL: cannot listen on {address}: .* or choose another port"
+    with socket.create_server((address.host, address.port)):
+        # then
+        for _ in range(2):
+            with pytest.raises(OSError, match=message):
+                node.start()
+        assert node.member is None
+    # when
+    node.start()
+    # then
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    socket.create_connection((address.host, address.port)).close()

@@ -1,4 +1,5 @@
-"""Two processes run the same flows. The active one is killed under load, and the other one takes over.
+"""Two processes run the same flows. The active one is killed under load or loses its network, and the other one takes
+over.
 
 In ``make soak`` processes are suspended, too. ``tests/interop/test_mirror_exactly_once.py`` has a shorter form of that:
 a copier that continues after its successor has begun is fenced.
@@ -21,13 +22,17 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from klamm.admin import AdminClient
+from klamm.protocol.messages.produce import ProduceRequest
+from tests.support.frame_proxy import FrameProxy
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, create_topic
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import socket
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -36,12 +41,17 @@ SOAK: Final = "KLAMM_SOAK" in os.environ
 """Whether to try all ways to lose a process, on Apache Kafka too: a minute more for each target."""
 MAX_TAKEOVER_S: Final = 20.0
 """Twice the time on a machine without other work."""
-EXACT, LEAST = "standby-exact", "standby-least"
-REMOTE: Final = (f"A.{EXACT}", f"A.{LEAST}")
+EXACT, LEAST, EQUAL = "standby-exact", "standby-least", "standby-equal"
+"""Topics that are mirrored exactly once, at least once, and with equal offsets."""
+TOPICS: Final = (EXACT, LEAST, EQUAL)
+REMOTE: Final = tuple(f"A.{topic}" for topic in TOPICS)
+FLOWS: Final = ("A->B", "A->C", "A->D")
+WRITES: Final = (0, 22, 24, 26, 27)
+"""API keys of Produce, InitProducerId, AddPartitionsToTxn, EndTxn and WriteTxnMarkers."""
 
 
 class Numbers:
-    """Producer of consecutive numbers to both topics until the context ends."""
+    """Producer of consecutive numbers to all topics until the context ends."""
 
     def __init__(self, address: str) -> None:
         self.count = 0
@@ -60,14 +70,14 @@ class Numbers:
 
     def _run(self) -> None:
         while not self._ended.wait(0.005):
-            for topic in (EXACT, LEAST):
+            for topic in TOPICS:
                 self._producer.produce(topic, value=b"%d" % self.count)
             self._producer.poll(0)
             self.count += 1
 
 
 class Reader:
-    """Consumer of the committed numbers in both remote topics until the context ends."""
+    """Consumer of the committed numbers in all remote topics until the context ends."""
 
     def __init__(self, address: str) -> None:
         self.numbers: dict[str, list[int]] = {topic: [] for topic in REMOTE}
@@ -99,7 +109,7 @@ class Reader:
         return len(numbers) - len(set(numbers))
 
     def wait_for(self, number: int) -> None:
-        """Wait until both topics contain a number."""
+        """Wait until all topics contain a number."""
 
         def arrived() -> bool:
             return all(numbers and max(numbers) >= number for numbers in list(self.numbers.values()))
@@ -111,11 +121,12 @@ class Rig:
     """Mirrors of the same flows, with the numbers that they copy."""
 
     def __init__(self, source: str, target: str, directory: Path, numbers: Numbers, reader: Reader) -> None:
+        self.source, self.target = source, target
         self._properties = f"""
-clusters = A, B, C
-A.bootstrap.servers = {source}
-B.bootstrap.servers = {target}
-C.bootstrap.servers = {target}
+clusters = A, B, C, D
+A->D.enabled = true
+A->D.topics = {EQUAL}
+A->D.klamm.offsets = preserve
 A->B.enabled = true
 A->B.topics = {EXACT}
 A->B.klamm.exactly.once = true
@@ -141,17 +152,24 @@ spark.master = local[2,4]
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def start(self) -> MirrorProcess:
-        """Start one more process of the flows."""
+    def start(self, network: Network | None = None) -> MirrorProcess:
+        """Start one more process of the flows, which reaches the clusters through its own network or directly."""
         self._count += 1
         directory = self._directory / str(self._count)
         directory.mkdir()
-        return self._stack.enter_context(MirrorProcess(self._properties, directory))
+        source, target = (self.source, self.target) if network is None else network.addresses
+        addresses = {"A": source, "B": target, "C": target, "D": target}
+        lines = [f"{alias}.bootstrap.servers = {address}\n" for alias, address in addresses.items()]
+        return self._stack.enter_context(MirrorProcess(self._properties + "".join(lines), directory))
 
-    def start_standby(self) -> MirrorProcess:
-        """Start a process, and wait until it stands by for both flows and its Spark has started."""
-        mirror = self.start()
-        for flow in ("A->B", "A->C"):
+    def network(self) -> Network:
+        """Return a network for one process. It lasts as long as this object."""
+        return self._stack.enter_context(Network(self.source, self.target))
+
+    def start_standby(self, network: Network | None = None) -> MirrorProcess:
+        """Start a process, and wait until it stands by for all flows and its Spark has started."""
+        mirror = self.start(network)
+        for flow in FLOWS:
             mirror.wait_for(f"{flow} STANDBY")
         mirror.wait_for("Spark has started and waits for a flow to take over")
         self.wait_for_steady_copying()
@@ -162,8 +180,8 @@ spark.master = local[2,4]
         self._reader.wait_for(self._numbers.count + 400)
 
     def measure_takeover(self, successor: MirrorProcess, since: float, *, how: str, times: int = 1) -> None:
-        """Expect that a process takes over both flows in time, for the n-th time."""
-        for flow in ("A->B", "A->C"):
+        """Expect that a process takes over all flows in time, for the n-th time."""
+        for flow in FLOWS:
             text = f"{flow}: this process mirrors it now"
             wait_until(
                 lambda text=text: successor.text().count(text) == times,  # type: ignore[misc]
@@ -180,6 +198,81 @@ spark.master = local[2,4]
             how, claimed_s, took_s, self._reader.doubled - doubled,
         )  # fmt: skip
         assert took_s < MAX_TAKEOVER_S
+
+
+class Cable(FrameProxy):
+    """Proxy to a broker that can keep requests and responses back. No connection ends by that."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._passing = threading.Lock()
+        self._kept: list[tuple[socket.socket, bytes]] | None = None
+
+    def _send(self, receiver: socket.socket, data: bytes) -> None:
+        with self._passing:
+            if self._kept is None:
+                super()._send(receiver, data)
+            else:
+                self._kept.append((receiver, data))
+
+    def cut(self) -> None:
+        """Keep back everything from now on."""
+        with self._passing:
+            self._kept = []
+
+    def restore(self) -> None:
+        """Deliver what was kept back, and keep nothing back from now on."""
+        with self._passing:
+            for receiver, data in self._kept or ():
+                with contextlib.suppress(OSError):  # its connection has ended
+                    super()._send(receiver, data)
+            self._kept = None
+
+
+class Network:
+    """Network of one process: a cable to each cluster. A context manager."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self._target = Cable(target)
+        self._cables = (Cable(source), self._target)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Network:
+        for cable in self._cables:
+            self._stack.enter_context(cable)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Addresses of the source and of the target."""
+        return [cable.bootstrap_servers for cable in self._cables]
+
+    def cut(self) -> None:
+        """Pass no bytes any more."""
+        for cable in self._cables:
+            cable.cut()
+
+    def restore(self) -> None:
+        """Pass bytes again, those that were sent in the meantime too."""
+        for cable in self._cables:
+            cable.restore()
+
+    def written_at(self, ids: Collection[bytes]) -> list[float]:
+        """Return the times at which the process sent writes of records, by the monotonic clock.
+
+        Args:
+            ids: Names and topic ids of the remote topics. Produce requests to other topics, such as heartbeats, do not
+                count.
+        """
+        return sorted(
+            request.at_s
+            for key in WRITES
+            for request in self._target.requests(key)
+            if key != ProduceRequest.API_KEY or any(each in request.frame for each in ids)
+        )
 
 
 def family(mirror: MirrorProcess) -> list[psutil.Process]:
@@ -199,6 +292,11 @@ def health(mirror: MirrorProcess) -> str:
         return str(error.read().decode())
 
 
+def wait_for_standby(mirror: MirrorProcess) -> None:
+    """Wait until a process that was active stands by for all flows."""
+    wait_until(lambda: health(mirror).count("STANDBY") == len(FLOWS), timeout_s=60, what="the process to stand by")
+
+
 @pytest.fixture(params=["klamm", "kafka"] if SOAK else ["klamm"])
 def target(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroker]:
     with KafkaCluster() if request.param == "kafka" else KlammBroker() as cluster:
@@ -209,7 +307,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroke
 def rig(target: KafkaCluster | KlammBroker, tmp_path: Path) -> Iterator[Rig]:
     with KlammBroker() as source:
         addresses = source.bootstrap_servers, target.bootstrap_servers
-        for topic in (EXACT, LEAST):
+        for topic in TOPICS:
             create_topic(source.bootstrap_servers, topic)
         with (
             Reader(target.bootstrap_servers) as reader,
@@ -219,10 +317,11 @@ def rig(target: KafkaCluster | KlammBroker, tmp_path: Path) -> Iterator[Rig]:
             yield made
             count = numbers.count
             reader.wait_for(count - 1)
-        exact, least = (reader.numbers[topic] for topic in REMOTE)
+        exact, least, equal = (reader.numbers[topic] for topic in REMOTE)
         wanted = list(range(numbers.count))
-        assert exact == wanted[: len(exact)], "0 lost, 0 twice, in order"
-        assert len(exact) >= count
+        for once in (exact, equal):
+            assert once == wanted[: len(once)], "0 lost, 0 twice, in order"
+            assert len(once) >= count
         assert list(dict.fromkeys(least)) == wanted[: len(set(least))], "0 lost"
         logger.info("%d records; at least once: %d twice", len(exact), reader.doubled)
 
@@ -234,6 +333,7 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     second = rig.start_standby()
     assert health(first) == "OK\n"
     assert re.match(r"OK, but A->B STANDBY: \S+, process \d+ mirrors this flow; A->C STANDBY: ", health(second))
+    assert health(second).count("STANDBY") == len(FLOWS)
 
     # when: the active process is killed
     since = time.monotonic()
@@ -248,7 +348,9 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     second.process.send_signal(signal.SIGSTOP)
     rig.measure_takeover(third, since, how="SIGSTOP of the driver")
     second.process.send_signal(signal.SIGCONT)
-    wait_until(lambda: health(second).count("STANDBY") == 2, timeout_s=60, what="the resumed process to stand by")
+    wait_until(
+        lambda: health(second).count("STANDBY") == len(FLOWS), timeout_s=60, what="the resumed process to stand by"
+    )
     rig.wait_for_steady_copying()
 
     # when: all processes of the active mirror are suspended, then resumed
@@ -259,10 +361,38 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     rig.measure_takeover(second, since, how="SIGSTOP of all processes", times=2)
     for process in processes:
         process.resume()
-    wait_until(lambda: health(third).count("STANDBY") == 2, timeout_s=60, what="the resumed process to stand by")
+    wait_until(
+        lambda: health(third).count("STANDBY") == len(FLOWS), timeout_s=60, what="the resumed process to stand by"
+    )
     rig.wait_for_steady_copying()
 
     # when: the active process ends in order
     since = time.monotonic()
     assert second.stop() == 0
     rig.measure_takeover(third, since, how="SIGTERM", times=2)
+
+
+def test_process_that_loses_its_network_stops_before_the_other_one_begins(rig: Rig) -> None:
+    # given
+    network, other = rig.network(), rig.network()
+    first = rig.start(network)
+    for flow in FLOWS:
+        first.wait_for(f"{flow} RUNNING")
+    second = rig.start_standby(other)
+    with AdminClient(rig.target) as admin:
+        topics = admin.describe_topics(REMOTE).all().result(30).values()
+    ids = [topic.topic_id.bytes for topic in topics] + [name.encode() for name in REMOTE]
+    assert other.written_at(ids) == []
+    # when
+    since = time.monotonic()
+    network.cut()
+    rig.measure_takeover(second, since, how="lost network")
+    # then
+    stopped_at, begun_at = network.written_at(ids)[-1], other.written_at(ids)[0]
+    logger.info("last write %.1f s after the loss, first one %.1f s", stopped_at - since, begun_at - since)
+    assert stopped_at < begun_at
+    # when: what the network kept back arrives late
+    network.restore()
+    wait_for_standby(first)
+    rig.wait_for_steady_copying()
+    assert network.written_at(ids)[-1] == stopped_at

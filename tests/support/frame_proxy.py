@@ -161,9 +161,12 @@ class FrameProxy:
                     break
                 if not _is_unanswered(request):
                     expected.append(request.header)
-                broker.sendall(len(frame).to_bytes(4, "big") + frame)
+                self._send(broker, len(frame).to_bytes(4, "big") + frame)
         _shut(client)
         _shut(broker)
+
+    def _send(self, receiver: socket.socket, data: bytes) -> None:
+        receiver.sendall(data)
 
     def _is_forwarded(self, request: RecordedRequest) -> bool:
         """Return whether to forward a request. If not, the connection is closed."""
@@ -175,7 +178,7 @@ class FrameProxy:
                 answer = self._answer(expected.popleft(), frame)
                 if answer is None:
                     break
-                client.sendall(answer)
+                self._send(client, answer)
         _shut(client)
         _shut(broker)
 

@@ -127,6 +127,7 @@ clusters = A, B, C, D
 A->D.enabled = true
 A->D.topics = {EQUAL}
 A->D.klamm.offsets = preserve
+A->D.heartbeats.replication.enabled = false
 A->B.enabled = true
 A->B.topics = {EXACT}
 A->B.klamm.exactly.once = true

@@ -74,11 +74,23 @@ class SourceOffsetStore:
     Has its own connections. Calls block and must come from one thread at a time.
     """
 
-    def __init__(self, settings: ConnectionSettings, pool: BufferPool, *, topic: str, source_alias: str) -> None:
+    def __init__(
+        self, settings: ConnectionSettings, pool: BufferPool, *, topic: str, source_alias: str, flow: str = ""
+    ) -> None:
+        """Create a store that connects at its first call.
+
+        Args:
+            settings: Connection to the target.
+            pool: Buffers of the connections.
+            topic: Offsets topic.
+            source_alias: Alias of the source cluster.
+            flow: Name of the flow whose requested states are read and written. Empty: they are left out.
+        """
         self.cluster = clusters.Cluster(settings, pool)
         """Connections for source offsets and transactions only."""
         self.topic = topic
         self._source_alias = source_alias
+        self._requested_key = requested_states.key_bytes(source_alias, flow)
         self._placed_for = 0
         """Partition count of the offsets topic for which ``_places`` is valid."""
         self._places: dict[PartitionTuple, _Place] = {}
@@ -124,7 +136,7 @@ class SourceOffsetStore:
             content = stored.shard_plan = source_offsets.parse_shard_plan(value)
         elif raw_key == source_offsets.cluster_id_key(alias):
             content = stored.cluster_id = source_offsets.parse_cluster_id(value)
-        elif raw_key == requested_states.key_bytes(alias):
+        elif raw_key == self._requested_key:
             content = requested_states.parse_value(value)
             stored.requested = content or RequestedStates()
         else:
@@ -174,7 +186,7 @@ class SourceOffsetStore:
         Raises:
             ConnectionLostError: They were not acknowledged. Repeating the call is safe.
         """
-        self._write_one(requested_states.key_bytes(self._source_alias), requested_states.value_bytes(states))
+        self._write_one(self._requested_key, requested_states.value_bytes(states))
 
     def write_cluster_id(self, cluster_id: str) -> None:
         """Write the cluster id of the source, and wait until it is acknowledged.

@@ -27,7 +27,13 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-from klamm.mirror.operations.offset_reset import OffsetResetError, ResetTo, SourceOffsetReset, TopicPartitions
+from klamm.mirror.operations.offset_reset import (
+    OffsetResetError,
+    ResetTo,
+    SourceOffsetReset,
+    TopicPartitions,
+    reset_topics,
+)
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
@@ -117,6 +123,7 @@ def open_store(flow: FlowSettings) -> Iterator[SourceOffsetStore]:
         BufferPool(max_free_bytes=_POOL_BYTES),
         topic=flow.source_offsets_topic,
         source_alias=flow.source_alias,
+        flow=flow.name,
     )
     with contextlib.closing(store):
         yield store
@@ -145,7 +152,8 @@ class MirrorCommands:
         name = command.get("flow")
         if (flow := self.flows.get(str(name))) is None:
             names = ", ".join(self.flows) or "none"
-            raise MirrorCommandError(404, f"flow {name}: this mirror has {names}{did_you_mean(str(name), self.flows)}")
+            hint = "; put the name in quotes" if str(name).endswith("-") else did_you_mean(str(name), self.flows)
+            raise MirrorCommandError(404, f"flow {name}: this mirror has {names}{hint}")
         states = self.states[flow.name]
         with states.command_lock:
             self._check_claim(flow.name)
@@ -254,7 +262,7 @@ class MirrorCommands:
         states.load()  # another process may have changed them before this one took over
         _check_stopped(flow.name, states.current, names)
         with open_store(flow) as store:
-            names = names or {topic for topic, _ in store.read().offsets}
+            names = names or reset_topics(flow, store.read())
             if not self.tasks.wait_released(flow.name, names, _RELEASED_WITHIN_S):
                 raise MirrorCommandError(503, f"{flow.name}: tasks still copy these topics; retry")
             # Read again: until their end, tasks have written source offsets.

@@ -109,15 +109,19 @@ class SourceOffsetReset:
         """Return the change of each partition. Nothing is written.
 
         Args:
-            topics: Source topics. Empty: all that have source offsets.
+            topics: Source topics that the flow selects. Empty: all of them that have source offsets.
             to: Kind of the new offset.
             value: Offset, number or time in milliseconds, by the kind.
 
         Raises:
-            OffsetResetError: A partition does not exist, or has no source offset to shift.
+            OffsetResetError: The flow does not select a topic. A partition does not exist, or has no source offset to
+                shift.
             ConnectionLostError: The source is unavailable.
         """
-        names = partitions_by_topic(topics) or {topic: None for topic, _ in self._stored.offsets}
+        names = partitions_by_topic(topics) or dict.fromkeys(reset_topics(self._flow, self._stored))
+        for name in names:
+            if not self._flow.selection.includes(name):
+                raise OffsetResetError(f"topic {name} is not selected by the flow; name topics as on the source")
         source = clusters.Cluster(copy_settings(self._flow).source, BufferPool(max_free_bytes=_POOL_BYTES))
         with contextlib.closing(source):
             source.refresh(sorted(names))
@@ -170,6 +174,11 @@ class SourceOffsetReset:
         """
         moved = {(change.topic, change.partition): SourceOffset(change.new_offset) for change in changes}
         store.write(moved, dict.fromkeys(moved.keys() & self._stored.topic_ids.keys()))
+
+
+def reset_topics(flow: FlowSettings, stored: StoredSourceOffsets) -> set[str]:
+    """Return the source topics that a reset of the whole flow changes. Other flows may share its offsets topic."""
+    return {topic for topic, _ in stored.offsets if flow.selection.includes(topic)}
 
 
 def partitions_by_topic(topics: Sequence[TopicPartitions]) -> dict[str, tuple[int, ...] | None]:

@@ -56,9 +56,14 @@ class RequestedStates:
         return replace(self, topics=MappingProxyType(kept))
 
 
-def key_bytes(cluster: str) -> bytes:
-    """Return the record key of the requested states of the flow from a source cluster."""
-    return own_key({"cluster": cluster, "kind": "requested states"})
+def key_bytes(cluster: str, flow: str) -> bytes:
+    """Return the record key of the requested states of a flow. Flows from one cluster may share an offsets topic.
+
+    Args:
+        cluster: Alias of the source cluster.
+        flow: Name of the flow.
+    """
+    return own_key({"cluster": cluster, "flow": flow, "kind": "requested states"})
 
 
 def value_bytes(states: RequestedStates) -> bytes:

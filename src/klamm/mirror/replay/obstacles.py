@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError, DeniedError
 from klamm.kafka_client.internal_topic import log_bounds
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import copy_settings
@@ -63,10 +64,15 @@ def obstacles(
 
 
 def _may_alter_cluster(cluster: Cluster, replay: ReplaySettings) -> bool:
-    node = cluster.coordinator(f"{replay.id_prefix}-plan", CoordinatorType.TRANSACTION)
+    try:
+        cluster.coordinator(f"{replay.id_prefix}-plan", CoordinatorType.TRANSACTION)
+    except DeniedError:
+        raise
+    except ConnectionLostError:  # a cluster creates the topic of transactions when it is asked for the first time
+        pass
     cluster.refresh([])
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    response = cluster.connection(node).call(request, DescribeClusterResponse, timeout_s=_TIMEOUT_S)
+    response = cluster.connection(min(cluster.node_ids)).call(request, DescribeClusterResponse, timeout_s=_TIMEOUT_S)
     return bool(response.cluster_authorized_operations & 1 << AclOperation.ALTER)
 
 

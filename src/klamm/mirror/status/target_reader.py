@@ -199,7 +199,7 @@ class _TargetReader:
                     )
             elif source_offsets.parse_own_key(key) == alias:
                 self._state.plan = source_offsets.parse_shard_plan(record.value)
-            elif key == requested_states.key_bytes(alias):
+            elif key == requested_states.key_bytes(alias, self._flow.name):
                 self._state.requested = requested_states.parse_value(record.value) or RequestedStates()
 
     def _heartbeats(self) -> None:

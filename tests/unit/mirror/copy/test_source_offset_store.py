@@ -15,7 +15,8 @@ from klamm.kafka_client.data.cluster import TopicState
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
-from klamm.mirror.records import source_offsets
+from klamm.mirror.records import requested_states, source_offsets
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
@@ -39,6 +40,7 @@ class Target:
             BufferPool(max_free_bytes=0),
             topic=TOPIC,
             source_alias="A",
+            flow="A->B",
         )
         self.has(partitions)
 
@@ -97,6 +99,15 @@ def test_topic_ids_and_shard_plan_are_read_with_source_offsets(target: Target) -
     assert stored.offsets == {("orders", 0): 5}
     assert stored.topic_ids == {("orders", 0): UUID(int=7)}
     assert stored.shard_plan == ShardPlan(4)
+
+
+def test_requested_states_are_those_of_the_flow(target: Target) -> None:
+    paused, stopped = (RequestedStates(flow=RequestedState(state)) for state in ("PAUSED", "STOPPED"))
+    target.logs[0] = [
+        (requested_states.key_bytes("A", flow), requested_states.value_bytes(states))
+        for flow, states in {"A->B": paused, "A->C": stopped}.items()
+    ]
+    assert target.store.read().requested == paused
 
 
 def test_repeated_key_is_parsed_once(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,7 @@ def test_topic_of_a_flow_that_mirrors_none_is_not_mirrored() -> None:
     ("command", "status", "message"),
     [
         ({"flow": "A->C"}, 404, "flow A->C: this mirror has A->B; did you mean A->B"),
+        ({"flow": "A-"}, 404, "flow A-: this mirror has A->B; put the name in quotes"),
         ({"topics": ["order"]}, 404, "topic order is not mirrored; did you mean orders"),
         ({"topics": [7]}, 400, "expected names of source topics"),
         ({"action": "delete"}, 400, "expected one of the actions pause, resume, stop, restart, reset"),

@@ -2,7 +2,33 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.mirror.operations.offset_reset import TopicPartitions, partitions_by_topic
+from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
+from klamm.mirror.operations.offset_reset import (
+    OffsetResetError,
+    ResetTo,
+    SourceOffsetReset,
+    TopicPartitions,
+    partitions_by_topic,
+    reset_topics,
+)
+from klamm.mirror.settings.mirror import parse_settings
+
+(FLOW,) = parse_settings(
+    {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "127.0.0.1:1",
+        "B.bootstrap.servers": "127.0.0.1:2",
+        "A->B.enabled": "true",
+        "A->B.topics": "orders.*",
+    }
+).flows
+STORED = StoredSourceOffsets(offsets={("orders", 0): 5, ("orders-old", 0): 6, ("users", 0): 7})
+
+
+def test_reset_of_a_flow_leaves_topics_of_other_flows_out() -> None:
+    assert reset_topics(FLOW, STORED) == {"orders", "orders-old"}
+    with pytest.raises(OffsetResetError, match="topic users is not selected by the flow"):
+        SourceOffsetReset(FLOW, STORED).plan([TopicPartitions("users")], ResetTo.EARLIEST, 0)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_damaged_value_is_none(value: bytes | None) -> None:
 
 
 def test_key_differs_from_source_offset_keys() -> None:
-    key = requested_states.key_bytes("A")
-    assert key == b'["klamm-mirror",{"cluster":"A","kind":"requested states"}]'
+    key = requested_states.key_bytes("A", "A->B")
+    assert key == b'["klamm-mirror",{"cluster":"A","flow":"A->B","kind":"requested states"}]'
     assert source_offsets.parse_key(key) is None
     assert source_offsets.parse_own_key(key) is None

@@ -223,15 +223,16 @@ class MirrorCommands:
 
     def _check_topics(self, flow: str, topics: Collection[str]) -> None:
         """Reject topics that the flow neither mirrors nor has a requested state for."""
-        progress = self._progress(flow)
-        flow_topics = {each.topic for each in progress.partitions} | self.states[flow].current.topics.keys()
+        mirrored = self.status.topics(flow)
+        flow_topics = (mirrored or frozenset()) | self.states[flow].current.topics.keys()
         unknown = [topic for topic in topics if topic not in flow_topics]
         if not unknown:
             return
-        if progress.state is FlowState.FAILED:
+        state = self._progress(flow).state
+        if state is FlowState.FAILED:
             raise MirrorCommandError(409, f"{flow}: it is FAILED: first {_line('restart', flow)}")
-        if not progress.partitions and progress.lag is None:
-            raise MirrorCommandError(503, f"{flow}: its topics are not known yet ({progress.state}); retry")
+        if mirrored is None:
+            raise MirrorCommandError(503, f"{flow}: its topics are not known yet ({state}); retry")
         hint = did_you_mean(unknown[0], flow_topics)
         raise MirrorCommandError(404, f"{flow}: topic {unknown[0]} is not mirrored{hint}; name topics as on the source")
 

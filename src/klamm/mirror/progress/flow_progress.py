@@ -349,6 +349,14 @@ class MirrorStatus:
                 if self._counts(flow, key[0]):
                     state.totals.add(state.partitions.get(key), expected=key in wanted)
 
+    def topics(self, flow: str) -> frozenset[str] | None:
+        """Return the source topics that a flow mirrors, without those that are stopped. None: not known yet."""
+        with self._lock:
+            state = self._flows[flow]
+            if state.expected is None:
+                return None
+            return frozenset(topic for topic, _ in state.wanted | state.partitions.keys())
+
     def update(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add the progress reported by a task.
 

@@ -64,6 +64,7 @@ class Rig:
             flows={FLOW: flow}, states={FLOW: self.states}, claims={FLOW: self.claim}, status=self.status, tasks=self
         )
         if is_started:
+            self.status.expect(FLOW, [("orders", 0), ("users", 0), ("of-a-task-that-starts", 0)])
             self.report("orders", CopyState.COPYING)
             self.report("users", CopyState.COPYING)
 
@@ -145,6 +146,10 @@ def test_change_keeps_states_that_the_process_before_stored() -> None:
     rig.store.saved.append(RequestedStates(topics={"users": RequestedState.STOPPED}))
     assert rig.run("pause", "orders")["topics"] == {"orders": "PAUSED", "users": "STOPPED"}
     assert rig.store.saved[-1].of("users") is RequestedState.STOPPED
+
+
+def test_topic_is_known_before_a_task_reports_its_progress() -> None:
+    assert Rig().run("pause", "of-a-task-that-starts")["topics"] == {"of-a-task-that-starts": "PAUSED"}
 
 
 def test_resume_of_flow_resumes_its_topics() -> None:

@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from klamm.admin import AdminClient
-from klamm.mirror.copiers import new_copier
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.obstacles import obstacles
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.spark.worker import new_copier
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import parse_properties
 from klamm.protocol.records import Codec, Record, encode_batch

@@ -9,8 +9,8 @@ import pytest
 
 from klamm.admin import Acl, AclOperation, AclPermission, AclResourceType, AdminClient, PatternType
 from klamm.kafka_client.connection.security import Security
-from klamm.mirror.copiers import new_copier
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow

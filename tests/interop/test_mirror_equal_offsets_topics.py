@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow, contents

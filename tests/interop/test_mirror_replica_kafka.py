@@ -24,7 +24,6 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from klamm.admin import AdminClient, NewTopic, TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kraft.image import BrokerEndpoint
-from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
@@ -33,6 +32,7 @@ from klamm.mirror.replica.producer_ids import BrokerConnection
 from klamm.mirror.replica.promotion import AdminSourceLogs, Promotion
 from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
@@ -312,7 +312,7 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
 
 SERVE = """
 import base64, pickle, sys
-from klamm.mirror.copiers import new_copier
+from klamm.mirror.spark.worker import new_copier
 settings, partitions = pickle.loads(base64.b64decode(sys.argv[1]))
 new_copier(settings, partitions).run(lambda: False)
 """

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.fetch import FetchLimits
-from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.copy.transactions import ShardSettings
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.spark.worker import new_copier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError
 
-from klamm.mirror.copiers import new_copier
 from klamm.mirror.copy.equal_offsets import ReplaySettings
 from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.spark.worker import new_copier
 from tests.support.copiers import copy_all, copy_settings, is_done
 from tests.support.frame_proxy import FrameProxy, RecordedRequest
 from tests.support.mirror import assign_from_beginning, create_topic

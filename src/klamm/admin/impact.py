@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from klamm.admin.types import ConfigResource, OffsetSpec
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
+from klamm.display import counted
 from klamm.impact.changes import ClientConfigAltered, QuotaAltered
 from klamm.impact.facts import (
     NO_NEED,
@@ -26,6 +27,7 @@ from klamm.impact.facts import (
     PartitionFacts,
     ProducerFact,
 )
+from klamm.impact.findings import size
 from klamm.impact.prediction import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -43,7 +45,6 @@ from klamm.impact.samples import (
     mirror_of,
     synced_offsets,
 )
-from klamm.impact.wording import counted, size
 from klamm.kafka_client.errors import ConnectionLostError, error_text
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import NO_TIMESTAMP

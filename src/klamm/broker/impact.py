@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from klamm.display import counted
 from klamm.impact.facts import (
     BatchFact,
     ClusterFacts,
@@ -21,6 +22,7 @@ from klamm.impact.facts import (
     PartitionFacts,
     ProducerFact,
 )
+from klamm.impact.findings import size
 from klamm.impact.prediction import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -38,7 +40,6 @@ from klamm.impact.samples import (
     mirror_of,
     synced_offsets,
 )
-from klamm.impact.wording import counted, size
 from klamm.protocol.errors import StorageError
 from klamm.protocol.records import NO_TIMESTAMP
 from klamm.protocol.types import ResourceType, TopicPartition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.impact.findings import Finding, ImpactLevel, Names
+from klamm.display import counted
+from klamm.impact.findings import Finding, ImpactLevel, Names, duration, percent, size
 from klamm.impact.records import active_producers, removal, unread, whole_log
-from klamm.impact.wording import counted, duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from klamm.impact.findings import Finding, ImpactLevel, Names
+from klamm.display import counted
+from klamm.impact.findings import Finding, ImpactLevel, Names, percent
 from klamm.impact.records import active_producers, readers, removal, unread, whole_log
-from klamm.impact.wording import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,14 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.config_providers import resolve
 from klamm.display import one_line
 from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, SparkFailedError, describe
-from klamm.mirror.settings.live_keys import LiveKeys
-from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
+from klamm.mirror.replay import obstacles as of_replay
+from klamm.mirror.replica import obstacles as of_replica
+from klamm.mirror.settings.mirror import LiveKeys, MirrorSettings, parse_settings
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import SettingsError, read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
+
+    from klamm.admin import ConfigEntry
+    from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +84,7 @@ def run(
         settings.check_clients()
         settings.log_notes(logger)
         if plan:
-            from klamm.mirror.obstacles import obstacles  # noqa: PLC0415 - the data path is loaded on demand
+            from klamm.mirror.run import obstacles  # noqa: PLC0415 - the data path is loaded on demand
 
             return print_plan(settings, sys.stdout, obstacles=obstacles)
         live_keys = LiveKeys(properties_path, overrides)
@@ -203,3 +207,16 @@ def signals_as_event() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def obstacles(
+    flow: FlowSettings, selected: Mapping[str, int], configs: Mapping[str, Mapping[str, ConfigEntry]]
+) -> dict[str, str]:
+    """Return why offsets cannot be kept, by remote topic. The key is empty for a reason that concerns all topics.
+
+    Raises:
+        ConnectionLostError: The target is unavailable.
+    """
+    if flow.replica is not None:
+        return of_replica.obstacles(flow)
+    return of_replay.obstacles(flow, selected, configs)

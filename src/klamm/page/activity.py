@@ -16,8 +16,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.page.plot import count_text, plots_of
-from klamm.page.samples import SAMPLE_EVERY_S, Sample, Samples
+from klamm.page.plot import SAMPLE_EVERY_S, Sample, Samples, count_text, plots_of
 from klamm.policy.kinds import PolicyMode
 
 if TYPE_CHECKING:

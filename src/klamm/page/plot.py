@@ -1,17 +1,50 @@
-"""Small plots of recent values as inline SVG, without a script. Pure."""
+"""Samples of the last 15 minutes, taken only while a page is served, and their plots as inline SVG without a script."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.page.html import shown
-from klamm.page.samples import WINDOW_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.page.samples import Sample
+WINDOW_S: Final = 900.0
+"""Seconds that the samples cover, and that a plot shows."""
+SAMPLE_EVERY_S: Final = 5.0
+_KEPT: Final = int(WINDOW_S / SAMPLE_EVERY_S) + 1
+
+
+class Sample(NamedTuple):
+    """Values of one moment. Each plot of a page shows one of them."""
+
+    at_s: float
+    """Seconds since the epoch."""
+    values: tuple[float | None, ...]
+    """None: unknown at that moment."""
+
+
+class Samples:
+    """Samples of the last 15 minutes by name, such as that of a flow. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_name: dict[str, deque[Sample]] = {}
+
+    def add(self, at_s: float, values: Mapping[str, tuple[float | None, ...]]) -> None:
+        """Add one sample per name, and drop the oldest one of a full ring."""
+        with self._lock:
+            for name, some in values.items():
+                self._by_name.setdefault(name, deque(maxlen=_KEPT)).append(Sample(at_s, some))
+
+    def by_name(self) -> Mapping[str, Sequence[Sample]]:
+        """Return the samples of each name, the oldest one first."""
+        with self._lock:
+            return {name: tuple(samples) for name, samples in self._by_name.items()}
+
 
 _WIDTH: Final = 300
 _HEIGHT: Final = 48

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.durations import parse_amount, units_of, without_unit
-from klamm.policy.patterns import NamePattern
-from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, ImpactRule, Rule, RuleFileError
+from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, ImpactRule, NamePattern, Rule, RuleFileError
 from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
 from klamm.protocol.api import ApiKey, api_name
 

@@ -20,7 +20,7 @@ from klamm.protocol.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from klamm.resources.acl_text import acl_text
+from klamm.resources.equality import acl_text
 from klamm.resources.kinds import CONFIG_KINDS
 from klamm.resources.model import CLUSTER, DEFAULT_BROKER, CurrentValue, Existing, Kind, ResourceKey, is_internal
 

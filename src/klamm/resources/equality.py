@@ -1,4 +1,7 @@
-"""Equality of values as Kafka has it: numbers by value, sets in any order, special values by their meaning."""
+"""Equality of values as Kafka has it: numbers by value, sets in any order, special values by their meaning.
+
+Also the text form of an ACL: its key in plans and files.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
 from klamm.protocol.types import ConfigType
 from klamm.resources.kinds import definition_of
 from klamm.resources.model import ANY_ITERATIONS, Kind
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 _BROKER_SETS: Final = frozenset({"log.cleanup.policy"})
 """Broker configs whose list has no order. The order of others matters, for example that of cipher suites."""
@@ -64,3 +68,28 @@ def _client_value(key: str, text: str) -> tuple[object, ...]:
     if key == ACKS:
         return ("all" if value == "-1" else value,)
     return (_number(value),)
+
+
+_FROM = " from "
+
+
+def acl_text(acl: Acl) -> str:
+    """Return ``ALLOW READ on TOPIC:LITERAL:orders from *``, which names all of an ACL but the principal."""
+    resource = f"{acl.resource_type.name}:{acl.pattern_type.name}:{acl.resource_name}"
+    return f"{acl.permission.name} {acl.operation.name} on {resource}{_FROM}{acl.host}"
+
+
+def acl_of(principal: str, text: str) -> Acl:
+    """Return the ACL of a principal from the text that ``acl_text`` returns."""
+    permission, operation, _, rest = text.split(" ", 3)
+    resource, _, host = rest.rpartition(_FROM)
+    resource_type, pattern_type, name = resource.split(":", 2)
+    return Acl(
+        resource_type=AclResourceType[resource_type],
+        resource_name=name,
+        pattern_type=PatternType[pattern_type],
+        principal=principal,
+        host=host,
+        operation=AclOperation[operation],
+        permission=AclPermission[permission],
+    )

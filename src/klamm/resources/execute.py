@@ -29,8 +29,8 @@ from klamm.configs.quotas import parse_quota_resource
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError
-from klamm.resources.acl_text import acl_of
 from klamm.resources.cluster import config_resource
+from klamm.resources.equality import acl_of
 from klamm.resources.model import ANY_ITERATIONS, Kind, Mark, ResourceKey
 from klamm.resources.replicas import NoPlacementError, new_replicas
 from klamm.security.acls import AclFilter

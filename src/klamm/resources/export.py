@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.resources.acl_text import acl_of
+from klamm.resources.equality import acl_of
 from klamm.resources.kinds import SCRAM_TYPES, SECTION_OF, camel_case
 from klamm.resources.model import NUMBERS, Kind
 from klamm.security.acls import AclPermission, AclResourceType, PatternType

@@ -20,7 +20,7 @@ from klamm.configs.quotas import (
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
-from klamm.resources.acl_text import acl_text
+from klamm.resources.equality import acl_text
 from klamm.resources.kinds import (
     BROKER_DEFAULT_NUMBER,
     KIND_OF,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from klamm.page.activity import ActivitySampler, activity_plots, merged_activity
-from klamm.page.samples import SAMPLE_EVERY_S, Samples
+from klamm.page.plot import SAMPLE_EVERY_S, Samples
 from klamm.policy_runtime.service import Decided
 
 

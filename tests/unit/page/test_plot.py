@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from klamm.page.plot import plot, plots
-from klamm.page.samples import WINDOW_S
+from klamm.page.plot import WINDOW_S, plot, plots
 
 NOW = 10_000.0
 

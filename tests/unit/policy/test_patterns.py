@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.policy.patterns import NamePattern
+from klamm.policy.rule import NamePattern
 
 ATOMS = st.sampled_from(["a", "b", "-", "[.]", ".", "[ab]", "[^a]", r"\w", r"\d", "x", "(?i:B)", "^", "$", r"\A"])
 

@@ -23,7 +23,7 @@ from klamm.configs.operations import (
     plan_legacy_alter,
 )
 from klamm.configs.topics import TopicSchema
-from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
+from klamm.policy_runtime.decision import overridden_configs, overridden_operations
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ConfigOperation, ResourceType
 

@@ -17,8 +17,8 @@ from klamm.broker.topics.placement import UNSET, Placement, check_request_size, 
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
 from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy_runtime.decision import overridden_configs
 from klamm.policy_runtime.details import topic_details
-from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.errors import (
     InvalidReplicaAssignmentError,
     InvalidRequestError,

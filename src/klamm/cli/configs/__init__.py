@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.configs.impact import client_changes, config_changes
+from klamm.cli.configs.changes import client_changes, config_changes
 from klamm.cli.configs.options import parse, target
 from klamm.cli.connection import connect, guarded
 from klamm.cli.impact import impact_lines, predicted, with_impact

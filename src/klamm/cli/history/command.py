@@ -23,7 +23,7 @@ from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
 from klamm.display import counted, escaped
-from klamm.history.revert import plan_revert
+from klamm.history.change import plan_revert
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import PolicyOverride
     from klamm.configs.quotas import QuotaEntity
-    from klamm.history.change import RecordedChange
-    from klamm.history.revert import Reversal
+    from klamm.history.change import RecordedChange, Reversal
     from klamm.impact.findings import Impact
 
 _Reverted: TypeAlias = "tuple[PolicyOverride | None, Impact | None]"

@@ -39,8 +39,8 @@ from klamm.gateway.relay.filter import Filter
 from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
+from klamm.policy_runtime.decision import overridden_configs, overridden_operations
 from klamm.policy_runtime.details import alter_config_details
-from klamm.policy_runtime.overrides import overridden_configs, overridden_operations
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.policies.turns import ResourceTurns
+    from klamm.gateway.policies.policy_api import ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies

@@ -21,8 +21,8 @@ from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.policy.kinds import CREATE_TOPIC
+from klamm.policy_runtime.decision import overridden_configs
 from klamm.policy_runtime.details import topic_details
-from klamm.policy_runtime.overrides import overridden_configs
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from klamm.gateway.policies.decisions import remembered_effect
 from klamm.gateway.policies.facts import predict_impact, topic_config_types
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.gateway.relay.features import Feature
 from klamm.gateway.relay.filter import Wait
 from klamm.policy.details import ApiDetails, ClientDetails

@@ -42,12 +42,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
-from klamm.mirror.copy.fetcher import Fetcher
+from klamm.mirror.copy.fetcher import Fetcher, FetchThrottle
 from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, SourceOffsetWriter
 from klamm.mirror.copy.start import Start
-from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import STARTING, CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError

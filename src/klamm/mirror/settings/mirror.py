@@ -1,26 +1,33 @@
-"""Settings of the whole mirror, parsed once from ``mm2.properties`` (Kafka's ``MirrorMakerConfig``)."""
+"""Settings of the whole mirror, parsed once from ``mm2.properties`` (Kafka's ``MirrorMakerConfig``).
+
+``klamm.max.bytes.per.second`` is the one key that counts without a restart.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
+from klamm.config_providers import resolve
 from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
-from klamm.mirror.settings.definitions import DEPRECATED, OFFSETS_BY, parse_seconds
+from klamm.mirror.settings.definitions import DEPRECATED, MAX_BYTES_PER_SECOND, OFFSETS_BY, parse_seconds
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
 from klamm.mirror.settings.unused_keys import RecordedProperties, flow_key, transforms, unused_keys
-from klamm.properties import SettingsError, parse_bool, parse_list, split_address, split_servers
+from klamm.properties import SettingsError, parse_bool, parse_list, read_properties, split_address, split_servers
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 METRICS_LISTEN: Final = "klamm.metrics.listen"
 ALLOW_COMMANDS: Final = "klamm.metrics.allow.commands"
@@ -332,3 +339,38 @@ def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:
 def _deprecated(properties: Mapping[str, str], aliases: Sequence[str]) -> tuple[str, ...]:
     reasons = ((key, DEPRECATED.get(_plain_key(key, aliases))) for key in properties)
     return tuple(f"{key} is deprecated: {reason}" for key, reason in reasons if reason is not None)
+
+
+class LiveKeys:
+    """Live keys of a properties file. The content decides, not the modification time, so a replaced file counts too."""
+
+    def __init__(self, path: Path, overrides: Mapping[str, str] | None = None) -> None:
+        """Read the file later, with the first ``limits``.
+
+        Args:
+            path: Path of ``mm2.properties``.
+            overrides: Keys that replace those of the file.
+        """
+        self._path = path
+        self._overrides = dict(overrides or {})
+        self._error = ""
+
+    def limits(self, flows: Sequence[FlowSettings]) -> dict[str, int] | None:
+        """Return the bytes per second of each flow that has a limit, or None if the file has an error.
+
+        An error is logged once; the mirror keeps its values.
+        """
+        try:
+            properties = resolve({**read_properties(self._path), **self._overrides})
+            limits = {flow.name: limit for flow in flows if (limit := _limit(properties, flow)) is not None}
+        except SettingsError as error:
+            if str(error) != self._error:
+                logger.warning("%s: the current %s is kept: %s", self._path, MAX_BYTES_PER_SECOND.key, error)
+            self._error = str(error)
+            return None
+        self._error = ""
+        return limits
+
+
+def _limit(properties: Mapping[str, str], flow: FlowSettings) -> int | None:
+    return KeyReader(properties, flow.source.alias, flow.target.alias).get(MAX_BYTES_PER_SECOND)

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import HeartbeatSettings
-    from klamm.mirror.settings.live_keys import LiveKeys
-    from klamm.mirror.settings.mirror import MirrorSettings
+    from klamm.mirror.settings.mirror import LiveKeys, MirrorSettings
     from klamm.mirror.topics.control import Assignment
     from klamm.mirror.topics.remote_topics import RemoteTopics
 
@@ -134,7 +133,7 @@ class ControlLoops:
         if address is None:
             return contextlib.nullcontext()
         from klamm.mirror.status.live import status_server, watch  # noqa: PLC0415 - loaded only if metrics are served
-        from klamm.page.samples import Samples  # noqa: PLC0415
+        from klamm.page.plot import Samples  # noqa: PLC0415
 
         samples = Samples()
         try:

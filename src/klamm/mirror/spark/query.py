@@ -14,8 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from klamm.config_providers import resolve
 from klamm.mirror.progress.flow_progress import FlowState
-from klamm.mirror.settings.live_keys import LiveKeys
-from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.mirror import LiveKeys, parse_settings
 from klamm.mirror.spark.driver import ControlLoops
 from klamm.mirror.spark.session import check_session
 from klamm.mirror.spark.stream import MirrorStream

@@ -30,14 +30,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.display import log_to_stderr
-from klamm.mirror.copiers import new_copier
-from klamm.mirror.copy.copier import ClaimLostError
+from klamm.mirror.copy.copier import ClaimLostError, Copier
 from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
+from klamm.mirror.replay.copier import ReplayCopier
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from klamm.mirror.copy.partition import PartitionId
+    from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 
@@ -327,3 +329,16 @@ def _resume(group: PartitionGroup) -> LeaseSession:
             return kept
         kept.close()
     return LeaseSession(group.shares)
+
+
+def new_copier(settings: CopySettings, partitions: Iterable[PartitionId]) -> Copier:
+    """Return the copier of some partitions of a flow."""
+    if (replica := settings.replica) is not None:
+        # Imported for this mode only: they need the server.
+        from klamm.mirror.replica.copier import ReplicaCopier  # noqa: PLC0415
+        from klamm.mirror.replica.state import new_member  # noqa: PLC0415
+
+        return ReplicaCopier(settings, replica, partitions, new_member=lambda: new_member(settings, replica))
+    if settings.replay is not None:
+        return ReplayCopier(settings, settings.replay, partitions)
+    return Copier(settings, partitions)

@@ -31,12 +31,11 @@ from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.settings.mirror import ALLOW_COMMANDS
 from klamm.mirror.status.metrics import metrics_page
-from klamm.mirror.status.page import render
-from klamm.mirror.status.samples import flow_values
+from klamm.mirror.status.page import flow_values, render
 from klamm.mirror.topics.plans import config_differences
 from klamm.monitoring.exposition import CONTENT_TYPE
 from klamm.monitoring.http import HttpListener
-from klamm.page.samples import SAMPLE_EVERY_S
+from klamm.page.plot import SAMPLE_EVERY_S
 from klamm.page.views import HTML
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.monitoring.http import Action, View
     from klamm.page.html import Query
-    from klamm.page.samples import Samples
+    from klamm.page.plot import Samples
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,9 @@ from urllib.parse import quote
 from klamm.configs.durations import value_in_words
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.status.samples import FIGURES
 from klamm.page.html import Cell, Table, document, filter_form, shown, table, time_text
 from klamm.page.plot import STYLE as PLOT_STYLE
-from klamm.page.plot import plots_of
+from klamm.page.plot import count_text, plots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
         MirroredGroupOffset,
         PartitionStatus,
     )
-    from klamm.page.samples import Sample
+    from klamm.page.plot import Sample
 
 MAX_ROWS: Final = 500
 """Maximum number of rows per table. A page for 10,000 partitions must remain readable."""
@@ -382,3 +381,20 @@ def _duration(seconds: float | None) -> str:
         return f"{whole} s"
     minutes, hours = whole // 60, whole // 3600
     return f"{minutes} min" if minutes < 120 else f"{hours} h {minutes % 60} min"  # noqa: PLR2004
+
+
+FIGURES: Final = (("Records/s", count_text), ("Lag", count_text), ("Latency", lambda value: f"{value:,.0f} ms"))
+"""Names of the values, and their texts."""
+
+
+def flow_values(flow: FlowProgress) -> tuple[float | None, ...]:
+    """Return records per second, lag, and the mean replication latency of partitions that copy records.
+
+    The lag is the number of source offsets that are not on the target.
+    """
+    latencies = [
+        partition.replication_latency.mean
+        for partition in flow.partitions
+        if partition.records_per_s and partition.replication_latency is not None
+    ]
+    return flow.records_per_s, flow.lag, sum(latencies) / len(latencies) if latencies else None

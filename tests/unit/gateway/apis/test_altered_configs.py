@@ -13,7 +13,7 @@ from klamm.admin import ConfigEntry
 from klamm.gateway.apis import api_033_alter_configs, api_044_incremental_alter_configs
 from klamm.gateway.apis.altered_configs import AlteredConfigs
 from klamm.gateway.policies import decisions as verdicts
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override
 from klamm.protocol.errors import ErrorCode

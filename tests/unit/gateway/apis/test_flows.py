@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from klamm.gateway.apis.api_000_produce import is_idempotent
 from klamm.gateway.apis.table import APIS, POLICIES, UNFILTERED
 from klamm.gateway.policies.feature import PolicyFeature
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.gateway.relay.filter import Divide
 from klamm.policy import Override, PolicyLoadError, PolicyTimeoutError, PolicyViolationError, ProduceDetails, Throttle
 from klamm.policy.kinds import FLOW, PolicyMode

@@ -20,7 +20,7 @@ from klamm.gateway.apis.api_019_create_topics import CreatedTopics
 from klamm.gateway.apis.api_020_delete_topics import DeletedTopics
 from klamm.gateway.apis.api_037_create_partitions import AddedPartitions
 from klamm.gateway.apis.api_045_alter_partition_reassignments import AlteredReassignments
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy import CreatePartitionsDetails, DeleteTopicDetails, Override, TopicDetails
 from klamm.protocol.errors import ErrorCode

@@ -12,7 +12,7 @@ from klamm.gateway.apis.api_044_incremental_alter_configs import POLICY
 from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.history.feature import recording_filters
 from klamm.gateway.history.recorder import ChangeRecorder
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.gateway.relay.filter import Filter, Serve
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.policy import Override

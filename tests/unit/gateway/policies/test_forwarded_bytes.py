@@ -13,7 +13,7 @@ import pytest
 
 from klamm.gateway.apis.table import POLICIES
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.policy import PolicyViolationError, ProduceDetails
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey

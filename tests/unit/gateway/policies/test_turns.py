@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from klamm.gateway.policies.turns import ResourceTurns
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.protocol.types import ResourceType
 
 

@@ -9,9 +9,8 @@ from uuid import UUID
 import pytest
 
 from klamm.kafka_client.data.batches import ProducerStamp
-from klamm.mirror.copy.fetcher import Fetcher
+from klamm.mirror.copy.fetcher import Fetcher, FetchThrottle
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
-from klamm.mirror.copy.throttle import FetchThrottle
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from klamm.mirror.copy.throttle import FetchThrottle
+from klamm.mirror.copy.fetcher import FetchThrottle
 
 MB = 1_000_000
 SECONDS = 10

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.mirror.settings.live_keys import LiveKeys
-from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.mirror import LiveKeys, parse_settings
 from klamm.properties import SettingsError, parse_properties
 
 if TYPE_CHECKING:

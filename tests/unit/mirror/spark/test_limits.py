@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import copy_settings
-from klamm.mirror.settings.live_keys import LiveKeys
-from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.settings.mirror import LiveKeys, parse_settings
 from klamm.mirror.spark import leases, worker
 from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.driver import ControlLoops

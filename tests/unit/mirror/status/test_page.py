@@ -11,10 +11,9 @@ from klamm.mirror.progress.flow_progress import (
     MirroredGroupOffset,
     MirrorStatus,
 )
-from klamm.mirror.status.page import MAX_ROWS, render
-from klamm.mirror.status.samples import flow_values
+from klamm.mirror.status.page import MAX_ROWS, flow_values, render
 from klamm.mirror.topics.plans import TARGET_DEFAULT
-from klamm.page.samples import Samples
+from klamm.page.plot import Samples
 from tests.support.mirror_status import progress_row
 
 

@@ -15,7 +15,7 @@ from klamm.mirror.operations.commands import MirrorCommands
 from klamm.mirror.progress.flow_progress import GroupStatus, MirrorStatus
 from klamm.mirror.status.live import WatchServer, status_server
 from klamm.mirror.topics.claims import FlowClaim
-from klamm.page.samples import Samples
+from klamm.page.plot import Samples
 from tests.support.mirror_status import progress_row
 
 

@@ -11,8 +11,7 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
-from klamm.history.change import HIDDEN, UNKNOWN, RecordedChange
-from klamm.history.revert import Reversal, plan_revert
+from klamm.history.change import HIDDEN, UNKNOWN, RecordedChange, Reversal, plan_revert
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.metadata.history import read_config_history, read_sound_history
 from klamm.storage.metadata.statements import HISTORY_STEP

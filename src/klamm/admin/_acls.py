@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from klamm.admin._calls import check_acl, check_acl_filter
-from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
+from klamm.admin._calls import check_acl, check_acl_filter, controller_change
+from klamm.kafka_client.errors import api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
@@ -123,14 +123,7 @@ async def delete(
         # Results are in the order of the request and do not repeat the filters.
         return {wanted: _deletions(result) for wanted, result in zip(filters, response.filter_results, strict=False)}
 
-    call = KeyedCall(
-        what="DeleteAcls",
-        ask=ask,
-        settle=result.settle,
-        node_id=CONTROLLER,
-        retriable=RETRIABLE_CHANGE_CODES,
-        check=check_acl_filter,
-    )
+    call = controller_change("DeleteAcls", ask, result.settle, check=check_acl_filter)
     await call.run(pool, deadline, filters)
 
 

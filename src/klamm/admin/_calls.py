@@ -11,21 +11,25 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from klamm.admin.types import AlterConfigOp, ConfigEntry, OpType
-from klamm.kafka_client.errors import api_error
+from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
+from klamm.kafka_client.pool.keyed_calls import KeyedCall
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicError, KafkaApiError
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
     from concurrent.futures import Future
 
     from klamm.admin.results import PerKeyResult
+    from klamm.kafka_client.pool.keyed_calls import Ask
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.types import TopicPartition
     from klamm.security.acls import Acl, AclFilter
     from klamm.security.scram import ScramMechanism
 
 Key = TypeVar("Key")
+Value = TypeVar("Value")
 Scalar: TypeAlias = str | int | float
 """A config value. True and False are sent as ``true`` and ``false``."""
 ConfigValue: TypeAlias = Scalar | Iterable[Scalar]
@@ -58,6 +62,18 @@ class AdminCalls:
             result.fail_open(error, keys)
 
         self._pool.submit(functools.partial(work, self._pool), timeout_ms=timeout_ms).add_done_callback(finish)
+
+
+def controller_change(
+    what: str,
+    ask: Ask[Key, Value],
+    settle: Callable[[Key, Value | KafkaApiError], None],
+    check: Callable[[Key], KafkaApiError | None] = lambda _: None,
+) -> KeyedCall[Key, Value]:
+    """Return a change that the controller makes. It is not repeated after an error that leaves its outcome open."""
+    return KeyedCall(
+        what=what, ask=ask, settle=settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES, check=check
+    )
 
 
 def check_topic(name: str) -> KafkaApiError | None:

@@ -19,11 +19,10 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin._calls import AdminCalls, check_scram
+from klamm.admin._calls import AdminCalls, check_scram, controller_change
 from klamm.admin.results import PerKeyResult
-from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, raise_for_code
+from klamm.kafka_client.errors import raise_for_code
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
-from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -172,14 +171,7 @@ async def _alter(
         own = [each for each in alterations if each.user == user]
         return check_scram(user, [_mechanism_and_password(each) for each in own])
 
-    call = KeyedCall(
-        what="AlterUserScramCredentials",
-        ask=ask,
-        settle=result.settle,
-        node_id=CONTROLLER,
-        retriable=RETRIABLE_CHANGE_CODES,
-        check=check,
-    )
+    call = controller_change("AlterUserScramCredentials", ask, result.settle, check=check)
     await call.run(pool, deadline, result.values())
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from klamm.admin import _quorum
-from klamm.admin._calls import check_topic
+from klamm.admin._calls import check_topic, controller_change
 from klamm.admin.types import (
     ClusterDescription,
     CreatedTopic,
@@ -19,9 +19,8 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
-from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, RETRIABLE_LEADER_CODES, api_error
+from klamm.kafka_client.errors import RETRIABLE_LEADER_CODES, api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
-from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.policy.answers import PolicyOverride
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
@@ -73,14 +72,7 @@ async def create(
             topic.name: result_of(topic.error_code, topic.error_message, _created(topic)) for topic in response.topics
         }
 
-    call = KeyedCall(
-        what="CreateTopics",
-        ask=ask,
-        settle=result.settle,
-        node_id=CONTROLLER,
-        retriable=RETRIABLE_CHANGE_CODES,
-        check=check_topic,
-    )
+    call = controller_change("CreateTopics", ask, result.settle, check=check_topic)
     await call.run(pool, deadline, result.values())
 
 
@@ -128,14 +120,7 @@ async def delete(
             if topic.name is not None
         }
 
-    call = KeyedCall(
-        what="DeleteTopics",
-        ask=ask,
-        settle=result.settle,
-        node_id=CONTROLLER,
-        retriable=RETRIABLE_CHANGE_CODES,
-        check=check_topic,
-    )
+    call = controller_change("DeleteTopics", ask, result.settle, check=check_topic)
     await call.run(pool, deadline, result.values())
 
 
@@ -162,9 +147,7 @@ async def grow(
         response = await pool.send(request, CreatePartitionsResponse, deadline=attempt, node_id=node_id)
         return {topic.name: result_of(topic.error_code, topic.error_message, None) for topic in response.results}
 
-    call = KeyedCall(
-        what="CreatePartitions", ask=ask, settle=result.settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES
-    )
+    call = controller_change("CreatePartitions", ask, result.settle)
     await call.run(pool, deadline, partitions)
 
 

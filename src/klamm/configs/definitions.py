@@ -23,7 +23,6 @@ FACTS: Final = Path(__file__).with_name("kafka-4.4-configs.json")
 
 MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
-CREATE_TOPIC_POLICY: Final = "create.topic.policy.class.name"
 CREATE_TOPICS_POLICY: Final = "create.topics.policy.class.name"
 """Name of ``create.topic.policy.class.name`` in the text of KIP-108."""
 ALLOWED_CLIENT_CONFIGS: Final = "client.configs.allowed.keys"
@@ -64,7 +63,6 @@ class ConfigDefinition:
     default_value: ConfigValue | None
     check: Check | None
     """Validator of single values. None means that every value of the type is valid."""
-    importance: str
     is_internal: bool = False
     """Whether the config is internal: accepted, but never described."""
     update_mode: UpdateMode = UpdateMode.CLUSTER_WIDE
@@ -190,7 +188,6 @@ def _define(name: str, fact: Mapping[str, Any]) -> ConfigDefinition:
         default=default,
         default_value=None if default is None else parse_value(name, default, config_type),
         check=build_check(fact["validator"], config_type, may_be_empty=name not in _NEVER_EMPTY_LISTS),
-        importance=fact["importance"],
         is_internal=fact["internal"],
         drops_duplicates=is_distinct_list and "update_mode" not in fact,
         update_mode=UpdateMode(fact.get("update_mode", UpdateMode.CLUSTER_WIDE)),
@@ -199,8 +196,7 @@ def _define(name: str, fact: Mapping[str, Any]) -> ConfigDefinition:
 
 
 def _fact(config_type: str, default: str | None, validator: str | None = None, **more: object) -> dict[str, object]:
-    common = {"importance": "MEDIUM", "internal": False}
-    return {"type": config_type, "default": default, "validator": validator, **common, **more}
+    return {"type": config_type, "default": default, "validator": validator, "internal": False, **more}
 
 
 _THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")

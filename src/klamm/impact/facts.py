@@ -50,12 +50,10 @@ class ConfigValueFact:
 class BatchFact:
     """A record batch at the end of a log."""
 
-    base_offset: int
     size: int
     """Size in bytes, as ``max.message.bytes`` counts it."""
     codec: str
     """Compression type as in ``compression.type``, or ``none``."""
-    record_count: int
     first_timestamp_ms: int
     """Smallest timestamp in milliseconds since the epoch."""
     max_timestamp_ms: int

@@ -41,10 +41,8 @@ def batch_facts(records: Buffer) -> Iterable[BatchFact]:
                 continue
             decoded = decode_records(batch)
             yield BatchFact(
-                base_offset=batch.base_offset,
                 size=batch.size,
                 codec=Codec(batch.codec).name.lower(),
-                record_count=len(decoded),
                 first_timestamp_ms=min(record.timestamp for record in decoded),
                 max_timestamp_ms=batch.max_timestamp,
                 keys=tuple(None if r.key is None else partition_for_key(r.key, _ALL_KEYS + 1) for r in decoded),

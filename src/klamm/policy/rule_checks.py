@@ -184,7 +184,6 @@ def _definition(name: str, config_type: int) -> ConfigDefinition | None:
         default=None,
         default_value=None,
         check=None,
-        importance="",
     )
 
 

@@ -18,7 +18,6 @@ ClientConfigsMessage = TypeVar("ClientConfigsMessage", bound=Message)
 ScramMessage = TypeVar("ScramMessage", bound=Message)
 
 DESCRIBE_KEY: Final = 50
-ALTER_KEY: Final = 51
 
 _SMALLEST_DESCRIBE: Final = 10
 """Size in bytes of the smallest DescribeClientConfigs body: two arrays and two booleans."""

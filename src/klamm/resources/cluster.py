@@ -43,10 +43,6 @@ class Observation:
     failures: Mapping[Kind, BaseException] = field(default_factory=lambda: MappingProxyType({}))
     """Kinds that cannot be listed, and why."""
 
-    def of_kind(self, kind: Kind) -> dict[ResourceKey, Existing]:
-        """Return the resources of one kind, sorted by name."""
-        return {key: existing for key, existing in sorted(self.resources.items()) if key.kind is kind}
-
     @property
     def missing_kinds(self) -> frozenset[Kind]:
         """Kinds that this cluster does not have at all: no authorizer, or an older release."""

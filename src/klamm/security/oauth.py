@@ -62,7 +62,6 @@ class Jwt:
 
     header: Mapping[str, Any]
     claims: Mapping[str, Any]
-    signed: bytes
     signature: bytes
 
     @classmethod
@@ -83,7 +82,7 @@ class Jwt:
             raise TokenError("header or claims are not JSON") from error
         if not all(isinstance(part, dict) for part in read):
             raise TokenError("header or claims are not JSON objects")
-        return cls(header=read[0], claims=read[1], signed=text.rpartition(".")[0].encode(), signature=signature)
+        return cls(header=read[0], claims=read[1], signature=signature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ async def register(services: Services, *entities: ClientConfigEntity) -> None:
 async def delete_topic(services: Services, name: str) -> None:
     topic = services.topics.get(name)
     assert topic is not None
-    await services.topics.delete(topic)
+    await services.topics.begin_delete(topic)
 
 
 def test_deleting_the_registrations_topic_clears_registrations(tmp_path: Path) -> None:

@@ -56,10 +56,8 @@ def cluster(*topics: ObservedTopic, **fields: object) -> ClusterFacts:
 def batch(*keys: int | None, size: int = 200, codec: str = "none", age_ms: int = 0, spread_ms: int = 0) -> BatchFact:
     """Return a batch whose newest record has an age."""
     return BatchFact(
-        base_offset=0,
         size=size,
         codec=codec,
-        record_count=len(keys) or 1,
         first_timestamp_ms=NOW_MS - age_ms - spread_ms,
         max_timestamp_ms=NOW_MS - age_ms,
         keys=keys,

@@ -214,7 +214,7 @@ class Commands:
         return Answer((partition, appended.base_offset, appended.log_append_time_ms))
 
     async def _on_delete_topic(self, topic: str) -> Answer:
-        await self._services.topics.delete(self._topic(topic))
+        await self._services.topics.begin_delete(self._topic(topic))
         return Answer()
 
     # ---- brokers

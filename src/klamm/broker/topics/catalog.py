@@ -169,15 +169,6 @@ class TopicCatalog:
         commit = self._store.submit(changes)
         return topic, _after_commit(commit, lambda: self._open_logs(topic, range(len(topic.partitions))))
 
-    async def delete(self, topic: Topic) -> None:
-        """Delete a topic with its data, configs and committed offsets, and return when the deletion is on disk.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic no longer exists.
-            StorageError: The change could not be written to disk.
-        """
-        await self.begin_delete(topic)
-
     def begin_delete(self, topic: Topic, *, author: Author = BROKER_ITSELF) -> asyncio.Future[None]:
         """Delete a topic in memory. The future is done when that is on disk and the logs are marked for deletion.
 
@@ -193,15 +184,6 @@ class TopicCatalog:
             listener(topic)
         commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
         return _after_commit(commit, lambda: self._logs.delete_topic(topic.topic_id))
-
-    async def grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> None:
-        """Add partitions to a topic, and return when they are on disk.
-
-        Raises:
-            UnknownTopicOrPartitionError: The topic was deleted or changed meanwhile.
-            StorageError: The change could not be written to disk.
-        """
-        await self.begin_grow(topic, added)
 
     def begin_grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> asyncio.Future[None]:
         """Add partitions in memory. The future is done when they are on disk and their logs exist.

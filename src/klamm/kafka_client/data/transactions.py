@@ -149,21 +149,16 @@ class TransactionManager:
         self._transactional_id = transactional_id
         self._calls = CoordinatorCalls(cluster, transactional_id, CoordinatorType.TRANSACTION, patience_s=_PATIENCE_S)
 
-    def init(self, *, timeout_ms: int, current: ProducerStamp | None = None) -> ProducerStamp:
+    def init(self, *, timeout_ms: int) -> ProducerStamp:
         """Request a new producer epoch. This fences the previous producer of the id and ends its open transaction.
 
         Args:
             timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
-            current: Producer id and epoch of this client, which are raised only if they are still the latest ones
-                (KIP-360). None: they are raised, whichever producer has them.
-
-        Raises:
-            TransactionLostError: A newer producer has fenced ``current``.
         """
         answers: list[InitProducerIdResponse] = []
 
         def ask(connection: Connection) -> list[int]:
-            request, version = _init_request(connection, self._transactional_id, current, timeout_ms)
+            request, version = _init_request(connection, self._transactional_id, None, timeout_ms)
             answer = connection.call(request, InitProducerIdResponse, version=version, timeout_s=_TIMEOUT_S)
             answers.append(answer)
             return [answer.error_code]
@@ -233,7 +228,8 @@ def init_all(
 
     Args:
         cluster: The cluster.
-        current: Producer id and epoch of this client by transactional id; see ``TransactionManager.init``.
+        current: Producer id and epoch of this client by transactional id, which are raised only if they are still the
+            latest ones (KIP-360). None: they are raised, whichever producer has them.
         timeout_ms: Time in milliseconds after which the coordinator aborts an unfinished transaction.
 
     Returns:

@@ -303,10 +303,6 @@ class ConnectionPool:
 
         return await self.until_answered(attempt, deadline, what="ApiVersions", looked_up=False)
 
-    def spawn(self, work: Callable[[], Coroutine[Any, Any, AnyResult]]) -> Awaitable[AnyResult]:
-        """Start another coroutine on the pool's thread, to be awaited later."""
-        return self._start(work())
-
     async def pause(self, seconds: float) -> None:
         """Sleep on the pool's event loop."""
         await asyncio.sleep(max(seconds, 0.0))

@@ -529,11 +529,6 @@ class PartitionCopy:
         """
         return self._is_abandoned or bool(self._put_back_count)
 
-    @property
-    def lag(self) -> int | None:
-        """Number of offsets between ``acked_offset`` and the end of the source. None: the end is not known yet."""
-        return None if self.end_offset < 0 else max(0, self.end_offset - self.acked_offset)
-
 
 def stop_and_log(copy: PartitionCopy, flow: str, reason: str) -> None:
     """Change the state of a partition to STOPPED and log the reason as an error.

@@ -38,7 +38,6 @@ any error of a STOPPED partition            The batch is dropped. If the target 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -72,7 +71,6 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.transactions import ShardTransactions
 
-logger = logging.getLogger(__name__)
 
 _LANES: Final = 2
 """Connections per leader. With more, each request holds fewer batches, which costs more than it gains."""

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.spark.leases import FlowShare, PartitionGroup
 
-logger = logging.getLogger(__name__)
 
 _REPEATED_FOR_S: Final = 3 * RATE_WINDOW_S
 """Time for which an unchanged row is still sent, so that the driver's rates fall to zero when copying stops."""

@@ -213,7 +213,7 @@ async def create_topics(topics: TopicCatalog) -> None:
         if current is not None and current.topic_id == topic_id:
             continue
         if current is not None:
-            await topics.delete(current)
+            await topics.begin_delete(current)
         topics.new_topic_id = partial(UUID, str(topic_id))
         await topics.create(name, [(1,), (1,)], configs={})
         topics.new_topic_id = uuid4

@@ -152,12 +152,6 @@ class Membership:
             if pattern in self.regexes:
                 yield from self.regexes[pattern].names
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member is subscribed to a topic."""
-        return topic in self._names or any(
-            topic in self.regexes[pattern].names for pattern in self._patterns if pattern in self.regexes
-        )
-
     # ---- members
 
     def put(self, member: ConsumerMember) -> None:

@@ -9,6 +9,7 @@ import pytest
 from klamm.configs import definitions
 from klamm.configs.definitions import (
     FACTS,
+    ConfigTable,
     base_name,
     broker_configs,
     broker_families,
@@ -19,8 +20,9 @@ from klamm.configs.definitions import (
     topic_configs,
     topic_synonyms,
 )
+from klamm.configs.describe import documentation
 from klamm.protocol.errors import InvalidConfigError
-from klamm.protocol.types import ConfigType, UpdateMode
+from klamm.protocol.types import ConfigType, ResourceType, UpdateMode
 
 
 def test_topic_validation_order_names_every_config_once() -> None:
@@ -91,3 +93,30 @@ def test_settings_of_a_properties_file_are_read_by_type() -> None:
 def test_invalid_static_config_error_names_key_and_value() -> None:
     with pytest.raises(InvalidConfigError, match=r"Invalid value none for configuration num\.partitions"):
         parse_broker_settings({"num.partitions": "none"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        (ResourceType.TOPIC, topic_configs()),
+        (ResourceType.BROKER, broker_configs()),
+        (ResourceType.GROUP, group_configs()),
+        (ResourceType.CLIENT_METRICS, client_metrics_configs()),
+    ],
+)
+def test_every_describable_config_has_documentation(kind: ResourceType, table: ConfigTable) -> None:
+    for name, definition in table.items():
+        if not definition.is_internal:
+            sentence = documentation(kind, name)
+            assert sentence, name
+            assert sentence.endswith("."), name
+
+
+def test_listener_prefixed_config_has_base_documentation() -> None:
+    under = documentation(ResourceType.BROKER, "listener.name.internal.ssl.key.password")
+    assert under == documentation(ResourceType.BROKER, "ssl.key.password")
+
+
+def test_unknown_config_has_no_documentation() -> None:
+    assert documentation(ResourceType.BROKER, "no.such") is None
+    assert documentation(ResourceType.BROKER_LOGGER, "root") is None

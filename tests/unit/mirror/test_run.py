@@ -1,14 +1,16 @@
-"""Log records of a mirror's progress, which a service keeps for weeks."""
+"""Signals that end a mirror, and log records of its progress, which a service keeps for weeks."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
-from klamm.mirror.run import ProgressLines
+from klamm.mirror.run import ProgressLines, signals_as_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,3 +88,25 @@ def test_final_progress_is_logged_if_it_changed(followed: Followed) -> None:
     followed.status.set_state("A->B", FlowState.STOPPED)
     assert followed.logged(0, end=True) == ["A->B STOPPED: 0/0"]
     assert followed.logged(1, end=True) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_set_event_and_handlers_are_restored(number: signal.Signals) -> None:
+    inherited = signal.signal(number, signal.default_int_handler)  # nohup lets SIGHUP be ignored
+    try:
+        with signals_as_event() as stopping:
+            os.kill(os.getpid(), number)
+            assert stopping.wait(10)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, inherited)
+
+
+def test_nohup_mirror_ignores_sighup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_event() as stopping:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stopping.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

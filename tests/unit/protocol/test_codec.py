@@ -30,7 +30,7 @@ from klamm.protocol.messages.create_topics import CreateTopicsRequest
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest
-from klamm.protocol.primitives import skip_tagged_fields
+from klamm.protocol.primitives import random_uuid, skip_tagged_fields, uuid_text
 from klamm.protocol.schema import Field, Message, Struct
 
 OWN_SCHEMAS = {"describe_client_configs", "alter_client_configs"}
@@ -343,3 +343,15 @@ def test_largest_allowed_malformed_request_takes_bounded_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 6_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_random_uuid_text_never_starts_with_a_dash() -> None:
+    dashed, plain = UUID("f8000000-0000-4000-8000-000000000000"), UUID("00000000-0000-4000-8000-000000000000")
+    assert uuid_text(dashed).startswith("-")
+    drawn = iter([dashed, dashed, plain])
+    assert random_uuid(lambda: next(drawn)) == plain
+    assert not [text for text in (uuid_text(random_uuid()) for _ in range(2_000)) if text.startswith("-")]
+
+
+def test_uuid_text_matches_kafka() -> None:
+    assert uuid_text(UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"

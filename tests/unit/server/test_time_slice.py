@@ -6,11 +6,16 @@ import asyncio
 import math
 import time
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.policy_runtime.decision import Revision
 from klamm.server import time_slice as module
-from klamm.server.time_slice import SLICE_S, TimeSlice, run_at_once
+from klamm.server.time_slice import SLICE_S, TimeSlice, decide_in_slices, run_at_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 async def test_long_iteration_yields_to_other_tasks() -> None:
@@ -75,3 +80,34 @@ def test_coroutine_that_never_pauses_runs_without_a_task() -> None:
 def test_coroutine_that_pauses_needs_a_task() -> None:
     with pytest.raises(RuntimeError, match="waits"):
         run_at_once(TimeSlice(-1).give_way())
+
+
+def decided(meanwhile: Callable[[Revision], object]) -> tuple[int, list[int]]:
+    """Return the revision that the decision was made on, and the pauses of each attempt."""
+    revision, pauses = Revision(), []
+
+    async def decide(time_slice: TimeSlice) -> int:
+        seen = revision.changes
+        await time_slice.give_way()
+        pauses.append(time_slice.pauses)
+        if len(pauses) == 1:
+            meanwhile(revision)
+        return seen
+
+    return asyncio.run(decide_in_slices(decide, revision, TimeSlice(0))), pauses
+
+
+def test_decision_without_concurrent_change_is_made_once() -> None:
+    assert decided(lambda _: None) == (0, [1])
+
+
+def test_decision_is_repeated_without_a_pause_after_a_change_or_rollback() -> None:
+    assert decided(Revision.advance) == (1, [1, 0])
+    assert decided(Revision.roll_back) == (1, [1, 0])
+
+
+def test_rollback_counts_as_change_but_not_vice_versa() -> None:
+    revision = Revision()
+    revision.advance()
+    revision.roll_back()
+    assert (revision.changes, revision.rollbacks) == (2, 1)

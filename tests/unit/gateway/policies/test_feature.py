@@ -1,4 +1,4 @@
-"""The interceptors that a gateway gets for its policies."""
+"""The filters that a gateway gets for its policies, divided requests, and turns of changed resources."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from klamm.gateway.apis.table import POLICIES, UNFILTERED
+from klamm.gateway.policies.divided_requests import in_order
 from klamm.gateway.policies.feature import PolicyFeature
+from klamm.gateway.policies.policy_api import ResourceTurns
 from klamm.policy import PolicyLoadError
 from klamm.protocol.api import ApiKey
+from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,3 +57,66 @@ def test_policy_filters_the_apis_of_its_kind(tmp_path: Path, key: str, apis: set
 def test_policy_that_cannot_be_loaded_prevents_start() -> None:
     with pytest.raises(PolicyLoadError, match=r"policy\.rules\.file is not set"):
         asyncio.run(intercepted(delete_topic_policy_class_name=RULES))
+
+
+KEYS = st.lists(st.sampled_from("abcdef"), max_size=12)
+
+
+def test_entries_follow_the_order_of_the_request() -> None:
+    assert in_order(["c", "a", "b"], ["a1", "b1", "c1"], lambda entry: entry[0]) == ["c1", "a1", "b1"]
+
+
+def test_repeated_key_gets_as_many_entries_as_there_are() -> None:
+    assert in_order(["a", "b", "a"], ["a1", "b1"], lambda entry: entry[0]) == ["a1", "b1"]
+    assert in_order(["a", "b", "a"], ["a1", "a2", "b1"], lambda entry: entry[0]) == ["a1", "b1", "a2"]
+
+
+@given(order=KEYS, entries=KEYS)
+def test_no_entry_is_lost_or_doubled(order: list[str], entries: list[str]) -> None:
+    numbered = [(key, index) for index, key in enumerate(entries)]
+    merged = in_order(order, numbered, lambda entry: entry[0])
+    assert sorted(merged) == sorted(numbered)
+    own_entries = [entry for entry in merged if entry[0] in order]
+    places = [order.index(key) for key, _ in own_entries if entries.count(key) <= 1]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "waits"),
+    [
+        ([(ResourceType.TOPIC, "a")], [(ResourceType.TOPIC, "a")], True),
+        ([(ResourceType.TOPIC, "a"), (ResourceType.TOPIC, "b")], [(ResourceType.TOPIC, "b")], True),
+        ([(ResourceType.TOPIC, "a")], [(ResourceType.TOPIC, "b")], False),
+        ([(ResourceType.TOPIC, "a")], [(ResourceType.GROUP, "a")], False),
+        ([(ResourceType.BROKER, "1")], [(ResourceType.BROKER, "")], True),
+    ],
+)
+async def test_only_changes_of_the_same_resources_wait(
+    held: list[tuple[int, str]], wanted: list[tuple[int, str]], waits: bool
+) -> None:
+    turns = ResourceTurns()
+    entered = asyncio.Event()
+
+    async def other() -> None:
+        async with turns.of(wanted):
+            entered.set()
+
+    async with turns.of(held):
+        task = asyncio.create_task(other())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert entered.is_set() is not waits
+    await task
+    assert not turns.held
+
+
+async def test_requests_with_the_same_topics_in_another_order_do_not_block_each_other() -> None:
+    turns = ResourceTurns()
+
+    async def change(*names: str) -> None:
+        async with turns.of_topics(names):
+            await asyncio.sleep(0)
+
+    pairs = (("a", "b"), ("b", "a"), ("b", "a", "b"))
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(change(*pair) for pair in pairs for _ in range(20)))

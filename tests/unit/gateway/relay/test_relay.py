@@ -14,6 +14,7 @@ from klamm.gateway.frames.wire import REQUEST_HEAD, response_frame
 from klamm.gateway.relay import relay
 from klamm.gateway.relay.filter import Filter
 from klamm.gateway.relay.requests import MAX_IN_FLIGHT
+from klamm.gateway.relay.shared import MAX_CLIENT_ID_LENGTH, MAX_CLIENT_IDS, OTHER, RequestCounts
 from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.history.change import Author
 from klamm.kafka_client.connection.transport import PlainTransport
@@ -453,3 +454,12 @@ def test_forked_process_has_a_read_buffer_of_its_own() -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert bytes(relay._BUFFER[:6]) == b"parent"
+
+
+def test_few_client_ids_of_moderate_length_have_their_own_counters() -> None:
+    counts = RequestCounts()
+    longest, too_long = "x" * MAX_CLIENT_ID_LENGTH, "x" * (MAX_CLIENT_ID_LENGTH + 1)
+    for client_id in (None, longest, too_long, *map(str, range(MAX_CLIENT_IDS)), "late", longest):
+        counts.count(0, client_id)
+    assert len(counts.counts) == MAX_CLIENT_IDS + 1
+    assert (counts.counts[0, None], counts.counts[0, longest], counts.counts[0, OTHER]) == (1, 2, 4)

@@ -12,7 +12,7 @@ import pytest
 
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
 from klamm.storage.log.directories import LOG_START_OFFSETS
-from klamm.storage.log.housekeeping import apply_retention
+from klamm.storage.log.housekeeping import apply_retention, with_pauses
 from tests.support.logs import NOON_MS, TOPIC_ID, Clock, CrashableLogs, batch, read_all
 
 if TYPE_CHECKING:
@@ -257,3 +257,31 @@ def test_idle_producers_expire(tmp_path: Path) -> None:
 
     assert len(crashable.log.producers) == 0
     assert crashable.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1
+
+
+def test_other_tasks_run_after_a_fixed_number_of_items() -> None:
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> list[int]:
+        counter = asyncio.create_task(count_turns())
+        items = [item async for item in with_pauses(range(35), at_once=10)]
+        counter.cancel()
+        return items
+
+    assert asyncio.run(run()) == list(range(35))
+    assert turns == 3
+
+
+def test_few_items_are_returned_without_a_pause() -> None:
+    async def run() -> list[int]:
+        return [item async for item in with_pauses(range(255))]
+
+    with pytest.raises(StopIteration) as end:
+        run().send(None)
+    assert end.value.value == list(range(255))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from klamm.admin.types import ConfigResource, OffsetSpec
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
-from klamm.display import counted
 from klamm.impact.changes import ClientConfigAltered, QuotaAltered
 from klamm.impact.facts import (
     NO_NEED,
@@ -27,7 +26,7 @@ from klamm.impact.facts import (
     PartitionFacts,
     ProducerFact,
 )
-from klamm.impact.findings import size
+from klamm.impact.findings import counted, size
 from klamm.impact.prediction import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,

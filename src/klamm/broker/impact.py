@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.display import counted
 from klamm.impact.facts import (
     BatchFact,
     ClusterFacts,
@@ -22,7 +21,7 @@ from klamm.impact.facts import (
     PartitionFacts,
     ProducerFact,
 )
-from klamm.impact.findings import size
+from klamm.impact.findings import counted, size
 from klamm.impact.prediction import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,

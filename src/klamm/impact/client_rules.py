@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.display import counted
-from klamm.impact.findings import Finding, ImpactLevel, Names
+from klamm.impact.findings import Finding, ImpactLevel, Names, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.display import counted
-from klamm.impact.findings import Finding, ImpactLevel, Names, duration, percent, size
+from klamm.impact.findings import Finding, ImpactLevel, Names, counted, duration, percent, size
 from klamm.impact.records import active_producers, removal, unread, whole_log
 
 if TYPE_CHECKING:

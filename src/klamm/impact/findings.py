@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.display import counted
 from klamm.impact.facts import NO_NEED, Need
 
 if TYPE_CHECKING:
@@ -16,6 +15,11 @@ if TYPE_CHECKING:
 _SIZE_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
 _DURATIONS: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 partition`` or ``2,000 partitions``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def size(count: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from klamm.display import counted
 from klamm.impact import config_rules
 from klamm.impact.changes import (
     ClientConfigAltered,
@@ -18,7 +17,7 @@ from klamm.impact.changes import (
 from klamm.impact.client_rules import client_config_altered, quota_altered
 from klamm.impact.effective import CLUSTER_DEFAULT, TopicConfigs, effective_configs, topic_keys
 from klamm.impact.facts import NO_NEED, Need
-from klamm.impact.findings import MAX_NAMES, Finding, Impact, ImpactLevel, Names, size
+from klamm.impact.findings import MAX_NAMES, Finding, Impact, ImpactLevel, Names, counted, size
 from klamm.impact.topic_rules import partitions_added, records_deleted, topic_deleted
 from klamm.protocol.types import ResourceType
 

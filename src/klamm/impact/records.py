@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from klamm.display import counted
 from klamm.impact.facts import REPORTED_PRODUCER_MS
-from klamm.impact.findings import Names, moment, size
+from klamm.impact.findings import Names, counted, moment, size
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:

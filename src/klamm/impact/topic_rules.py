@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from klamm.display import counted
-from klamm.impact.findings import Finding, ImpactLevel, Names, percent
+from klamm.impact.findings import Finding, ImpactLevel, Names, counted, percent
 from klamm.impact.records import active_producers, readers, removal, unread, whole_log
 
 if TYPE_CHECKING:

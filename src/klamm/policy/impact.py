@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from klamm.display import counted
 from klamm.impact.changes import ConfigAltered, PartitionsAdded, TopicDeleted
 from klamm.impact.facts import Need
-from klamm.impact.findings import Impact, ImpactLevel, size
+from klamm.impact.findings import Impact, ImpactLevel, counted, size
 from klamm.impact.prediction import may_delete_records, may_have_impact
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails
 from klamm.policy.errors import ImpactNeeded, ImpactUnknownError

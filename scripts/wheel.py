@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     options = _options(arguments)
     if "compiled" in options.only and not has_compiler():
         sys.exit("wheel: needs a C compiler and Python's headers (Debian: apt-get install build-essential python3-dev)")
-    os.environ.setdefault("SOURCE_DATE_EPOCH", _commit_time())
+    os.environ.setdefault("SOURCE_DATE_EPOCH", commit_time())
     built = _build(options.only, options.folder)
     if options.check:
         check_reproducible(built, lambda folder: _build(options.only, folder))
@@ -70,7 +70,7 @@ def _build(kinds: Sequence[str], into: Path) -> list[Path]:
         return [_BUILDERS[kind](copy, into.resolve()) for kind in kinds]
 
 
-def _commit_time() -> str:
+def commit_time() -> str:
     """Return the time of the commit in seconds since 1970, or 1980-01-02, which zip can hold, without a repository."""
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     try:
@@ -131,7 +131,7 @@ def _hatchling(copy: Path, into: Path, target: str, environment: Mapping[str, st
 def _tried(path: Path) -> str:
     """Install a file into a fresh environment, use it there, and return the version that it reports."""
     with tempfile.TemporaryDirectory(prefix="klamm-try-") as folder:
-        python = _install(path, Path(folder))
+        python = install(path, Path(folder))
         bare = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         found = json.loads(_run([python, ROOT / "scripts" / "try_install.py"], env=bare))
     expected = {"value": "1", "listed": ["orders"], "has_type_marker": True, "has_licence": True}
@@ -142,7 +142,7 @@ def _tried(path: Path) -> str:
     return f"works: {found['version']} on Python {found['python']}"
 
 
-def _install(path: Path, folder: Path) -> Path:
+def install(path: Path, folder: Path) -> Path:
     """Install a file and its dependencies into a new environment and return the path of its Python."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
@@ -156,7 +156,7 @@ def write_sbom(package: Path, file: Path) -> None:
     """Write what an environment with the package holds, as CycloneDX JSON."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="klamm-sbom-") as folder:
-        python = _install(package, Path(folder))
+        python = install(package, Path(folder))
         command = [
             "cyclonedx_py",
             "environment",

@@ -79,7 +79,7 @@ def _difference(partition: int, source: Path, target: Path) -> str:
     """Describe the first difference of two partitions."""
     if not (source.exists() and target.exists()):
         return f"partition {partition} exists on one side only"
-    source_records, target_records = list(_records(source.read_bytes())), list(_records(target.read_bytes()))
+    source_records, target_records = list(split_dump(source.read_bytes())), list(split_dump(target.read_bytes()))
     pairs = zip(source_records, target_records, strict=False)
     first = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
     counts = f"{len(source_records)} records here, {len(target_records)} there"
@@ -92,7 +92,7 @@ def _difference(partition: int, source: Path, target: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Dump:
+class Dump:
     """Result of reading one side."""
 
     counts: Mapping[int, int]
@@ -100,7 +100,7 @@ class _Dump:
     without_key: int
 
 
-def _dump(side: Side, directory: Path) -> _Dump:
+def _dump(side: Side, directory: Path) -> Dump:
     """Write each partition's records to a file of its number."""
     from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415 - in the reading process only
 
@@ -116,7 +116,7 @@ def _dump(side: Side, directory: Path) -> _Dump:
         consumer.close()
 
 
-def _read_to_end(consumer: Any, partitions: Sequence[Any], directory: Path) -> _Dump:
+def _read_to_end(consumer: Any, partitions: Sequence[Any], directory: Path) -> Dump:
     ends = consumer.end_offsets(partitions)
     counts = {partition.partition: 0 for partition in partitions}
     without_key = 0
@@ -127,16 +127,16 @@ def _read_to_end(consumer: Any, partitions: Sequence[Any], directory: Path) -> _
             if not batches:
                 raise TimeoutError(f"No more records came from {partitions[0].topic}, although its end is not reached")
             for partition, records in batches.items():
-                files[partition.partition].write(b"".join(map(_canonical, records)))
+                files[partition.partition].write(b"".join(map(canonical, records)))
                 counts[partition.partition] += len(records)
                 without_key += sum(record.key is None for record in records)
     finally:
         for file in files.values():
             file.close()
-    return _Dump(counts=counts, without_key=without_key)
+    return Dump(counts=counts, without_key=without_key)
 
 
-def _canonical(record: Any) -> bytes:
+def canonical(record: Any) -> bytes:
     """Return everything about a record except its offset, in a form in which different records differ."""
     parts = [_HEAD.pack(record.timestamp, record.timestamp_type), *_field(record.key), *_field(record.value)]
     for name, value in record.headers:
@@ -149,7 +149,8 @@ def _field(data: bytes | None) -> tuple[bytes, bytes]:
     return (_LENGTH.pack(-1), b"") if data is None else (_LENGTH.pack(len(data)), data)
 
 
-def _records(dump: bytes) -> Iterator[bytes]:
+def split_dump(dump: bytes) -> Iterator[bytes]:
+    """Yield the canonical records of a dump."""
     at = 0
     while at < len(dump):
         (length,) = _LENGTH.unpack_from(dump, at)

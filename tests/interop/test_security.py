@@ -216,8 +216,8 @@ def test_raw_tokens_follow_sasl_handshake_v0(broker: klamm.Broker) -> None:
     with WireClient(broker.bootstrap_servers) as client:
         client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 0)
         token = b"\x00alice\x00alice-secret"
-        client._socket.sendall(len(token).to_bytes(4) + token)
-        assert client._read(4) == b"\x00\x00\x00\x00"
+        client.socket.sendall(len(token).to_bytes(4) + token)
+        assert client.read_exactly(4) == b"\x00\x00\x00\x00"
         assert client.ask(MetadataRequest(topics=[]), MetadataResponse, 9).cluster_id
 
 

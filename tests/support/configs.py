@@ -35,10 +35,10 @@ SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 def message_of(answer: DescribeConfigsAnswer) -> DescribeConfigsResponse:
     """Return the message that an answer encodes in pieces."""
-    for result in answer._results:
-        result.head.configs = [answer._to_wire(result.head.resource_type, config) for config in result.configs]
+    for result in answer.results:
+        result.head.configs = [answer.to_wire(result.head.resource_type, config) for config in result.configs]
     return DescribeConfigsResponse(
-        throttle_time_ms=answer.throttle_time_ms, results=[result.head for result in answer._results]
+        throttle_time_ms=answer.throttle_time_ms, results=[result.head for result in answer.results]
     )
 
 

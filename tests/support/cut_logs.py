@@ -128,8 +128,8 @@ class Load:
         if stops or (stops is None and self._chance.random() < 0.3):
             await self._close(many_logs=1 if stops else self._chance.choice((1, 500)))
         else:
-            await self._manager._housekeeper.close()
-            await self._manager._cleaner.close()
+            await self._manager.housekeeper.close()
+            await self._manager.cleaner.close()
             for log in self._manager.loaded():
                 log.close()
         self._note_known()
@@ -209,16 +209,16 @@ class Load:
 
     async def _keep_house(self) -> None:
         ends = [(log, log.segments[-1].base_offset) for log in self._manager.loaded() if log.segments]
-        await self._manager._housekeeper.tick()
+        await self._manager.housekeeper.tick()
         for log, end_offset in ends:
             self._promise(log, durable_end=end_offset)
-        await self._manager._housekeeper.check()
+        await self._manager.housekeeper.check()
 
     async def _checkpoint(self) -> None:
         await self._manager.checkpoint()
 
     async def _compact(self) -> None:
-        await self._manager._cleaner.clean()
+        await self._manager.cleaner.clean()
 
     async def _delete_records(self) -> None:
         log = self._log("plain", "again")
@@ -271,8 +271,8 @@ async def _check(promised: Known, ledger: Ledger, directory: Path) -> str | None
                 if wrong is not None:
                     return f"{name}-{partition}: {wrong}"
     finally:
-        await manager._housekeeper.close()
-        await manager._cleaner.close()
+        await manager.housekeeper.close()
+        await manager.cleaner.close()
         for log in manager.loaded():
             log.close()
     return None
@@ -384,8 +384,8 @@ def as_found(cut: Cut, directory: Path, producer_id: int) -> Ledger:
             items = list(read_batches(log))
             ledger.appended[key] = {at: record for item in items for at, record in item.records.items()}
             ledger.promises[key] = Promise(log.end_offset, log.log_start_offset, log.log_start_offset)
-        await manager._housekeeper.close()
-        await manager._cleaner.close()
+        await manager.housekeeper.close()
+        await manager.cleaner.close()
         for log in manager.loaded():
             log.close()
 

@@ -68,7 +68,7 @@ class LocalBroker:
     def services(self) -> Services:
         """Services of the broker. Use them on its event loop only."""
         assert self._app is not None
-        return self._app._services
+        return self._app.services
 
     def __enter__(self) -> Self:
         """Start."""
@@ -286,11 +286,11 @@ class Writing(Worker):
     async def _keep_house(self, task: str) -> None:
         services = self._broker.services
         if task == "settle":
-            await services.transactions._decisions.settle()
+            await services.transactions.decisions.settle()
         elif task == "checkpoint":
             await services.logs.checkpoint()
         elif task:
-            await getattr(services.logs._housekeeper, task)()
+            await getattr(services.logs.housekeeper, task)()
 
 
 def live(data_dir: Path, disk: RecordedDisk, ledger: Ledger, *options: str, life: int, transactions: int) -> None:
@@ -339,7 +339,7 @@ def start_after(data_dir: Path, ledger: Ledger, *options: str) -> Found:
 
 async def _offsets(broker: LocalBroker) -> list[Any]:
     assert broker._app is not None
-    store = broker._app._store
+    store = broker._app.store
     await store.submit([])
     assert not store.load_pending_offsets(), "an offset waits for a transaction that has ended"
     return list(store.load_group_offsets())

@@ -67,15 +67,15 @@ class WireClient:
     def __init__(self, address: str, *, timeout_s: float = 10.0, client_id: str = _CLIENT_ID) -> None:
         host, _, port = address.rpartition(":")
         self._client_id = client_id
-        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._stream = self._socket.makefile("rb")
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self.socket.makefile("rb")
         self._correlation_id = 0
 
     @property
     def port(self) -> int:
         """Port of the client's side."""
-        number: int = self._socket.getsockname()[1]
+        number: int = self.socket.getsockname()[1]
         return number
 
     def __enter__(self) -> Self:
@@ -91,7 +91,7 @@ class WireClient:
     def close(self) -> None:
         """Close the connection."""
         self._stream.close()
-        self._socket.close()
+        self.socket.close()
 
     def ask(self, request: Message, answer: type[AnyResponse], version: int) -> AnyResponse:
         """Send a request and wait for its response.
@@ -105,11 +105,11 @@ class WireClient:
     def send(self, request: Message, version: int) -> None:
         """Send a request without waiting for its answer."""
         self._correlation_id += 1
-        self._socket.sendall(self._frame(request, version))
+        self.socket.sendall(self._frame(request, version))
 
     def receive(self, answer: type[AnyResponse], version: int) -> AnyResponse:
         """Wait for the response to the last request."""
-        body = self._read(struct.unpack(">i", self._read(4))[0])
+        body = self.read_exactly(struct.unpack(">i", self.read_exactly(4))[0])
         assert struct.unpack_from(">i", body)[0] == self._correlation_id
         offset = skip_tagged_fields(memoryview(body), 4, len(body)) if answer.is_flexible(version) else 4
         return decode(answer, version, body, offset)
@@ -119,14 +119,14 @@ class WireClient:
         self._correlation_id += 1
         frame = self._frame(request, version)
         began = time.perf_counter()
-        self._socket.sendall(frame)
-        self._read(struct.unpack(">i", self._read(4))[0])
+        self.socket.sendall(frame)
+        self.read_exactly(struct.unpack(">i", self.read_exactly(4))[0])
         return time.perf_counter() - began
 
     def _frame(self, request: Message, version: int) -> bytes:
         return request_frame(request, version, correlation_id=self._correlation_id, client_id=self._client_id)
 
-    def _read(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         data = self._stream.read(size)
         if len(data) < size:
             raise ConnectionResetError("The broker closed the connection")

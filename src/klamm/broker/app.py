@@ -132,7 +132,7 @@ class BrokerApp:
         self._endpoints = endpoints
         self._tls = tls
         self._lock = lock
-        self._store = store
+        self.store = store
         self._services = services
         self._registrations = registrations
         self._policies: PolicyRuntime | None = None
@@ -295,7 +295,7 @@ class BrokerApp:
         if self._metrics is not None:
             await self._metrics.close()
         await self._services.logs.close()
-        await self._store.close()
+        await self.store.close()
         if self._policies is not None:
             await self._policies.stop()
         await self._services.policies.close()

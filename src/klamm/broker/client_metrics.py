@@ -42,7 +42,7 @@ MAX_INSTANCES: Final = 16_384
 DECOMPRESSED_FACTOR: Final = 4
 """Maximum size of decompressed metrics, as a multiple of ``telemetry.max.bytes``."""
 _SWEEP_MS: Final = 60_000
-_SHORT_BYTES: Final = 64 * 1024
+SHORT_BYTES: Final = 64 * 1024
 """Size of decompressed metrics up to which they are decoded at once. Longer ones are decoded in a thread."""
 
 
@@ -217,7 +217,7 @@ class ClientMetricsService:
     async def _take(self, compression_type: int, metrics: bytes, instance: ClientInstance, session: Session) -> None:
         limit = DECOMPRESSED_FACTOR * self.max_bytes
         try:
-            data, points = _decoded(compression_type, metrics, min(limit, _SHORT_BYTES))
+            data, points = _decoded(compression_type, metrics, min(limit, SHORT_BYTES))
         except TelemetryTooLargeError:
             data, points = await asyncio.to_thread(_decoded, compression_type, metrics, limit)
         attributes = instance.attributes

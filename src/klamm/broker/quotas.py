@@ -291,7 +291,7 @@ class MutationQuotas:
     def __init__(self, quotas: QuotaService, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._quotas = quotas
         self._now_s = now_s
-        self._buckets = ClientCounters(TokenBucket)
+        self.buckets = ClientCounters(TokenBucket)
 
     def of(self, session: Session, client_id: str | None, *, is_strict: bool) -> MutationQuota:
         """Return the quota of a request.
@@ -307,7 +307,7 @@ class MutationQuotas:
         limit = self._quotas.limit(CONTROLLER_MUTATION_RATE, session.principal_name, client_id or "")
         if limit is None:
             return UNLIMITED
-        bucket = self._buckets.of(limit.shared_by, self._now_s())
+        bucket = self.buckets.of(limit.shared_by, self._now_s())
         return MutationQuota(bucket, limit.value, is_strict=is_strict, now_s=self._now_s)
 
 

@@ -83,7 +83,7 @@ def connect(
     admin = AdminClient.from_properties(addresses, properties)
     limit = f"{int(properties[_TIMEOUT]) / 1000:g} s in all ({'--timeout' if hasattr(options, TIMEOUT) else _TIMEOUT})"
     uses_tls = properties.get("security.protocol", "").upper().endswith("SSL")
-    timer = threading.Timer(_SILENCE_S, _report_silence, (admin, addresses, limit), {"uses_tls": uses_tls})
+    timer = threading.Timer(_SILENCE_S, report_silence, (admin, addresses, limit), {"uses_tls": uses_tls})
     timer.daemon = True
     timer.start()
     try:
@@ -131,7 +131,8 @@ def _warn_of_misspelt_keys(properties: Mapping[str, str], path: Path | str) -> N
             print_error(f"Warning: {path}: {one_line(key)} has no effect{suspicious[key]}")
 
 
-def _report_silence(admin: AdminClient, addresses: Sequence[str], limit: str, *, uses_tls: bool) -> None:
+def report_silence(admin: AdminClient, addresses: Sequence[str], limit: str, *, uses_tls: bool) -> None:
+    """Print the probable reason why no broker answers, unless one has answered by then."""
     if not admin.is_searching:
         return
     tried = "; ".join(f"{address}: {_obstacle(address, uses_tls=uses_tls)}" for address in addresses)

@@ -70,7 +70,7 @@ def _report(options: argparse.Namespace) -> int:
             parquet=options.parquet,
             html=options.html,
             following=following if options.follow else None,
-            sightings=None if options.metrics is None else _sightings_of(options.metrics.split(",")),
+            sightings=None if options.metrics is None else sightings_of(options.metrics.split(",")),
         )
     except KeyboardInterrupt:
         return 0  # --follow is ended by Ctrl-C
@@ -79,7 +79,7 @@ def _report(options: argparse.Namespace) -> int:
         return 1
 
 
-def _sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
+def sightings_of(addresses: Sequence[str]) -> Callable[[], Sequence[Sighting]]:
     """Return a function that fetches the seen clients from the brokers.
 
     The first fetch happens here, so that a wrong address is reported at once.

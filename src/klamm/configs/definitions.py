@@ -216,7 +216,7 @@ _NEVER_EMPTY_LISTS = {
 }
 
 # All topic configs, in the order in which Kafka checks them. The error names the first invalid one.
-_TOPIC_ORDER = (
+TOPIC_ORDER = (
     "segment.bytes",
     "segment.ms",
     "segment.jitter.ms",
@@ -296,7 +296,7 @@ _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
 def topic_configs() -> ConfigTable:
     """Return the table of topic configs."""
     facts = _facts()["topic"]
-    return ConfigTable({name: _define(name, facts[name]) for name in _TOPIC_ORDER})
+    return ConfigTable({name: _define(name, facts[name]) for name in TOPIC_ORDER})
 
 
 @cache

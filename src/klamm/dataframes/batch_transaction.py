@@ -80,7 +80,7 @@ class BatchTransaction:
                 "before it: was an older checkpoint restored?"
             )
         if newest.offset == self._batch_id + 1:
-            self._written = _count(newest.metadata)
+            self._written = parse_count(newest.metadata)
 
     def add(self, partitions: Collection[PartitionTuple]) -> None:
         """Add partitions to the transaction.
@@ -129,7 +129,12 @@ class BatchTransaction:
             )
 
 
-def _count(metadata: str) -> int:
+def parse_count(metadata: str) -> int:
+    """Return the number of records from the metadata of a committed batch id.
+
+    Raises:
+        WritingError: The metadata is not that of a batch.
+    """
     try:
         return int(json.loads(metadata)["records"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:

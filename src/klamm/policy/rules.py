@@ -79,8 +79,8 @@ class RulesPolicy(Policy):
     the policy then runs on its own thread.
     """
 
-    def __init__(self) -> None:
-        self._rules: tuple[Rule, ...] = ()
+    def __init__(self, rules: tuple[Rule, ...] = ()) -> None:
+        self._rules = rules
         self.watched_files: tuple[Path, ...] = ()
 
     def configure(self, configs: Mapping[str, Any]) -> None:
@@ -111,9 +111,7 @@ class RulesPolicy(Policy):
         overriding = tuple(rule for rule in self._rules if rule.overrides)
         for rule in self._rules:
             if not rule.overrides:
-                policy = RulesPolicy()
-                policy._rules = (*overriding, rule)
-                yield rule, policy
+                yield rule, RulesPolicy((*overriding, rule))
 
     @property
     def unknown_configs(self) -> frozenset[str]:

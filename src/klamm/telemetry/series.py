@@ -34,8 +34,8 @@ class MetricSeries:
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
-        self._values: dict[UUID, dict[tuple[str, Labels], float]] = {}
-        self._labels: dict[UUID, Mapping[str, str]] = {}
+        self.values_by_instance: dict[UUID, dict[tuple[str, Labels], float]] = {}
+        self.labels_by_instance: dict[UUID, Mapping[str, str]] = {}
         self._counters: set[str] = set()
         self.count = 0
         """Number of series."""
@@ -51,8 +51,8 @@ class MetricSeries:
             points: Data points of the push.
         """
         most = self._most()
-        self._labels[instance] = labels
-        values = self._values.setdefault(instance, {})
+        self.labels_by_instance[instance] = labels
+        values = self.values_by_instance.setdefault(instance, {})
         for point in points:
             key = (point.name, point.labels)
             before = values.get(key)
@@ -67,15 +67,15 @@ class MetricSeries:
 
     def forget(self, instance: UUID) -> None:
         """Remove the series of a client instance."""
-        self.count -= len(self._values.pop(instance, ()))
-        self._labels.pop(instance, None)
+        self.count -= len(self.values_by_instance.pop(instance, ()))
+        self.labels_by_instance.pop(instance, None)
 
     def write(self, page: Page) -> None:
         """Add all series to a page, ordered by metric."""
         families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
         counters = {family_of(name) for name in self._counters}
-        for instance, values in self._values.items():
-            common = self._labels[instance]
+        for instance, values in self.values_by_instance.items():
+            common = self.labels_by_instance[instance]
             for (name, labels), value in values.items():
                 own = {_label_name(key): text for key, text in labels if key}
                 families[family_of(name)].append((label_text({**own, **common}), value))

@@ -99,7 +99,7 @@ class MetricsApis:
 
     def names(self) -> set[str]:
         assert self.service.series is not None
-        return {name for values in self.service.series._values.values() for name, _ in values}
+        return {name for values in self.service.series.values_by_instance.values() for name, _ in values}
 
 
 def test_client_gets_instance_id_and_subscription() -> None:
@@ -156,7 +156,7 @@ def test_invalid_pushes_are_rejected(metrics: bytes, more: dict[str, Any], error
 def test_large_metrics_are_decoded_in_a_thread() -> None:
     apis = MetricsApis()
     data = metrics_data(*[gauge(f"metric.{i}", number(1.0, text="x" * 100)) for i in range(500)])
-    assert module._SHORT_BYTES < len(data) < MAX_BYTES
+    assert module.SHORT_BYTES < len(data) < MAX_BYTES
     assert apis.push(apis.get(), data) is ErrorCode.NONE
     assert len(apis.names()) == 500
 
@@ -202,7 +202,7 @@ def test_series_name_their_client() -> None:
     answer = apis.get()
     apis.push(answer, twenty_metrics())
     assert apis.service.series is not None
-    assert apis.service.series._labels[answer.client_instance_id] == {
+    assert apis.service.series.labels_by_instance[answer.client_instance_id] == {
         "client_id": "app",
         "client_instance_id": uuid_text(answer.client_instance_id),
         "principal": "User:a",

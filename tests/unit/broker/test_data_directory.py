@@ -49,7 +49,7 @@ async def running(data_dir: Path, *options: str) -> AsyncIterator[Services]:
     node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
     try:
-        yield app._services
+        yield app.services
     finally:
         await app.stop()
 

@@ -102,7 +102,7 @@ def test_raised_quota_shortens_throttle_time() -> None:
 
 def test_only_clients_without_debt_are_dropped() -> None:
     limited = LimitedUser(1.0)
-    buckets = limited.quotas._buckets
+    buckets = limited.quotas.buckets
     owing = buckets.of("owes", limited.now_s)
     owing.take(10**6, 1.0, limited.now_s)
     for number in range(3_000):

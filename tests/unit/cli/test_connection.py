@@ -288,7 +288,7 @@ def test_responding_server_prints_nothing(
     with connect(options) as admin:
         admin.describe_cluster().result()
         monkeypatch.undo()
-        connection._report_silence(admin, [options.bootstrap_server], "60 s", uses_tls=False)
+        connection.report_silence(admin, [options.bootstrap_server], "60 s", uses_tls=False)
     assert capsys.readouterr().err == ""
 
 

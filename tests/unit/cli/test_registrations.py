@@ -111,7 +111,7 @@ def test_unavailable_broker_keeps_last_clients(
         return answer
 
     monkeypatch.setattr(registrations, "fetch", fetch)
-    ask = registrations._sightings_of(list(answers))
+    ask = registrations.sightings_of(list(answers))
     # when
     answers["a:1"] = [client("z", None)]
     answers["b:2"] = ConnectionError("refused")

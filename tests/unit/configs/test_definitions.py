@@ -27,7 +27,7 @@ from klamm.protocol.types import ConfigType, ResourceType, UpdateMode
 
 def test_topic_validation_order_names_every_config_once() -> None:
     facts = json.loads(FACTS.read_text(encoding="utf-8"))["topic"]
-    assert sorted(definitions._TOPIC_ORDER) == sorted(facts)
+    assert sorted(definitions.TOPIC_ORDER) == sorted(facts)
 
 
 @pytest.mark.parametrize("table", [topic_configs(), broker_configs(), group_configs(), client_metrics_configs()])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.dataframes.batch_transaction import _count
+from klamm.dataframes.batch_transaction import parse_count
 from klamm.dataframes.errors import WritingError
 
 
 def test_number_of_records_is_in_the_metadata() -> None:
-    assert _count('{"records": 7}') == 7
+    assert parse_count('{"records": 7}') == 7
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ def test_number_of_records_is_in_the_metadata() -> None:
 )
 def test_metadata_of_another_application_fails_the_query(metadata: str) -> None:
     with pytest.raises(WritingError, match="another application commits offsets for this group"):
-        _count(metadata)
+        parse_count(metadata)

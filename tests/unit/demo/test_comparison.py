@@ -33,12 +33,12 @@ RECORDS = [
 
 
 def test_different_records_have_different_canonical_forms() -> None:
-    assert len({comparison._canonical(record) for record in RECORDS}) == len(RECORDS)
+    assert len({comparison.canonical(record) for record in RECORDS}) == len(RECORDS)
 
 
 def test_canonical_records_are_split_again() -> None:
-    dump = b"".join(map(comparison._canonical, RECORDS))
-    assert len(list(comparison._records(dump))) == len(RECORDS)
+    dump = b"".join(map(comparison.canonical, RECORDS))
+    assert len(list(comparison.split_dump(dump))) == len(RECORDS)
 
 
 def test_equal_records_have_no_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +75,9 @@ def compared(
         def submit(self, _: Any, side: comparison.Side, place: Path) -> Any:
             place.mkdir()
             for partition, records in sides[side.topic].items():
-                (place / str(partition)).write_bytes(b"".join(map(comparison._canonical, records)))
+                (place / str(partition)).write_bytes(b"".join(map(comparison.canonical, records)))
             counts = {partition: len(records) for partition, records in sides[side.topic].items()}
-            return SimpleNamespace(result=lambda: comparison._Dump(counts=counts, without_key=0))
+            return SimpleNamespace(result=lambda: comparison.Dump(counts=counts, without_key=0))
 
     monkeypatch.setattr(comparison, "ProcessPoolExecutor", InPlace)
     return comparison.compare(

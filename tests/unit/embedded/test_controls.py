@@ -111,7 +111,7 @@ def test_connection_without_a_response_stays_open(broker: klamm.Broker) -> None:
     broker.create_topic("silent")
     broker.inject("Produce", no_answer=True, client_id="silent")
     with client(broker, "silent") as silent, client(broker, "other") as other:
-        silent._socket.settimeout(0.05)
+        silent.socket.settimeout(0.05)
         with pytest.raises(TimeoutError):
             silent.produce("silent", 0, batch(b"1"))
         assert other.produce("silent", 0, batch(b"2")) == 0
@@ -202,7 +202,7 @@ def test_paused_broker_does_not_respond_until_resumed(broker: klamm.Broker) -> N
     broker.create_topic("paused")
     with client(broker) as wire:
         broker.pause()
-        wire._socket.settimeout(0.05)
+        wire.socket.settimeout(0.05)
         with pytest.raises(TimeoutError):
             wire.end_offset("paused", 0)
         with pytest.raises(RuntimeError, match=r"the broker is paused, call resume\(\) first"):
@@ -280,7 +280,7 @@ def test_restart_keeps_the_advanced_clock_and_ends_faults(tmp_path: Path) -> Non
     with klamm.Broker(control=True, data_dir=tmp_path) as broker:
         broker.create_topic("kept", configs={"message.timestamp.type": "LogAppendTime"})
         with client(broker) as silent, broker.inject("Produce", no_answer=True, times=5) as fault:
-            silent._socket.settimeout(0.05)
+            silent.socket.settimeout(0.05)
             with suppress(TimeoutError):
                 silent.produce("kept", 0, batch(b"1"))
             wait_until(lambda: fault.count == 1, timeout_s=20, what="the request")

@@ -71,6 +71,10 @@ RULES = """
 WEEK = {"retention.ms": "604800000"}
 
 
+def policy_of(rules: str) -> RulesPolicy:
+    return RulesPolicy(parse_rules(textwrap.dedent(rules), source="rules.yaml"))
+
+
 @pytest.fixture
 def policy(tmp_path: Path) -> RulesPolicy:
     path = tmp_path / "rules.yaml"
@@ -336,8 +340,7 @@ def test_invalid_config_value_in_rule_is_an_error_with_its_place(config: str, me
     ],
 )
 def test_limits_apply_to_special_values_and_units(config: str, value: str, is_allowed: bool) -> None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules(f"rules: [{{name: a, configs: {{{config}}}}}]", source="rules.yaml")
+    policy = policy_of(f"rules: [{{name: a, configs: {{{config}}}}}]")
     key = config.partition(":")[0]
     defaults = {"retention.ms": "-1", "local.retention.ms": "-2"}
     check = assert_allowed if is_allowed else assert_denied
@@ -346,8 +349,9 @@ def test_limits_apply_to_special_values_and_units(config: str, value: str, is_al
 
 
 def test_limit_of_local_retention_applies_when_the_retention_changes() -> None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules("rules: [{name: a, configs: {local.retention.ms: {max: 1d}}}]", source="rules.yaml")
+    policy = RulesPolicy(
+        parse_rules("rules: [{name: a, configs: {local.retention.ms: {max: 1d}}}]", source="rules.yaml")
+    )
     change = a_config_change(sets={"retention.ms": "86400001"}, defaults={"local.retention.ms": "-2"})
     assert_denied(policy, change, match=r"local\.retention\.ms=-2 \(retention\.ms=86400001\) \(the broker's default\)")
 
@@ -391,8 +395,7 @@ def test_limit_of_local_retention_applies_when_the_retention_changes() -> None:
     ],
 )
 def test_rules_decide_on_replicas_beyond_min_insync_replicas(details: Details, message: str | None) -> None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules("rules: [{name: spare, spare_replicas: {min: 1, max: 1}}]", source="rules.yaml")
+    policy = policy_of("rules: [{name: spare, spare_replicas: {min: 1, max: 1}}]")
     if message is None:
         assert_allowed(policy, details)
     else:
@@ -437,8 +440,7 @@ a_broker_change = partial(a_config_change, resource_type="BROKER", before={"mess
     ],
 )
 def test_rules_decide_on_configs_of_brokers(details: AlterConfigDetails, message: str | None) -> None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules(textwrap.dedent(BROKERS), source="rules.yaml")
+    policy = policy_of(BROKERS)
     if message is None:
         assert_allowed(policy, details)
     else:
@@ -592,9 +594,7 @@ OVERRIDING = """
 
 
 def overriding() -> RulesPolicy:
-    policy = RulesPolicy()
-    policy._rules = parse_rules(textwrap.dedent(OVERRIDING), source="rules.yaml")
-    return policy
+    return policy_of(OVERRIDING)
 
 
 def test_override_corrects_every_violating_value() -> None:
@@ -661,8 +661,7 @@ def test_invalid_override_rule_error_has_its_position(rule: str, place: str) -> 
 
 
 def test_forbidden_omission_denies_replacement_that_removes_configs() -> None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules("rules: [{name: keep, omission: forbidden}]", source="rules.yaml")
+    policy = policy_of("rules: [{name: keep, omission: forbidden}]")
     dropping = AlterConfigDetails("TOPIC", "t", {"flush.ms": "1"}, {"flush.ms": "1"}, removed=frozenset({"segment.ms"}))
     with pytest.raises(PolicyViolationError, match=r"Rule 'keep': the request would remove segment\.ms of topic t by"):
         policy.validate_alter_config(dropping)
@@ -673,8 +672,7 @@ def test_forbidden_omission_denies_replacement_that_removes_configs() -> None:
 @given(low=st.integers(1, 50), size=st.integers(0, 50), number=st.integers(1, 100))
 def test_overridden_number_satisfies_its_rule(low: int, size: int, number: int) -> None:
     rules = f"rules: [{{name: a, effect: override, partitions: {{min: {low}, max: {low + size}}}}}]"
-    policy = RulesPolicy()
-    policy._rules = parse_rules(rules, source="rules.yaml")
+    policy = policy_of(rules)
     answer = policy.validate_create_topic(a_topic("t", num_partitions=number))
     assert (answer is None) == (low <= number <= low + size)
     if answer is not None:
@@ -711,8 +709,7 @@ def flow(
     client_id: str = "app",
     principal: str = "User:anna",
 ) -> Answer | PolicyViolationError | None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules(textwrap.dedent(FLOWS), source="rules.yaml")
+    policy = policy_of(FLOWS)
     details = ProduceDetails(
         topic=topic, acks=acks, is_idempotent=is_idempotent, principal=principal, client_id=client_id
     )
@@ -738,8 +735,7 @@ def test_rules_decide_on_produce_requests() -> None:
 
 
 def test_rules_decide_on_the_names_of_groups() -> None:
-    policy = RulesPolicy()
-    policy._rules = parse_rules(textwrap.dedent(FLOWS), source="rules.yaml")
+    policy = policy_of(FLOWS)
     assert policy.validate_flow(GroupDetails(group_id="team-a", client_id="ANY")) is None
     with pytest.raises(PolicyViolationError, match=r"Rule 'groups': group\.id=other does not match team-"):
         policy.validate_flow(GroupDetails(group_id="other"))
@@ -755,7 +751,6 @@ def test_rules_decide_on_the_names_of_groups() -> None:
     ],
 )
 def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -> None:
-    policy = RulesPolicy()
     text = """
     rules:
       - {name: clients, client_id_naming: "team-.*", except_principals: ["User:admin"]}
@@ -763,7 +758,7 @@ def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -
       - {name: producers, client_id_naming: "p", actions: [produce]}
       - {name: billing, client_id_naming: "b", topics: "billing"}
     """
-    policy._rules = parse_rules(textwrap.dedent(text), source="rules.yaml")
+    policy = policy_of(text)
     with nullcontext() if error is None else pytest.raises(PolicyViolationError, match=re.escape(error)):
         policy.validate_client(details)
 
@@ -779,7 +774,6 @@ def test_rules_decide_on_client_ids(details: ClientDetails, error: str | None) -
     ],
 )
 def test_forbidden_apis_are_denied(api: str, principal: str, is_denied: bool) -> None:
-    policy = RulesPolicy()
     text = """
     rules:
       - name: no tools
@@ -787,7 +781,7 @@ def test_forbidden_apis_are_denied(api: str, principal: str, is_denied: bool) ->
         except_principals: ["User:admin"]
         remedy: ask the platform team
     """
-    policy._rules = parse_rules(textwrap.dedent(text), source="rules.yaml")
+    policy = policy_of(text)
     error = re.escape(f"Rule 'no tools': {principal} must not use {api}; ask the platform team.")
     with pytest.raises(PolicyViolationError, match=error) if is_denied else nullcontext():
         policy.validate_api(ApiDetails(api=api, principal=principal))

@@ -55,12 +55,12 @@ def test_build_time_is_the_commit_time() -> None:
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     committed = subprocess.run(command, capture_output=True, text=True, check=False)
     expected = "315619200" if committed.returncode else committed.stdout.strip()
-    assert script._commit_time() == expected
+    assert script.commit_time() == expected
 
 
 @pytest.mark.process
 def test_sbom_lists_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "_install", lambda *_: sys.executable)
+    monkeypatch.setattr(script, "install", lambda *_: sys.executable)
     script.write_sbom(tmp_path / "klamm.whl", tmp_path / "klamm.cdx.json")
     written = json.loads((tmp_path / "klamm.cdx.json").read_text())
     versions = {component["name"]: component["version"] for component in written["components"]}

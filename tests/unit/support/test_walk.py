@@ -50,7 +50,7 @@ async def walk_of(data_dir: Path, request: bytes, *earlier: bytes) -> Walk:
     with walked(VALUE, "ClientConnection._serve") as walk:
         app = await BrokerApp.start(settings, {name: (AdvertisedBroker(node_id=node_id, host=host, port=port),)})
         app.listen(name, {node_id: sock})
-        await app._services.topics.create("orders", [[node_id]], configs={})
+        await app.services.topics.create("orders", [[node_id]], configs={})
         reader, writer = await asyncio.open_connection(host, port)
         for frame in (*earlier, request):
             walk.is_recording = frame is request

@@ -60,8 +60,8 @@ class DescribeConfigsAnswer:
     """Response that encodes equal configs once, however many topics share them."""
 
     def __init__(self, results: Sequence[_Result], to_wire: _ToWire) -> None:
-        self._results = results
-        self._to_wire = to_wire
+        self.results = results
+        self.to_wire = to_wire
         self.throttle_time_ms = 0
 
     def is_flexible(self, version: int) -> bool:
@@ -70,7 +70,7 @@ class DescribeConfigsAnswer:
 
     def error_codes(self) -> tuple[int, ...]:
         """Return the error code of each resource."""
-        return tuple(result.head.error_code for result in self._results)
+        return tuple(result.head.error_code for result in self.results)
 
     def buffers(self, version: int) -> Sequence[bytes | bytearray]:
         """Return the encoded body in pieces, one for each resource."""
@@ -82,14 +82,14 @@ class DescribeConfigsAnswer:
             # The results keep the descriptions alive, so their ids (``id()``) are unique while this runs.
             encoded = written.get(id(config))
             if encoded is None:
-                wire = self._to_wire(kind, config)
+                wire = self.to_wire(kind, config)
                 _check_lengths(wire)
                 encoded = written[id(config)] = encode(wire, version, flexible=flexible)
             return encoded
 
         none_yet = DescribeConfigsResponse(throttle_time_ms=self.throttle_time_ms, results=[])
-        pieces = [with_items(encode(none_yet, version), len(self._results), (), flexible)]
-        for result in self._results:
+        pieces = [with_items(encode(none_yet, version), len(self.results), (), flexible)]
+        for result in self.results:
             configs, kind = result.configs, result.head.resource_type
             body = joined.get(id(configs))
             if body is None:

@@ -134,7 +134,7 @@ class TransactionCoordinator:
         self._started_ms = now_ms()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
-        self._decisions = Decisions(store, logs)
+        self.decisions = Decisions(store, logs)
         self._reports = ErrorReports()
         self._settling: asyncio.Task[None] | None = None
         self._completions: dict[str, asyncio.Task[None]] = {}
@@ -152,11 +152,11 @@ class TransactionCoordinator:
         self._started_ms = self._now_ms()
         self._load()
         if self._logs.was_clean:
-            self._decisions.forget_written()
+            self.decisions.forget_written()
         self._end_open()
         # This must precede the first append: decisions refer to offsets, and after a crash that shortened a log the
         # next append reuses offsets behind its end for other transactions.
-        await self._decisions.settle()
+        await self.decisions.settle()
         self._is_running = True
         self._every("decisions", _SETTLE_S, self._settle)
         self._every("timeouts", self._settings.abort_interval_s, self.abort_timed_out)
@@ -181,7 +181,7 @@ class TransactionCoordinator:
         for completion in self._completions.values():
             completion.cancel()
         self._complete_decided()
-        self._decisions.all_written()
+        self.decisions.all_written()
 
     def _end_open(self) -> None:
         """End transactions that are open in a log although they were decided, or that belong to no transactional id.
@@ -189,12 +189,12 @@ class TransactionCoordinator:
         Remembered decisions come first: the same producer may have decided a later transaction the other way, and only
         the remembered decision knows which transaction it is about.
         """
-        if not end_decided(self._logs, self._decisions, self._now_ms()):
+        if not end_decided(self._logs, self.decisions, self._now_ms()):
             self._timers["open transactions"] = asyncio.get_running_loop().call_later(_RETRY_S, self._end_open)
             return
         self._complete_decided()
         end_hanging(self._logs, self._transactions, self._now_ms())
-        self._decisions.all_written()
+        self.decisions.all_written()
 
     def _is_ending(self, transactional_id: str) -> bool:
         transaction = self._transactions.get(transactional_id)
@@ -206,7 +206,7 @@ class TransactionCoordinator:
                 row.transactional_id: from_payload(row.transactional_id, row.payload)
                 for row in self._store.load_transactions()
             }
-            self._decisions.load(self._is_ending)
+            self.decisions.load(self._is_ending)
         except ValueError as error:
             raise DataDirectoryError(str(error)) from error
 
@@ -402,15 +402,16 @@ class TransactionCoordinator:
 
     def _submit_decision(self, prepared: Transaction) -> asyncio.Future[None]:
         """Submit a decision with its group offsets. When it is on disk, the markers are written."""
-        future = self._put(prepared, *self._decisions.note(prepared))
+        future = self._put(prepared, *self.decisions.note(prepared))
         is_commit = prepared.state is TransactionState.PREPARE_COMMIT
         self._offsets.end_transaction(prepared.producer_id, is_commit=is_commit)
         # The markers are written from this callback, not by the request: a client that disconnects must not leave its
         # transaction half ended.
-        future.add_done_callback(partial(self._on_decided, prepared.transactional_id))
+        future.add_done_callback(partial(self.on_decided, prepared.transactional_id))
         return future
 
-    def _on_decided(self, transactional_id: str, future: asyncio.Future[None]) -> None:
+    def on_decided(self, transactional_id: str, future: asyncio.Future[None]) -> None:
+        """Write the markers of a transaction whose decision has been committed, or failed to be."""
         # A broker that is stopping may have closed its logs already. It completes the transaction at its next start.
         if self._is_running and not future.cancelled() and future.exception() is None:
             self._complete(transactional_id, is_replay=False)
@@ -462,8 +463,8 @@ class TransactionCoordinator:
                 _RETRY_S, partial(self._complete, transactional_id, is_replay=True)
             )
             return
-        self._decisions.markers_written(transactional_id)
-        if len(self._decisions) % _SETTLED_AT_ONCE == 0:
+        self.decisions.markers_written(transactional_id)
+        if len(self.decisions) % _SETTLED_AT_ONCE == 0:
             self._settle()
         # No request waits for this commit: after a crash, the next start finds the markers and completes the
         # transaction.
@@ -471,9 +472,9 @@ class TransactionCoordinator:
 
     def _settle(self) -> None:
         """Make markers durable and drop their decisions, unless this is already running."""
-        if self._is_running and len(self._decisions) and (self._settling is None or self._settling.done()):
+        if self._is_running and len(self.decisions) and (self._settling is None or self._settling.done()):
             self._settling = asyncio.get_running_loop().create_task(
-                self._decisions.settle(), name="durability of markers"
+                self.decisions.settle(), name="durability of markers"
             )
 
     def _every(self, name: str, interval_s: float, step: Callable[[], None]) -> None:

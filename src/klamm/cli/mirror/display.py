@@ -63,10 +63,11 @@ class MirrorDisplay:
         if self._live is None:
             self._lines(flows)
         else:
-            self._live.update(_tables(flows))
+            self._live.update(render_tables(flows))
 
 
-def _tables(flows: Sequence[FlowProgress]) -> Group:
+def render_tables(flows: Sequence[FlowProgress]) -> Group:
+    """Return the state of each flow, with a table of its partitions."""
     parts: list[Text | Table] = []
     for flow in flows:
         parts.append(Text(describe(flow), style="bold red" if flow.state is FlowState.FAILED else "bold"))

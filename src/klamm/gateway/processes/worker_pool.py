@@ -85,7 +85,7 @@ class Worker:
         """Set when the process has started, or has ended."""
         self._arguments = arguments
         self._on_message = on_message
-        self._end: socket.socket | None = None
+        self.end: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._parts: dict[str, list[str]] = {}
         self._question: tuple[int, asyncio.Future[Document | None]] | None = None
@@ -120,8 +120,8 @@ class Worker:
             raise
         finally:
             theirs.close()
-        loop, self._end = asyncio.get_running_loop(), end
-        loop.add_reader(end.fileno(), self._receive, end)
+        loop, self.end = asyncio.get_running_loop(), end
+        loop.add_reader(end.fileno(), self.receive, end)
         try:
             return await self._process.wait()
         except asyncio.CancelledError:
@@ -129,12 +129,12 @@ class Worker:
                 self._process.kill()
             raise
         finally:
-            self._receive(end)  # the reason why it ended may not have been read yet
+            self.receive(end)  # the reason why it ended may not have been read yet
             self.is_up = False
             self.why_not_ready = "a worker process has ended"
             loop.remove_reader(end.fileno())
             end.close()
-            self._end = None
+            self.end = None
             self.connections = self.passed = 0
             if self.page:
                 self.ended_page = merged([counters(page) for page in (self.ended_page, self.page)])
@@ -144,14 +144,15 @@ class Worker:
 
     def send(self, message: control.Message, descriptor: int | None = None) -> bool:
         """Send a message; return whether the worker can receive it."""
-        if self._end is None:
+        if self.end is None:
             return False
         try:
-            return control.send(self._end, message, descriptor)
+            return control.send(self.end, message, descriptor)
         except OSError:
             return False
 
-    def _receive(self, end: socket.socket) -> None:
+    def receive(self, end: socket.socket) -> None:
+        """Handle all messages that have arrived from the process."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 message, _ = control.receive(end)
@@ -212,11 +213,11 @@ class WorkerPool:
     """
 
     def __init__(self, count: int, arguments: Sequence[str], grace_s: float) -> None:
-        self._workers = [Worker(number, arguments, self._on_message) for number in range(count)]
+        self.workers = [Worker(number, arguments, self._on_message) for number in range(count)]
         self._grace_s = grace_s
         self._tasks: list[asyncio.Task[None]] = []
         self._base: Address | None = None
-        self._is_stopping = False
+        self.is_stopping = False
         self._turn = 0
         self._waiting: deque[tuple[socket.socket, Peer]] = deque()
         """Accepted connections that no worker could take, oldest first."""
@@ -231,14 +232,14 @@ class WorkerPool:
     @property
     def pages(self) -> list[str]:
         """Latest pages of metrics of the workers, and the counters of those that have ended."""
-        return [page for worker in self._workers for page in (worker.ended_page, worker.page) if page]
+        return [page for worker in self.workers for page in (worker.ended_page, worker.page) if page]
 
     @property
     def processes(self) -> list[Document]:
         """State of each worker as a JSON object."""
         return [
             {"number": worker.number, "connections": worker.connections, "why_not_ready": worker.obstacle}
-            for worker in self._workers
+            for worker in self.workers
         ]
 
     async def statuses(self) -> list[Document | None]:
@@ -247,18 +248,18 @@ class WorkerPool:
         async with self._asking:
             if now() - self._asked_at >= _KEPT_S:
                 self._questions += 1
-                statuses = (worker.status(self._questions) for worker in self._workers)
+                statuses = (worker.status(self._questions) for worker in self.workers)
                 self._statuses = list(await asyncio.gather(*statuses))
                 self._asked_at = now()
             return self._statuses
 
     def why_not_ready(self) -> str | None:
         """Return the reason why a worker should get no connections at present; None if all of them may."""
-        return next((why for worker in self._workers if (why := worker.obstacle) is not None), None)
+        return next((why for worker in self.workers if (why := worker.obstacle) is not None), None)
 
     def remark(self) -> str | None:
         """Return the warning of a worker; None if none has one."""
-        return next((worker.remark for worker in self._workers if worker.remark is not None), None)
+        return next((worker.remark for worker in self.workers if worker.remark is not None), None)
 
     async def start(self) -> None:
         """Start the processes, and wait until they are ready.
@@ -266,8 +267,8 @@ class WorkerPool:
         Raises:
             SettingsError: A worker cannot start.
         """
-        self._tasks = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
-        for worker in self._workers:
+        self._tasks = [asyncio.create_task(self.keep(worker)) for worker in self.workers]
+        for worker in self.workers:
             await worker.has_reported.wait()
             if not worker.is_up:
                 raise SettingsError(worker.failure or "a worker process has ended, see the log")
@@ -275,7 +276,7 @@ class WorkerPool:
     def announce(self, base: Address) -> None:
         """Send the address that clients connect to, to all workers."""
         self._base = base
-        for worker in self._workers:
+        for worker in self.workers:
             self._send_base(worker)
 
     def deal(self, accepted: socket.socket, peer: Peer) -> None:
@@ -295,7 +296,7 @@ class WorkerPool:
         self._offer = None
         while self._waiting and self._pass_on(*self._waiting[0]):
             self._waiting.popleft()
-        if not any(worker.is_up for worker in self._workers):
+        if not any(worker.is_up for worker in self.workers):
             self._close_waiting()
         if self._waiting:
             self._offer = asyncio.get_running_loop().call_later(_AGAIN_S, self._offer_again)
@@ -308,9 +309,9 @@ class WorkerPool:
         """Pass a connection to a worker, and close it here; return False if none can take it at present."""
         message = {"open": [peer.host, peer.port, peer.node_id, peer.is_bootstrap]}
         self._turn += 1
-        count = len(self._workers)
+        count = len(self.workers)
         order = sorted(
-            self._workers,
+            self.workers,
             key=lambda each: (
                 each.obstacle is not None,
                 each.connections,
@@ -327,16 +328,16 @@ class WorkerPool:
 
     def reload(self) -> None:
         """Reload policies and files in all workers, as on SIGHUP."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.send({"reload": True})
 
     async def stop(self) -> None:
         """Stop the workers after they have served their requests in flight."""
-        self._is_stopping = True
+        self.is_stopping = True
         if self._offer is not None:
             self._offer.cancel()
         self._close_waiting()
-        for worker in self._workers:
+        for worker in self.workers:
             worker.send({"stop": True})
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=self._grace_s + _STOP_S)
@@ -344,9 +345,9 @@ class WorkerPool:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def _keep(self, worker: Worker) -> None:
+    async def keep(self, worker: Worker) -> None:
         """Run a worker, and replace it when it ends."""
-        while not self._is_stopping:
+        while not self.is_stopping:
             try:
                 code = await worker.run()
             except OSError as error:
@@ -355,7 +356,7 @@ class WorkerPool:
                 ended = f"cannot be started: {error}"
             else:
                 ended = f"ended with exit code {code}" + (f": {worker.failure}" if worker.failure else "")
-            if self._is_stopping or not worker.was_ready:
+            if self.is_stopping or not worker.was_ready:
                 return
             logger.error("Worker process %d %s; it is started again", worker.number, ended)
             await asyncio.sleep(_RESTART_S)

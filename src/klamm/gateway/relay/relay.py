@@ -59,7 +59,7 @@ PACED_READS: Final = 64
 loop may pause for it. A pause would slow down a client that waits for each response.
 """
 MAX_HELD_RESPONSE_BYTES: Final = 128 * 1024 * 1024
-_BUFFER: Final = memoryview(mmap.mmap(-1, MAX_BYTES, access=mmap.ACCESS_COPY))
+READ_BUFFER: Final = memoryview(mmap.mmap(-1, MAX_BYTES, access=mmap.ACCESS_COPY))
 """Read buffer shared by all connections. Its bytes are sent or copied before the callback that read them returns. It is
 mapped, because the kernel copies to and from the beginning of a page with up to a tenth less CPU.
 """
@@ -273,7 +273,7 @@ class Relay:
                 self._update()
                 return
             self._traffic.from_clients += count
-            self._cut_once(_BUFFER[:count])
+            self._cut_once(READ_BUFFER[:count])
             if self._requests.is_stopped:
                 self._cut_kept()
             if len(self.exchanges) != 1:
@@ -349,7 +349,7 @@ class Relay:
                 return
             self._traffic.from_upstream += count
             self._received += count
-            self._cut_responses(_BUFFER[:count])
+            self._cut_responses(READ_BUFFER[:count])
             if self._requests.is_stopped and self._may_resume:
                 self._cut_once(None)
                 self._cut_kept()
@@ -461,8 +461,8 @@ class Relay:
 
     def _room(self, receiver: RelayedSocket) -> memoryview:
         if self._backlog.kept_bytes >= CROWDED_BYTES:
-            return _BUFFER[:MIN_BYTES]
-        return _BUFFER if receiver.max_bytes == MAX_BYTES else _BUFFER[: receiver.max_bytes]
+            return READ_BUFFER[:MIN_BYTES]
+        return READ_BUFFER if receiver.max_bytes == MAX_BYTES else READ_BUFFER[: receiver.max_bytes]
 
     def _update(self) -> None:
         """Resume reading where there is room for the bytes, and close the connection when an end is reached."""

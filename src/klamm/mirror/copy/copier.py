@@ -247,7 +247,7 @@ class Copier:
                 # First, so that a complete transaction is committed even while the source is unavailable.
                 self._drive_transactions(now, ending=ending)
             if now >= self._not_before and not ending:
-                self._restart_stopped()
+                self.restart_stopped()
                 self._start_more(now)
                 self._fetcher.pause(self.paused)
                 self._fetcher.send(now)
@@ -265,7 +265,7 @@ class Copier:
             if is_due and may_write and not self._source_offset_writer.is_busy:
                 self._begin_source_offsets()
         except (ConnectionLostError, UnsupportedVersionError, ProtocolError) as error:
-            self._back_off(now, str(error))
+            self.back_off(now, str(error))
         except TransactionLostError as error:
             if isinstance(error, HeldUpError):
                 self._held_up_by = str(error)
@@ -274,7 +274,8 @@ class Copier:
             if now >= self._not_before:
                 self._backoff.reset()
 
-    def _back_off(self, now: float, reason: str) -> None:
+    def back_off(self, now: float, reason: str) -> None:
+        """Delay the next attempt; until then, all partitions report the reason."""
         if self._held_up_by:
             # The target cannot end that transaction before these partitions accept its markers. Until then it rejects
             # InitProducerId (CONCURRENT_TRANSACTIONS), so the message names the cause.
@@ -310,7 +311,7 @@ class Copier:
             if key[0] == topic and copy.state is not CopyState.STOPPED:
                 self._discard(key, copy, f"{topic} was deleted and created again on the source")
 
-    def _restart_stopped(self) -> None:
+    def restart_stopped(self) -> None:
         """Start the STOPPED partitions of topics that an operator restarted since the last call."""
         before, self._restarts = self._restarts, self.restarts
         if before is self._restarts:
@@ -360,7 +361,7 @@ class Copier:
         self._unstarted = {}
         try:
             for copy in start.copies(list(waiting)):
-                self._add(copy)
+                self.add(copy)
         finally:
             started = {copy.partition_id for copy in self._copies.values()}
             self._unstarted = {
@@ -374,7 +375,8 @@ class Copier:
     def _new_start(self) -> Start:
         return Start(self._settings, self._source, self._target, self._store, self._transactions)
 
-    def _add(self, copy: PartitionCopy) -> None:
+    def add(self, copy: PartitionCopy) -> None:
+        """Start to copy a partition."""
         topic, partition, _ = partition_id = copy.partition_id
         if (before := self._before.pop(partition_id, None)) is not None:
             copy.records_copied, copy.bytes_copied = before.records, before.bytes

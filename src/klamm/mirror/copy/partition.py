@@ -275,10 +275,11 @@ class PartitionCopy:
         batches = outgoing_of(records, memory, self.fetch_offset, aborted, join_up_to=join_up_to, is_far=is_far)
         for each in batches:
             self._epochs.begin(self.fetch_offset, each.leader_epoch)
-            self._queue(each, now_ms)
+            self.enqueue(each, now_ms)
             self.fetch_offset = each.next_offset
 
-    def _queue(self, item: Outgoing | SkippedOffsets, now_ms: float) -> None:
+    def enqueue(self, item: Outgoing | SkippedOffsets, now_ms: float) -> None:
+        """Queue records, or offsets without records, for the target."""
         if isinstance(item, Outgoing):
             self._append(item, now_ms)
         else:

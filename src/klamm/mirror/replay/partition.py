@@ -121,7 +121,8 @@ class ReplayCopy(PartitionCopy):
         self.fillers_until = -1
         self.is_held = False
 
-    def _queue(self, item: Outgoing | SkippedOffsets, now_ms: float) -> None:
+    def enqueue(self, item: Outgoing | SkippedOffsets, now_ms: float) -> None:
+        """Queue records, or offsets without records, split as the target accepts them."""
         for each in writes_of(item, self.fetch_offset, max_bytes=self.max_bytes):
             if is_hole(each):
                 self._append_hole(each.next_offset)

@@ -130,13 +130,13 @@ def _has_room(directory: Path) -> bool:
         return (
             os.access(directory, os.W_OK)
             and shutil.disk_usage(directory).free >= _MIN_DISK_BYTES
-            and (_available_memory() >= _MIN_MEMORY_BYTES)
+            and (available_memory() >= _MIN_MEMORY_BYTES)
         )
     except OSError:
         return False
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     """Return the bytes of memory that are available to this process, by the kernel and by its control group."""
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError, IndexError):

@@ -289,7 +289,7 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
         if _GATEWAY in os.environ or SparkContext._gateway is not None:
             started = StartedSpark(session=_submitted_session(properties), jvm=None, output=output)
         else:
-            started = _own_session(properties, directory, output)
+            started = own_session(properties, directory, output)
     except (PySparkException, Py4JError) as error:
         master = ", ".join(f"{key}={value}" for key, value in properties.items() if key == MASTER)
         reason = first_line(error)
@@ -328,7 +328,7 @@ def _submitted_session(properties: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _own_session(properties: Mapping[str, str], directory: Path, output: JvmOutput) -> StartedSpark:
+def own_session(properties: Mapping[str, str], directory: Path, output: JvmOutput) -> StartedSpark:
     """Launch a JVM and start a session in it."""
     os.environ.setdefault("JAVA_HOME", str(require_java()))
     master = properties.get(MASTER, os.environ.get("MASTER", DEFAULT_MASTER))

@@ -293,7 +293,7 @@ def serve(
         return  # the task only started this process
     log_to_stderr(WORKER_LINE, level=logging.WARNING)
     channel = ChannelClient(address, token)
-    session = _resume(group)
+    session = resume(group)
     session.apply(group.live)
     claims = _Claims(session, address, token)
     finished = False
@@ -316,7 +316,7 @@ def serve(
         channel.close()
 
 
-def _resume(group: PartitionGroup) -> LeaseSession:
+def resume(group: PartitionGroup) -> LeaseSession:
     """Return the session that the driver named if this process has it, else a new one. Close all other sessions."""
     sessions = kept_sessions.take_all()
     kept = sessions.pop(group.number, None)

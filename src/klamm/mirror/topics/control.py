@@ -196,14 +196,14 @@ class FlowControl:
             else:
                 backoff.reset()
                 logged.clear()
-                self._report()
+                self.report_progress()
                 if self._claim.is_held:
                     stop.wait(_TURN_S)
                 else:
                     self._claim.wait_held(_TURN_S)
         self._status.set_state(self._settings.name, FlowState.STOPPED, _reason(self._states.current.flow))
 
-    def _report(self) -> None:
+    def report_progress(self) -> None:
         """Set the state after a turn that succeeded."""
         claim, requested = self._claim, self._states.current.flow
         if claim.is_held:

@@ -412,7 +412,7 @@ def _configs(
         replaced = sync.plan_replacement(described)
         unseen = [name for name in map(flow.remote_topic, described) if name not in replaced]
         return [
-            *(_config_line(name, operation) for name, operations in replaced.items() for operation in operations),
+            *(config_line(name, operation) for name, operations in replaced.items() for operation in operations),
             *(f"~ topic {name}: ? -> the complete set, which AlterConfigs writes; {_unseen(flow)}" for name in unseen),
         ]
     lines = []
@@ -424,7 +424,7 @@ def _configs(
             continue
         for operation in operations:
             if sync.is_known(name, operation.name):
-                lines.append(_config_line(name, operation))
+                lines.append(config_line(name, operation))
             else:
                 alias = flow.target.alias
                 lines.append(f"! topic {name}: skipping {operation.name}: cluster {alias} does not know it")
@@ -447,7 +447,8 @@ def _unseen_lines(remote_name: str, operations: Sequence[TopicConfigOperation], 
     return lines
 
 
-def _config_line(remote_name: str, operation: TopicConfigOperation) -> str:
+def config_line(remote_name: str, operation: TopicConfigOperation) -> str:
+    """Return the line of a config change: its key, old value and new value."""
     old = "" if operation.old_value is None else with_duration(operation.name, operation.old_value)
     new = with_duration(operation.name, operation.value or "")
     if operation.operation is OpType.DELETE:

@@ -47,7 +47,7 @@ class FlowStates:
         Args:
             store: Store on the target. None: states are kept in memory only.
         """
-        self._store = store
+        self.store = store
         self._lock = threading.Lock()
         self.current = RequestedStates()
         self.is_known = True
@@ -63,9 +63,9 @@ class FlowStates:
         Raises:
             ConnectionLostError: They cannot be read now.
         """
-        if self._store is not None:
+        if self.store is not None:
             with self._lock:
-                self.current, self.is_known = self._store.load(), True
+                self.current, self.is_known = self.store.load(), True
 
     def read_back(self) -> None:
         """Read the stored states if the last change was not acknowledged.
@@ -88,11 +88,11 @@ class FlowStates:
             ConnectionLostError: They cannot be read, or were not acknowledged. Then ``is_known`` is False.
         """
         with self._lock:
-            before = self.current if self._store is None else self._store.load()
+            before = self.current if self.store is None else self.store.load()
             states = update(before)
-            if self._store is not None and states != before:
+            if self.store is not None and states != before:
                 self.is_known = False
-                self._store.save(states)
+                self.store.save(states)
             self.current, self.is_known = states, True
             return states
 

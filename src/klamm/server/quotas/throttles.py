@@ -151,7 +151,7 @@ class Throttles:
         self._quotas = quotas
         self._config_value = config_value
         self._now_s = now_s
-        self._windows = ClientCounters(RateWindow)
+        self.windows = ClientCounters(RateWindow)
 
     def stopwatch(self, api_key: int, session: Session, client_id: str | None) -> Stopwatch | None:
         """Return a stopwatch for a request; None when its client has no quota on busy time."""
@@ -233,4 +233,4 @@ class Throttles:
         return window.wait_s(limit, now_s) if limit > 0 else _MAX_REJECTION_S
 
     def _window(self, key: Hashable, now_s: float) -> RateWindow:
-        return self._windows.of(key, now_s)
+        return self.windows.of(key, now_s)

@@ -34,7 +34,7 @@ class FilePool:
     """
 
     def __init__(self, max_open: int = DEFAULT_MAX_OPEN) -> None:
-        self._max_open = max_open
+        self.max_open = max_open
         self._open: deque[LogFile] = deque()
 
     def open(self, path: str, flags: int) -> int:
@@ -69,7 +69,7 @@ class FilePool:
     def opened(self, file: LogFile) -> None:
         """Register a newly opened file, and close another one if the pool is full."""
         self._open.append(file)
-        while len(self._open) > self._max_open:
+        while len(self._open) > self.max_open:
             oldest = self._open.popleft()
             if oldest.is_open and oldest.used and oldest is not file:
                 oldest.used = False

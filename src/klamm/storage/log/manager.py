@@ -118,7 +118,7 @@ class LogManager:
         """Directories that threads are creating, by name."""
         self._reports = ErrorReports()
         self._flusher = Flusher(data_dir)
-        self._checkpoint_files = CheckpointFiles(data_dir)
+        self.checkpoint_files = CheckpointFiles(data_dir)
         self._outdated: set[str] = set()
         """Names of removed directories for which the checkpoint files may still contain offsets."""
         self._checkpoint_number = 0
@@ -132,8 +132,8 @@ class LogManager:
         )  # after a power cut the marker must not reappear, and the directories found here must not vanish
         self._deletions: set[asyncio.Task[None]] = set()
         """Tasks that rename the directories of deleted topics with many partitions."""
-        self._housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
-        self._cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
+        self.housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
+        self.cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
 
     def _scan(self) -> None:
         for path in self._data_dir.iterdir():
@@ -181,7 +181,7 @@ class LogManager:
             log = topic.logs[partition] = self._open_anyhow(topic_id, topic, partition)
             self._open_logs[topic_id, partition] = log
             if log.config.flush_ms != NO_LIMIT:
-                self._housekeeper.wake()
+                self.housekeeper.wake()
         return log
 
     def is_new(self, topic_id: UUID, partition: int) -> bool:
@@ -245,7 +245,7 @@ class LogManager:
             if directory.exists():
                 raise OSError(errno.ENOTEMPTY, "A directory of another topic cannot be moved out of the way", name)
         if not is_ours and name in self._outdated:
-            self._checkpoint_files.write(self._snapshot())
+            self.checkpoint_files.write(self.snapshot())
             self._outdated.clear()
         log = open_partition(
             topic=topic.name,
@@ -301,7 +301,7 @@ class LogManager:
                 log.close()
             self._retire_directory(self._data_dir / f"{topic.name}-{partition}", topic_id, topic.config.current())
             yield
-        self._housekeeper.wake()
+        self.housekeeper.wake()
 
     def _retire_directory(self, directory: Path, topic_id: UUID, config: LogConfig) -> None:
         """Rename the directory of a deleted partition if it exists, and schedule its removal."""
@@ -340,18 +340,18 @@ class LogManager:
             topic.config.changed()
             logs = [log for log in topic.logs.values() if log is not None]
             if logs:
-                self._housekeeper.check_soon(logs)
-                self._cleaner.check_soon(logs)
+                self.housekeeper.check_soon(logs)
+                self.cleaner.check_soon(logs)
 
     def update_configs(self) -> None:
         """Apply changed broker defaults to all logs. The cost does not depend on the number of logs."""
         self._epoch.number += 1
-        self._housekeeper.check_soon(None)
-        self._cleaner.check_soon(None)
+        self.housekeeper.check_soon(None)
+        self.cleaner.check_soon(None)
 
     async def check_retention(self) -> None:
         """Apply retention to all open logs now, and return when that is done."""
-        await self._housekeeper.check_now()
+        await self.housekeeper.check_now()
 
     def loaded(self) -> Iterator[PartitionLog]:
         """Return the open logs (a copy, so the iteration may be interrupted by awaits)."""
@@ -395,8 +395,8 @@ class LogManager:
         if not self.was_clean:
             self.recover()
         self._is_started = True
-        self._housekeeper.start()
-        self._cleaner.start()
+        self.housekeeper.start()
+        self.cleaner.start()
 
     def put_strays_aside(self) -> None:
         """Rename the partition directories that belong to no topic."""
@@ -425,8 +425,8 @@ class LogManager:
         """
         if self._deletions:
             await asyncio.wait(self._deletions)
-        await self._housekeeper.close()
-        await self._cleaner.close()
+        await self.housekeeper.close()
+        await self.cleaner.close()
         await self.remove_retired(now_ms=_END_OF_TIME)
         is_clean = await self._leave_all(tuple(self.loaded()))
         try:
@@ -524,7 +524,7 @@ class LogManager:
                 elif not state.log.is_deleted:
                     self._recovery_points[state.log.name] = state.recovery_point
             outdated = frozenset(self._outdated)
-            await _to_the_end(self._checkpoint_files.write, self._snapshot())
+            await _to_the_end(self.checkpoint_files.write, self.snapshot())
             self._outdated -= outdated
             for state in moved:
                 state.log.checkpointed_point = self._recovery_points.get(state.log.name, 0)
@@ -569,7 +569,8 @@ class LogManager:
         """Return whether the checkpoint files contain offsets of directories that no longer exist."""
         return bool(self._outdated)
 
-    def _snapshot(self) -> Checkpoints:
+    def snapshot(self) -> Checkpoints:
+        """Return the offsets to write to the checkpoint files. A later snapshot has a higher number."""
         self._checkpoint_number += 1
         return Checkpoints(
             self._checkpoint_number, dict(self._start_offsets), dict(self._recovery_points), dict(self._compacted)

@@ -142,7 +142,7 @@ class MetadataStore:
         pending = self._pending
         if pending is None:
             pending = self._pending = Batch(generation=self._generation, changes=[], futures=[])
-            loop.call_soon(self._hand_over)
+            loop.call_soon(self.hand_over)
         pending.changes.extend(changes)
         pending.futures.append(future)
         return future
@@ -152,7 +152,7 @@ class MetadataStore:
         if self._is_closed:
             return
         self._is_closed = True
-        self._hand_over()
+        self.hand_over()
         if self._writer is not None:
             await asyncio.to_thread(self._writer.stop)
             # The writer's last callbacks were scheduled on the loop before the thread ended. One turn runs them.
@@ -227,7 +227,8 @@ class MetadataStore:
         )
         return self._loop
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
+        """Give the submitted rows to the writer thread, which commits them together."""
         pending, self._pending = self._pending, None
         if pending is not None and self._writer is not None:
             self._writer.put(pending)

@@ -100,7 +100,7 @@ class AnyHistory(RuleBasedStateMachine):
     def restart(self) -> None:
         """Only at rest: that is when groups are stored."""
         if self.group.state in {GroupState.STABLE, GroupState.EMPTY} and not self.group.members.pending:
-            again = from_payload("group", to_payload(self.group), self.group._limits, self.clients.now)
+            again = from_payload("group", to_payload(self.group), self.group.limits, self.clients.now)
             assert to_payload(again) == to_payload(self.group)
 
     @invariant()
@@ -141,8 +141,8 @@ class AnyHistory(RuleBasedStateMachine):
         deadlines = [
             *self.group.members.pending.values(),
             *(member.expires_at for member in self.group.members),
-            self.group._join_deadline,
-            self.group._sync_deadline,
+            self.group.join_deadline,
+            self.group.sync_deadline,
         ]
         assert self.group.wake_at <= min(deadlines)
 

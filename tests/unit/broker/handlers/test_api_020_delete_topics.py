@@ -37,11 +37,11 @@ async def deleted(data_dir: Path, meanwhile: Callable[[Services], object]) -> tu
         seen.append(details.num_partitions)
         await asyncio.sleep(0)
         if len(seen) == 1:
-            meanwhile(app._services)
+            meanwhile(app.services)
         return PolicyOutcome(None, None)
 
     guard = SimpleNamespace(spec=SimpleNamespace(keys=[DELETE_TOPIC]), turn=asyncio.Lock(), ask=ask)
-    services = replace(app._services, policies=Policies([cast("Any", guard)]))
+    services = replace(app.services, policies=Policies([cast("Any", guard)]))
     context = RequestContext(
         services=services, session=Session(connection_id=1, node_id=node.node_id), api_version=1, client_id=None
     )

@@ -140,7 +140,7 @@ def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypat
         who = await host.begin("a")
         # when: the broker dies between the decision and the first marker
         with monkeypatch.context() as patch:
-            patch.setattr(host.coordinator, "_on_decided", lambda *_: None)
+            patch.setattr(host.coordinator, "on_decided", lambda *_: None)
             await host.finish(who)
         assert committed_values(host.crashable.log) == []
         await host.restart()
@@ -208,7 +208,7 @@ def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost)
         who = await host.finish(who)
         log = host.crashable.log
         assert (len(host.store.load_decisions()), log.recovery_point) == (1, 0)
-        await host.coordinator._decisions.settle()
+        await host.coordinator.decisions.settle()
         await host.store.submit([])
         assert (host.store.load_decisions(), log.recovery_point) == ([], log.end_offset)
         # and: a transaction without records has nothing to lose
@@ -228,7 +228,7 @@ def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pyt
         await host.finish(who)
         with monkeypatch.context() as patch:
             patch.setattr("klamm.storage.log.flusher.fsync_path", fail)
-            await host.coordinator._decisions.settle()
+            await host.coordinator.decisions.settle()
             await host.store.submit([])
         assert len(host.store.load_decisions()) == 1
         # and: a start finds the marker, makes it durable and forgets the decision
@@ -309,7 +309,7 @@ def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: 
         who = await host.begin("a")
         write(host.crashable.log, 99, "of nobody", sequence=0)
         with monkeypatch.context() as patch:
-            patch.setattr(host.coordinator, "_on_decided", lambda *_: None)
+            patch.setattr(host.coordinator, "on_decided", lambda *_: None)
             await host.finish(who)
         await host.stop()
         with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from klamm.cli.mirror.display import MirrorDisplay, _tables
+from klamm.cli.mirror.display import MirrorDisplay, render_tables
 from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, MirrorStatus
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_progress_without_terminal_is_logged(caplog: pytest.LogCaptureFixture) -
 
 def rendered(progress: Sequence[FlowProgress]) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=120).print(_tables(progress))
+    Console(file=out, width=120).print(render_tables(progress))
     return [line.strip() for line in out.getvalue().splitlines()]
 
 

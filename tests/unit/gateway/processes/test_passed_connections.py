@@ -51,9 +51,9 @@ def test_worker_serves_passed_connections_until_parent_ends() -> None:
 
 def test_unready_worker_gets_connections_only_if_all_are_unready() -> None:
     pool = WorkerPool(2, [], 1.0)
-    idle, busy = pool._workers
-    idle._end, end_of_idle = control.channel()
-    busy._end, end_of_busy = control.channel()
+    idle, busy = pool.workers
+    idle.end, end_of_idle = control.channel()
+    busy.end, end_of_busy = control.channel()
     idle.is_up = busy.is_up = True
     busy.connections = 5
     passed = []
@@ -61,7 +61,7 @@ def test_unready_worker_gets_connections_only_if_all_are_unready() -> None:
         idle.why_not_ready, busy.why_not_ready = states
         pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
         passed.append((idle.passed, busy.passed))
-    for end in (idle._end, busy._end, end_of_idle, end_of_busy):
+    for end in (idle.end, busy.end, end_of_idle, end_of_busy):
         end.close()
     assert passed == [(1, 0), (1, 1), (2, 1)]
 
@@ -73,23 +73,23 @@ def test_worker_without_recent_report_is_not_ready(monkeypatch: pytest.MonkeyPat
     ends = [control.channel(), control.channel()]
     report = {"connections": 0, "received": 0, "why_not_ready": None}
     with ends[0][0], ends[0][1], ends[1][0], ends[1][1]:
-        for worker, (ours, theirs) in zip(pool._workers, ends, strict=True):
-            worker._end, worker.is_up = ours, True
+        for worker, (ours, theirs) in zip(pool.workers, ends, strict=True):
+            worker.end, worker.is_up = ours, True
             control.send(theirs, report)
-            worker._receive(ours)
+            worker.receive(ours)
         assert pool.why_not_ready() is None
         # when: the second one reports again after half a minute
         now += 30
         control.send(ends[1][1], report)
-        pool._workers[1]._receive(ends[1][0])
+        pool.workers[1].receive(ends[1][0])
         # then
         assert pool.why_not_ready() == "a worker process does not respond"
         for _ in range(3):
             pool.deal(socket.socket(), Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False))
-        assert [worker.passed for worker in pool._workers] == [0, 3]
+        assert [worker.passed for worker in pool.workers] == [0, 3]
         # when
         control.send(ends[0][1], report)
-        pool._workers[0]._receive(ends[0][0])
+        pool.workers[0].receive(ends[0][0])
         # then
         assert pool.why_not_ready() is None
 
@@ -174,7 +174,7 @@ async def test_connections_wait_for_a_worker_with_room(monkeypatch: pytest.Monke
     monkeypatch.setattr("klamm.gateway.processes.worker_pool._MAX_WAITING", 3)
 
     pool = WorkerPool(1, [], 1.0)
-    pool._workers[0].is_up = True
+    pool.workers[0].is_up = True
     accepted = [socket.socket() for _ in range(4)]
     for number, sock in enumerate(accepted):
         pool.deal(sock, Peer(host="10.0.0.1", port=number, node_id=3, is_bootstrap=False))

@@ -38,7 +38,7 @@ def test_worker_is_started_later_if_process_limit_is_reached(
     async def start(*_command: object, pass_fds: list[int]) -> Any:
         outcome = outcomes.pop(0)
         if not outcomes:
-            pool._is_stopping = True
+            pool.is_stopping = True
             is_over.set()
         if isinstance(outcome, OSError):
             raise outcome
@@ -48,7 +48,7 @@ def test_worker_is_started_later_if_process_limit_is_reached(
     monkeypatch.setattr(worker_pool, "_RESTART_S", 0)
 
     async def test() -> None:
-        keeping = asyncio.create_task(pool._keep(pool._workers[0]))
+        keeping = asyncio.create_task(pool.keep(pool.workers[0]))
         await is_over.wait()
         await keeping
 
@@ -83,7 +83,7 @@ def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.Monkey
     page.family("connections", "gauge", "Open connections.", [({}, 7)])
     part = {"part": ["page", page.text()], "is_first": True, "is_last": True}
     pool = WorkerPool(1, [], 1.0)
-    (worker,) = pool._workers
+    (worker,) = pool.workers
 
     async def start(*_command: object, pass_fds: list[int]) -> Any:
         return EndedProcess(pass_fds[0], part)

@@ -447,13 +447,13 @@ def test_broker_reset_during_filter_is_not_logged_as_defect(caplog: pytest.LogCa
 @pytest.mark.process
 def test_forked_process_has_a_read_buffer_of_its_own() -> None:
     """Two gateways of one process would otherwise read into each other's frames."""
-    relay._BUFFER[:6] = b"parent"
+    relay.READ_BUFFER[:6] = b"parent"
     child = os.fork()
     if not child:
-        relay._BUFFER[:6] = b"child!"
+        relay.READ_BUFFER[:6] = b"child!"
         os._exit(0)
     os.waitpid(child, 0)
-    assert bytes(relay._BUFFER[:6]) == b"parent"
+    assert bytes(relay.READ_BUFFER[:6]) == b"parent"
 
 
 def test_few_client_ids_of_moderate_length_have_their_own_counters() -> None:

@@ -31,7 +31,7 @@ class Reporter:
             PartitionCopy(PartitionId("t", number, "A.t"), start_offset=0, committed=True) for number in range(COUNT)
         ]
         for copy in self.copies:
-            copier._add(copy)
+            copier.add(copy)
             self.copied(copy)
 
     def at(self, now_ms: float) -> None:
@@ -99,7 +99,7 @@ def test_partitions_waiting_for_start_report_changes() -> None:
         (row,) = copier.progress()
         assert (row.state, row.reason, row.next_offset) == (CopyState.WAITING, "starting", -1)
         assert copier.progress()[0] is row
-        copier._back_off(0.0, "nobody answers")
+        copier.back_off(0.0, "nobody answers")
         assert copier.progress()[0].reason == "nobody answers"
 
 
@@ -117,11 +117,11 @@ def test_paused_topic_is_reported_and_stopped_partition_keeps_its_reason(reporte
 def test_stopped_partitions_of_restarted_topic_start_again(reporter: Reporter) -> None:
     reporter.copies[1].stop("a reason")
     reporter.copier.restarts = {"others": 1}
-    reporter.copier._restart_stopped()
+    reporter.copier.restart_stopped()
     assert reporter.rows()[1].state is CopyState.STOPPED
     reporter.copier.restarts = {"others": 1, "t": 1}
-    reporter.copier._restart_stopped()
+    reporter.copier.restart_stopped()
     waiting = [row for row in reporter.rows() if row.state is CopyState.WAITING]
     assert [(row.partition, row.reason, row.records) for row in waiting] == [(1, "restarted by an operator", 1)]
-    reporter.copier._restart_stopped()
+    reporter.copier.restart_stopped()
     assert sum(row.state is CopyState.COPYING for row in reporter.rows()) == COUNT - 1

@@ -22,14 +22,14 @@ def replay_copy(*, is_unproven: bool = False) -> ReplayCopy:
 
 
 def queue_hole(copy: ReplayCopy, next_offset: int) -> None:
-    copy._queue(SkippedOffsets(next_offset, -1), 0.0)
+    copy.enqueue(SkippedOffsets(next_offset, -1), 0.0)
     copy.fetch_offset = next_offset
 
 
 def queue_batch(copy: ReplayCopy, count: int) -> None:
     first = copy.fetch_offset
     view = memoryview(encode_batch([Record(key=None, value=b"v", timestamp=1, offset=at) for at in range(count)]))
-    copy._queue(Outgoing(view, count, first + count, 1, None, last_offset=first + count - 1, is_dense=True), 0.0)
+    copy.enqueue(Outgoing(view, count, first + count, 1, None, last_offset=first + count - 1, is_dense=True), 0.0)
     copy.fetch_offset = first + count
 
 

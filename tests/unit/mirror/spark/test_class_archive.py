@@ -54,7 +54,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             return 0
 
     monkeypatch.setattr(subprocess, "Popen", Process)
-    monkeypatch.setattr(class_archive, "_available_memory", lambda: 4096 * MEBI)
+    monkeypatch.setattr(class_archive, "available_memory", lambda: 4096 * MEBI)
     return commands
 
 
@@ -125,7 +125,7 @@ def test_missing_archive_is_written_in_the_background(started: list[list[str]]) 
 
 
 def test_archive_is_not_written_with_little_memory(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]) -> None:
-    monkeypatch.setattr(class_archive, "_available_memory", lambda: 1024 * MEBI)
+    monkeypatch.setattr(class_archive, "available_memory", lambda: 1024 * MEBI)
     write_in_background()
     assert started == []
 

@@ -44,9 +44,9 @@ def share(alias: str, *partitions: PartitionId) -> FlowShare:
 
 def resumed(before: Sequence[FlowShare], after: Sequence[FlowShare]) -> tuple[LeaseSession, LeaseSession]:
     """Return the sessions of two leases in a row of one group."""
-    first = worker._resume(PartitionGroup(number=0, shares=tuple(before)))
+    first = worker.resume(PartitionGroup(number=0, shares=tuple(before)))
     worker.kept_sessions.keep(0, first)
-    return first, worker._resume(PartitionGroup(number=0, shares=tuple(after), session=first.token))
+    return first, worker.resume(PartitionGroup(number=0, shares=tuple(after), session=first.token))
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,6 @@ def test_unknown_spark_master_is_reported_in_one_line(tmp_path: Path, monkeypatc
     # Another test may have left a JVM in this process. start_session would use it and not launch one.
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(session, "_own_session", reject)
+    monkeypatch.setattr(session, "own_session", reject)
     with pytest.raises(SettingsError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
         session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState, MirrorStatus, describe
+from klamm.mirror.progress.flow_progress import FlowFailedError, FlowProgress, FlowState, MirrorStatus, describe
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
@@ -67,9 +67,12 @@ class Run:
     def run_once(self) -> tuple[FlowState, str]:
         """Run a turn and return the state and reason that the loop reports after it."""
         self.control.turn()
-        self.control._report()
+        self.control.report_progress()
+        return self.progress().state, self.progress().reason
+
+    def progress(self) -> FlowProgress:
         (progress,) = self.status.snapshot()
-        return progress.state, progress.reason
+        return progress
 
 
 def acl(topic: str) -> Acl:
@@ -352,7 +355,7 @@ def test_flow_waits_for_unavailable_cluster_and_resumes() -> None:
     run.control.run(stop)
     assert states == [(FlowState.STARTING, ""), *[(FlowState.WAITING, "nobody answers")] * 2]
     assert run.published == [(("orders", "A.orders", 1),)]
-    assert run.status._flows["A->B"].state is FlowState.STOPPED
+    assert run.progress().state is FlowState.STOPPED
 
 
 def test_reachability_is_checked_again_after_outage() -> None:
@@ -363,7 +366,7 @@ def test_reachability_is_checked_again_after_outage() -> None:
     stop = threading.Event()
 
     def check() -> Outcome[None]:
-        states.append(run.status._flows["A->B"].state.value)
+        states.append(run.progress().state.value)
         if len(states) == 2:
             stop.set()
         return done(ConnectionLostError("nobody listens") if len(states) == 1 else None)
@@ -382,13 +385,13 @@ def test_flow_without_claim_stands_by_and_resumes() -> None:
     run.control.turn()
     del target.topics["A.orders"]
     run.control.turn()
-    run.control._report()
+    run.control.report_progress()
     (progress,) = run.status.snapshot()
     assert (progress.state, progress.reason) == (FlowState.STANDBY, "there, process 1 mirrors this flow")
     assert "A.orders" not in target.topics
     run.claim.hold(float("inf"), was_taken=True)
     run.control.turn()
-    run.control._report()
+    run.control.report_progress()
     assert run.published == [(("orders", "A.orders", 1),), (), (("orders", "A.orders", 1),)]
     assert run.status.snapshot()[0].state is FlowState.RUNNING
 
@@ -407,7 +410,7 @@ def test_flow_that_cannot_be_claimed_waits_with_reason() -> None:
     run = Run(FakeCluster(orders=1), FakeCluster())
     run.claim.let_go(problem="heartbeats has no leader now")
     run.control.turn()
-    run.control._report()
+    run.control.report_progress()
     (progress,) = run.status.snapshot()
     assert (progress.state, progress.reason, run.published) == (FlowState.WAITING, "heartbeats has no leader now", [])
 
@@ -422,7 +425,7 @@ def test_flow_requiring_unsupported_api_fails(
     source.configs["orders"] = {"retention.ms": "1"}
     with caplog.at_level(logging.ERROR):
         run.control.run(threading.Event())
-    assert run.status._flows["A->B"].state is FlowState.FAILED
+    assert run.progress().state is FlowState.FAILED
     assert "use.incremental.alter.configs was set to required" in caplog.text
     assert run.published[-1] == ()
 
@@ -667,7 +670,7 @@ def test_requested_states_are_read_again_after_takeover() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
     run = Run(source, target)
     store = Store()
-    run.states._store = store
+    run.states.store = store
     assert run.run_once()[0] is FlowState.PAUSED
     run.claim.let_go(holder="another process")
     run.control.turn()
@@ -691,7 +694,7 @@ def test_unacknowledged_states_are_read_back_before_the_next_turn() -> None:
             raise ConnectionLostError("no acknowledgement")
 
     run = Run(FakeCluster(orders=1), FakeCluster())
-    run.states._store = store = Store()
+    run.states.store = store = Store()
     assert run.run_once()[0] is FlowState.RUNNING
     with pytest.raises(ConnectionLostError, match="no acknowledgement"):
         run.states.change(lambda states: states.with_flow(RequestedState.STOPPED))

@@ -10,7 +10,7 @@ from klamm.kafka_client.errors import error_text
 from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics import plan_output
-from klamm.mirror.topics.plan_output import _config_line, print_plan
+from klamm.mirror.topics.plan_output import config_line, print_plan
 from tests.support.mirror_fakes import FakeCluster, entries_of, rejection
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def test_plan_shows_durations_in_words() -> None:
         name="retention.ms", operation=OpType.SET, value="86400000", old_value="604800000", rule="because"
     )
     # then
-    assert _config_line("A.orders", change) == (
+    assert config_line("A.orders", change) == (
         "~ topic A.orders: retention.ms: 604800000 (7 days) -> 86400000 (1 day): because"
     )
 

@@ -188,4 +188,4 @@ def test_inactive_clients_are_forgotten() -> None:
     for number in range(3_000):
         throttled.produce("anna", f"client-{number}", 1)
         throttled.now_s += 1
-    assert len(throttled.throttles._windows) <= 1_000
+    assert len(throttled.throttles.windows) <= 1_000

@@ -360,10 +360,10 @@ def test_replaced_files_are_removed_after_file_delete_delay_ms(tmp_path: Path) -
     def put_away() -> list[Path]:
         return list((tmp_path / "t-0").glob("*.deleted"))
 
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     assert put_away()
     crashable.clock.now_ms += 5000
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     assert not put_away()
 
 

@@ -184,10 +184,10 @@ def test_older_checkpoint_never_replaces_a_newer_one(tmp_path: Path) -> None:
     crashable = CrashableLogs(tmp_path)
     crashable.log.append(batch("x"))
     crashable.flush_log()
-    older = crashable.manager._snapshot()
+    older = crashable.manager.snapshot()
     asyncio.run(crashable.manager.checkpoint())
 
-    crashable.manager._checkpoint_files.write(older)
+    crashable.manager.checkpoint_files.write(older)
 
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
 

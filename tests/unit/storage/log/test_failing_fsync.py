@@ -156,8 +156,8 @@ def test_failed_fsync_does_not_affect_other_logs(
 
     async def scenario() -> None:
         for _ in range(3):
-            await crashable.manager._housekeeper.tick()
-            await crashable.manager._housekeeper.check()
+            await crashable.manager.housekeeper.tick()
+            await crashable.manager.housekeeper.check()
 
     asyncio.run(scenario())
 
@@ -181,8 +181,8 @@ def test_failed_cleanup_of_one_log_does_not_affect_others(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(crashable.log, "retire", fail)
-    asyncio.run(crashable.manager._housekeeper.check())
-    asyncio.run(crashable.manager._housekeeper.check())
+    asyncio.run(crashable.manager.housekeeper.check())
+    asyncio.run(crashable.manager.housekeeper.check())
 
     assert other(crashable).log_start_offset == 4
     assert len([record for record in caplog.records if "cannot remove old segments" in record.message]) == 1
@@ -205,7 +205,7 @@ def test_failed_compaction_of_one_log_does_not_affect_others(
         return 0
 
     monkeypatch.setattr("klamm.storage.log.cleaner.compact", compact)
-    asyncio.run(crashable.manager._cleaner.clean())
+    asyncio.run(crashable.manager.cleaner.clean())
 
     assert compacted == ["t-0", "other-0"]
 

@@ -218,28 +218,28 @@ async def test_cancelled_checkpoint_is_completed(tmp_path: Path, monkeypatch: py
 
 def test_closed_segments_and_overdue_logs_become_durable(tmp_path: Path) -> None:
     crashable = filled(tmp_path, 5)
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     assert crashable.log.recovery_point == 5
 
     crashable.log.append(batch("y"))
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     assert crashable.log.recovery_point == 5
 
     crashable.configs["flush.ms"] = "1000"
     crashable.manager.update_config(TOPIC_ID)
     crashable.clock.now_ms += 1000
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     assert crashable.log.recovery_point == 6
 
 
 def test_clock_set_back_does_not_delay_flushes(tmp_path: Path) -> None:
     crashable = filled(tmp_path, 1, flush_ms="1000")
     crashable.clock.now_ms += 1000
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     crashable.log.append(batch("y"))
 
     crashable.clock.now_ms -= 3_600_000
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
 
     assert crashable.log.recovery_point == crashable.log.end_offset
 
@@ -247,13 +247,13 @@ def test_clock_set_back_does_not_delay_flushes(tmp_path: Path) -> None:
 def test_idle_producers_expire(tmp_path: Path) -> None:
     crashable = CrashableLogs(tmp_path)
     crashable.log.append(batch("x", producer_id=5, producer_epoch=0, base_sequence=0))
-    asyncio.run(crashable.manager._housekeeper.expire_producers())
+    asyncio.run(crashable.manager.housekeeper.expire_producers())
     assert len(crashable.log.producers) == 1
 
     crashable.clock.now_ms += DAY_MS + 1
-    asyncio.run(crashable.manager._housekeeper.check())
+    asyncio.run(crashable.manager.housekeeper.check())
     assert len(crashable.log.producers) == 1, "with log.retention.check.interval.ms"
-    asyncio.run(crashable.manager._housekeeper.expire_producers())
+    asyncio.run(crashable.manager.housekeeper.expire_producers())
 
     assert len(crashable.log.producers) == 0
     assert crashable.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1

@@ -131,7 +131,7 @@ def test_compaction_waits_until_a_start_would_trust_the_closed_segments(
         return 0
 
     monkeypatch.setattr("klamm.storage.log.cleaner.compact", compact)
-    asyncio.run(crashable.manager._cleaner.clean())
+    asyncio.run(crashable.manager.cleaner.clean())
 
     assert trusted == [6]
 

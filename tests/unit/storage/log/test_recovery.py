@@ -181,7 +181,7 @@ def test_producer_below_the_recovery_point_survives_a_crash(tmp_path: Path) -> N
     crashable.log.append(batch("v"))
     crashable.log.roll()
     crashable.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=0))
-    asyncio.run(crashable.manager._housekeeper.tick())
+    asyncio.run(crashable.manager.housekeeper.tick())
     crashable.log.append(batch("v", producer_id=9, producer_epoch=0, base_sequence=1))
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {"t-0": 2}
 
@@ -263,7 +263,7 @@ def test_checkpoints_round_trip(tmp_path: Path) -> None:
 
 def test_many_partitions_share_few_descriptors(tmp_path: Path) -> None:
     crashable = CrashableLogs(tmp_path)
-    crashable.pool._max_open = 8
+    crashable.pool.max_open = 8
     for number in range(3):
         for partition in range(20):
             crashable.manager.create(TOPIC_ID, "t", partition)

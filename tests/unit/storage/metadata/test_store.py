@@ -174,11 +174,11 @@ def test_changes_submitted_after_a_failed_commit_fail(tmp_path: Path) -> None:
         disk.failures = 1
         # when: the loop is kept busy, so the news of the failure wait behind what it submits
         futures = [store.submit(put("a", "1"))]
-        store._hand_over()
+        store.hand_over()
         while disk.failures:
             pass
         futures.append(store.submit(put("b", "1")))
-        store._hand_over()
+        store.hand_over()
         futures.append(store.submit(put("c", "1")))
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         # then

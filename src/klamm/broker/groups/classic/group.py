@@ -84,7 +84,7 @@ class ClassicGroup(Rebalance):
             return
         self.members.unsynced.discard(member.member_id)
         if not self.members.unsynced:
-            self._sync_deadline = math.inf
+            self.sync_deadline = math.inf
         if self.state is GroupState.STABLE:
             waiter(self._share_of(member))
             return
@@ -177,9 +177,9 @@ class ClassicGroup(Rebalance):
             return False
         match self.state:
             case GroupState.PREPARING_REBALANCE:
-                return self.members.has_parked_join(member_id) or self.members.joining_count < self._limits.max_size
+                return self.members.has_parked_join(member_id) or self.members.joining_count < self.limits.max_size
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
-                return member_id in self.members or len(self.members) < self._limits.max_size
+                return member_id in self.members or len(self.members) < self.limits.max_size
             case _:
                 return True
 

@@ -37,9 +37,9 @@ class Rebalance:
         self.protocol_name: str | None = None
         self.wake_at = math.inf
         """Time of the next deadline, monotonic seconds. May be too early, never too late."""
-        self._limits = limits
-        self._join_deadline = math.inf
-        self._sync_deadline = math.inf
+        self.limits = limits
+        self.join_deadline = math.inf
+        self.sync_deadline = math.inf
         self._initial_delay_left_ms: int | None = None
         """Remaining time by which the initial rebalance delay can be extended; None if no initial delay is running."""
         self._initial_delay_ms = 0
@@ -55,13 +55,13 @@ class Rebalance:
             self._complete_if_all_joined(now)
         for member in [member for member in self.members if member.expires_at <= now.seconds]:
             self._expire(member, now)
-        if self._join_deadline <= now.seconds:
+        if self.join_deadline <= now.seconds:
             self._on_join_deadline(now)
-        if self._sync_deadline <= now.seconds:
+        if self.sync_deadline <= now.seconds:
             self._on_sync_deadline(now)
         self.wake_at = min(
-            self._join_deadline,
-            self._sync_deadline,
+            self.join_deadline,
+            self.sync_deadline,
             min(self.members.pending.values(), default=math.inf),
             min((member.expires_at for member in self.members), default=math.inf),
         )
@@ -132,11 +132,11 @@ class Rebalance:
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._share_out({}, SyncReply(error_code=ErrorCode.REBALANCE_IN_PROGRESS), now)
         self.members.unsynced.clear()
-        self._sync_deadline = math.inf
+        self.sync_deadline = math.inf
         is_initial = self.state is GroupState.EMPTY
         self._enter(GroupState.PREPARING_REBALANCE, now)
         if is_initial:
-            delay_ms = self._limits.initial_rebalance_delay_ms
+            delay_ms = self.limits.initial_rebalance_delay_ms
             self._delay_initially(delay_ms, max(self.members.rebalance_timeout_ms - delay_ms, 0), now)
         elif not self._complete_if_all_joined(now):
             self._set_join_deadline(self.members.rebalance_timeout_ms, now)
@@ -150,7 +150,7 @@ class Rebalance:
     def _on_join_deadline(self, now: Moment) -> None:
         left_ms = self._initial_delay_left_ms
         if left_ms and self._has_newcomer:
-            delay_ms = min(self._limits.initial_rebalance_delay_ms, left_ms)
+            delay_ms = min(self.limits.initial_rebalance_delay_ms, left_ms)
             self._delay_initially(delay_ms, max(left_ms - self._initial_delay_ms, 0), now)
         else:
             self._complete(now)
@@ -163,7 +163,7 @@ class Rebalance:
 
     def _complete(self, now: Moment) -> None:
         """End the first half of a rebalance: remove absent dynamic members, and start a generation with the others."""
-        self._join_deadline = math.inf
+        self.join_deadline = math.inf
         for member in tuple(self.members):
             if member.group_instance_id is None and not self.members.has_parked_join(member.member_id):
                 self.members.remove(member.member_id)
@@ -185,8 +185,8 @@ class Rebalance:
             self.members.answer_join(member.member_id, self._current_generation(member))
             self._keep_alive(member, now)
             self.members.unsynced.add(member.member_id)
-        self._sync_deadline = now.seconds + self.members.rebalance_timeout_ms / 1000
-        self.wake_at = min(self.wake_at, self._sync_deadline)
+        self.sync_deadline = now.seconds + self.members.rebalance_timeout_ms / 1000
+        self.wake_at = min(self.wake_at, self.sync_deadline)
 
     # ---- assignments
 
@@ -229,7 +229,7 @@ class Rebalance:
                 self._keep_alive(member, now)
 
     def _on_sync_deadline(self, now: Moment) -> None:
-        self._sync_deadline = math.inf
+        self.sync_deadline = math.inf
         if self.members.unsynced:
             for member_id in tuple(self.members.unsynced):
                 self.members.remove(member_id)
@@ -264,5 +264,5 @@ class Rebalance:
         self.wake_at = min(self.wake_at, seconds)
 
     def _set_join_deadline(self, after_ms: int, now: Moment) -> None:
-        self._join_deadline = now.seconds + after_ms / 1000
-        self.wake_at = min(self.wake_at, self._join_deadline)
+        self.join_deadline = now.seconds + after_ms / 1000
+        self.wake_at = min(self.wake_at, self.join_deadline)

@@ -49,6 +49,9 @@ settings.register_profile("few", max_examples=5, deadline=None, derandomize=True
 _IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 settings.load_profile("soak" if _IS_SOAK else "fixed")
 
+_MAX_ASYNC_TEST_S = 300.0
+"""An ``async def`` test that waits in vain fails after this time."""
+
 _LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
 _CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()
 """Shared clusters of real Kafka that were started, by their number of nodes."""
@@ -123,11 +126,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an ``async def`` test in an event loop of its own."""
+    """Run an ``async def`` test in an event loop of its own, for a limited time."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
-    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
+    running = test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters})
+    asyncio.run(asyncio.wait_for(running, None if _IS_SOAK else _MAX_ASYNC_TEST_S))
     return True
 
 

@@ -134,12 +134,9 @@ def test_fault_applies_to_requests_selected_by_a_function() -> None:
             broker.inject("Fetch", throttle=0.01, when=lambda _: True)
 
 
-def test_broker_runs_inside_a_running_event_loop() -> None:
-    async def use() -> Broker:
-        async with Broker(control=True, topics=["t"]) as broker:
-            produced = asyncio.create_task(in_thread(broker.produce, "t", "1"))
-            (record,) = await in_thread(assert_topic_contains, broker, "t", "1", only=True)
-            assert record == await produced
-        return broker
-
-    assert not asyncio.run(use()).is_running
+async def test_broker_runs_inside_a_running_event_loop() -> None:
+    async with Broker(control=True, topics=["t"]) as broker:
+        produced = asyncio.create_task(in_thread(broker.produce, "t", "1"))
+        (record,) = await in_thread(assert_topic_contains, broker, "t", "1", only=True)
+        assert record == await produced
+    assert not broker.is_running

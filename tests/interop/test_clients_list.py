@@ -112,17 +112,10 @@ def test_keys_of_one_client_kind_do_not_concern_others(broker: KlammBroker, metr
     consumer.close()
 
 
-def test_aiokafka_client_is_listed_once_with_its_unnamed_connections(broker: KlammBroker, metrics: str) -> None:
-    async def scenario() -> dict[str, Any]:
-        client = aio.AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="aio", acks=1)
-        await client.start()
-        try:
-            await client.send_and_wait("listed", b"x")
-            return await asyncio.to_thread(client_entry, metrics, "aio")
-        finally:
-            await client.stop()
-
-    entry = asyncio.run(scenario())
+async def test_aiokafka_client_is_listed_once_with_its_unnamed_connections(broker: KlammBroker, metrics: str) -> None:
+    async with aio.AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="aio", acks=1) as client:
+        await client.send_and_wait("listed", b"x")
+        entry = await asyncio.to_thread(client_entry, metrics, "aio")
     assert (entry["software_name"], entry["standing"]) == ("klamm-aiokafka", "in line")
     assert entry["connections"] >= 2
 

@@ -271,26 +271,23 @@ async def test_tokens_with_an_unusual_expiry_are_accepted_as_by_kafka(kafka: int
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one by one", "pipelined"])
-def test_policy_sees_the_principal_that_kafka_assigns(kafka: int, broker: int, waits: bool) -> None:
+async def test_policy_sees_the_principal_that_kafka_assigns(kafka: int, broker: int, waits: bool) -> None:
     chance = random.Random(f"{SCRIPTS} {waits}")
     scripts = [random_logins(chance) for _ in range(SCRIPTS)]
 
-    async def test() -> list[list[object]]:
-        limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(AT_ONCE)
 
-        async def play(logins: list[Login]) -> list[object]:
-            async with limit:
-                through = played_through_a_relay(kafka, logins, waits=waits)
-                if not waits:
-                    return await through
-                direct = (played_directly(port, logins) for port in (kafka, broker))
-                relayed, kafkas, ours = await asyncio.gather(through, *direct)
-            assert relayed == kafkas, logins
-            assert served(ours) == served(kafkas), logins
-            return relayed
+    async def play(logins: list[Login]) -> list[object]:
+        async with limit:
+            through = played_through_a_relay(kafka, logins, waits=waits)
+            if not waits:
+                return await through
+            direct = (played_directly(port, logins) for port in (kafka, broker))
+            relayed, kafkas, ours = await asyncio.gather(through, *direct)
+        assert relayed == kafkas, logins
+        assert served(ours) == served(kafkas), logins
+        return relayed
 
-        return await asyncio.gather(*map(play, scripts))
-
-    answers = asyncio.run(test())
+    answers = await asyncio.gather(*map(play, scripts))
     names = {str(topics) for each in answers for topics in served(each)}
     assert names == {f"['of-{user}']" for user in USERS}

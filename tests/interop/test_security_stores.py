@@ -191,16 +191,13 @@ def test_kafka_python_logs_in_over_tls(guarded: Guarded) -> None:
     consumer.close()
 
 
-def test_aiokafka_logs_in_over_tls(guarded: Guarded) -> None:
-    async def round_trip() -> bytes:
-        context = ssl.create_default_context(cafile=str(guarded.stores.certificates.authority))
-        settings = {**guarded.python_login, "ssl_context": context}
-        async with AIOKafkaProducer(**settings) as producer:
-            await producer.send_and_wait("aio-login", b"hello")
-        async with AIOKafkaConsumer("aio-login", **settings, auto_offset_reset="earliest") as consumer:
-            return (await asyncio.wait_for(consumer.getone(), 30)).value  # type: ignore[no-any-return]
-
-    assert asyncio.run(round_trip()) == b"hello"
+async def test_aiokafka_logs_in_over_tls(guarded: Guarded) -> None:
+    context = ssl.create_default_context(cafile=str(guarded.stores.certificates.authority))
+    settings = {**guarded.python_login, "ssl_context": context}
+    async with AIOKafkaProducer(**settings) as producer:
+        await producer.send_and_wait("aio-login", b"hello")
+    async with AIOKafkaConsumer("aio-login", **settings, auto_offset_reset="earliest") as consumer:
+        assert (await asyncio.wait_for(consumer.getone(), 30)).value == b"hello"
 
 
 @pytest.mark.parametrize("trust", ["trust.jks", "trust.p12", "old.p12"])

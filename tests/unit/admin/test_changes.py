@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -38,7 +37,7 @@ def test_single_string_as_delete_list_raises_type_error() -> None:
         operations(set={}, append={}, subtract={}, delete="retention.ms")
 
 
-def test_result_is_awaitable_and_supports_blocking_wait() -> None:
+async def test_result_is_awaitable_and_supports_blocking_wait() -> None:
     # given
     result: PerKeyResult[str, int] = PerKeyResult(["a", "b"])
 
@@ -49,25 +48,18 @@ def test_result_is_awaitable_and_supports_blocking_wait() -> None:
     timer = threading.Timer(0.05, settle)
     timer.start()
 
-    # when
-    async def both() -> tuple[dict[str, int], int]:
-        return await result, await result.values()["b"]
-
     # then
-    assert asyncio.run(both()) == ({"a": 1, "b": 2}, 2)
+    assert (await result, await result.values()["b"]) == ({"a": 1, "b": 2}, 2)
     assert result.result(0) == {"a": 1, "b": 2}
     timer.join()
 
 
-def test_awaited_result_raises_the_first_error() -> None:
+async def test_awaited_result_raises_the_first_error() -> None:
     result: PerKeyResult[str, int] = PerKeyResult(["a"])
     result.fail("a", ValueError("no"))
 
-    async def wait() -> None:
-        await result
-
     with pytest.raises(ValueError, match="no"):
-        asyncio.run(wait())
+        await result
 
 
 @pytest.mark.process

@@ -106,25 +106,24 @@ async def test_concurrent_changes_of_one_entity_all_apply(tmp_path: Path) -> Non
     await store.close()
 
 
-def test_history_records_principal_of_each_changed_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_records_principal_of_each_changed_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submitted: list[Change] = []
 
-    async def run() -> None:
-        store = MetadataStore.open(tmp_path / "metadata.sqlite")
-        submit = store.submit
+    store = MetadataStore.open(tmp_path / "metadata.sqlite")
+    submit = store.submit
 
-        def recording(changes: Sequence[Change]) -> asyncio.Future[None]:
-            submitted.extend(changes)
-            return submit(changes)
+    def recording(changes: Sequence[Change]) -> asyncio.Future[None]:
+        submitted.extend(changes)
+        return submit(changes)
 
-        monkeypatch.setattr(store, "submit", recording)
-        service = service_on(store)
-        await alter(service, entry("acks", "all"))
-        await alter(service, entry("acks", "all"))
-        await alter(service, entry("acks", None))
-        await store.close()
-
-    asyncio.run(run())
+    monkeypatch.setattr(store, "submit", recording)
+    service = service_on(store)
+    await alter(service, entry("acks", "all"))
+    await alter(service, entry("acks", "all"))
+    await alter(service, entry("acks", None))
+    await store.close()
     history = [change for change in submitted if isinstance(change, RecordedChange)]
     assert [(change.old, change.new) for change in history] == [(None, "all"), ("all", None)]
     assert history[0] == RecordedChange(

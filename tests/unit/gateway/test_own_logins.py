@@ -36,38 +36,32 @@ async def _renewal(rig: RelayRig, answer: SaslAuthenticateResponse) -> bytes:
 
 
 @pytest.mark.parametrize("lifetime_ms", [0, 3_600_000])
-def test_request_waits_until_the_gateway_has_logged_in_again(lifetime_ms: int) -> None:
-    async def test() -> None:
-        with RelayRig(shared_objects()) as rig:
-            # given: a request in flight, and a session that ends soon
-            assert await rig.is_served()
-            await rig.client.send(request(12, 0, b"first", correlation_id=5))
-            assert (await rig.upstream.read_frame())[-5:] == b"first"
-            rig.relay.session = session = UpstreamSession(LOGIN, "broker", 0.0)
-            # when
-            await rig.client.send(request(12, 0, b"second", correlation_id=6))
-            renewing = asyncio.create_task(
-                _renewal(rig, SaslAuthenticateResponse(auth_bytes=b"", session_lifetime_ms=lifetime_ms))
-            )
-            await rig.upstream.send(response(5, b"one"))
-            # then
-            assert (await rig.client.read_frame())[4:] == b"one"
-            assert b"\0gateway\0secret" in await renewing
-            assert (await rig.upstream.read_frame())[-6:] == b"second"
-            assert (session.is_due, session.expires) == (False, bool(lifetime_ms))
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+async def test_request_waits_until_the_gateway_has_logged_in_again(lifetime_ms: int) -> None:
+    with RelayRig(shared_objects()) as rig:
+        # given: a request in flight, and a session that ends soon
+        assert await rig.is_served()
+        await rig.client.send(request(12, 0, b"first", correlation_id=5))
+        assert (await rig.upstream.read_frame())[-5:] == b"first"
+        rig.relay.session = session = UpstreamSession(LOGIN, "broker", 0.0)
+        # when
+        await rig.client.send(request(12, 0, b"second", correlation_id=6))
+        renewing = asyncio.create_task(
+            _renewal(rig, SaslAuthenticateResponse(auth_bytes=b"", session_lifetime_ms=lifetime_ms))
+        )
+        await rig.upstream.send(response(5, b"one"))
+        # then
+        assert (await rig.client.read_frame())[4:] == b"one"
+        assert b"\0gateway\0secret" in await renewing
+        assert (await rig.upstream.read_frame())[-6:] == b"second"
+        assert (session.is_due, session.expires) == (False, bool(lifetime_ms))
 
 
-def test_rejected_login_closes_the_connection() -> None:
-    async def test() -> None:
-        with RelayRig(shared_objects()) as rig:
-            rig.relay.session = UpstreamSession(LOGIN, "broker", 0.0)
-            await rig.client.send(request(12, 0, b"request"))
-            await _renewal(rig, SaslAuthenticateResponse(error_code=58, error_message="no", auth_bytes=b""))
-            assert await rig.client.is_closed()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+async def test_rejected_login_closes_the_connection() -> None:
+    with RelayRig(shared_objects()) as rig:
+        rig.relay.session = UpstreamSession(LOGIN, "broker", 0.0)
+        await rig.client.send(request(12, 0, b"request"))
+        await _renewal(rig, SaslAuthenticateResponse(error_code=58, error_message="no", auth_bytes=b""))
+        assert await rig.client.is_closed()
 
 
 def test_credentials_of_scram_users_match_their_passwords() -> None:

@@ -16,26 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def test_connection_above_the_limit_closes_the_oldest() -> None:
-    async def test() -> None:
-        listener = HttpListener({"/metrics": lambda: ("text/plain", "all well")})
-        sock = socket.create_server(("127.0.0.1", 0))
-        address = sock.getsockname()
-        await listener.listen(sock)
-        silent = [await asyncio.open_connection(*address) for _ in range(MAX_CONNECTIONS)]
-        for _ in range(2):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-            assert (await reader.read()).endswith(b"all well")
-            writer.close()
-        oldest, newest = silent[0][0], silent[-1][0]
-        assert await is_closed(oldest)
-        assert not await is_closed(newest)
-        for _, writer in silent:
-            writer.close()
-        await listener.close()
-
-    asyncio.run(asyncio.wait_for(test(), 20))
+async def test_connection_above_the_limit_closes_the_oldest() -> None:
+    listener = HttpListener({"/metrics": lambda: ("text/plain", "all well")})
+    sock = socket.create_server(("127.0.0.1", 0))
+    address = sock.getsockname()
+    await listener.listen(sock)
+    silent = [await asyncio.open_connection(*address) for _ in range(MAX_CONNECTIONS)]
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).endswith(b"all well")
+        writer.close()
+    oldest, newest = silent[0][0], silent[-1][0]
+    assert await is_closed(oldest)
+    assert not await is_closed(newest)
+    for _, writer in silent:
+        writer.close()
+    await listener.close()
 
 
 @pytest.mark.parametrize(
@@ -55,26 +52,23 @@ def test_connection_above_the_limit_closes_the_oldest() -> None:
         ("localhost.evil.example.", False),
     ],
 )
-def test_status_pages_are_served_to_local_host_names_only(host: str, is_served: bool) -> None:
+async def test_status_pages_are_served_to_local_host_names_only(host: str, is_served: bool) -> None:
     async def view(_: object) -> tuple[str, str]:
         return "text/plain", "secret"
 
-    async def test() -> None:
-        pages = dict.fromkeys(("/metrics", "/status.json"), lambda: ("text/plain", "secret"))
-        listener = HttpListener(pages, {"/": view}, {"/ready": lambda: None})
-        sock = socket.create_server(("127.0.0.1", 0))
-        address = sock.getsockname()
-        await listener.listen(sock)
-        for path in ("/", "/status.json", "/metrics", "/ready"):
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(f"GET {path} HTTP/1.1\r\naccept: x\r\nhOSt: {host}\r\n\r\n".encode())
-            answer = await reader.read()
-            writer.close()
-            assert (b" 200 OK" in answer) == (is_served or path in ("/metrics", "/ready"))
-            assert is_served or path == "/metrics" or b"secret" not in answer
-        await listener.close()
-
-    asyncio.run(asyncio.wait_for(test(), 20))
+    pages = dict.fromkeys(("/metrics", "/status.json"), lambda: ("text/plain", "secret"))
+    listener = HttpListener(pages, {"/": view}, {"/ready": lambda: None})
+    sock = socket.create_server(("127.0.0.1", 0))
+    address = sock.getsockname()
+    await listener.listen(sock)
+    for path in ("/", "/status.json", "/metrics", "/ready"):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(f"GET {path} HTTP/1.1\r\naccept: x\r\nhOSt: {host}\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        assert (b" 200 OK" in answer) == (is_served or path in ("/metrics", "/ready"))
+        assert is_served or path == "/metrics" or b"secret" not in answer
+    await listener.close()
 
 
 JSON = "content-type: application/json\r\n"
@@ -96,21 +90,18 @@ NO_BODY = f"{JSON}content-length: 2\r\n\r\n{{}}"
         ("GET /act HTTP/1.1\r\n\r\n", 405, "POST only"),
     ],
 )
-def test_action_is_run_only_for_json_document_of_no_browser(text: str, status: int, answer: str) -> None:
+async def test_action_is_run_only_for_json_document_of_no_browser(text: str, status: int, answer: str) -> None:
     async def act(document: Mapping[str, Any]) -> tuple[HTTPStatus, object]:
         return HTTPStatus.ACCEPTED, {"got": document}
 
-    async def test() -> None:
-        listener = HttpListener({"/page": lambda: ("text/plain", "here")}, actions={"/act": act})
-        sock = socket.create_server(("127.0.0.1", 0))
-        address = sock.getsockname()
-        await listener.listen(sock)
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(text.encode())
-        received = (await reader.read()).decode()
-        writer.close()
-        assert received.startswith(f"HTTP/1.1 {status} ")
-        assert answer in received
-        await listener.close()
-
-    asyncio.run(asyncio.wait_for(test(), 20))
+    listener = HttpListener({"/page": lambda: ("text/plain", "here")}, actions={"/act": act})
+    sock = socket.create_server(("127.0.0.1", 0))
+    address = sock.getsockname()
+    await listener.listen(sock)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(text.encode())
+    received = (await reader.read()).decode()
+    writer.close()
+    assert received.startswith(f"HTTP/1.1 {status} ")
+    assert answer in received
+    await listener.close()

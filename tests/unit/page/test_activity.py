@@ -62,27 +62,24 @@ def test_samples_of_processes_are_added_by_time() -> None:
     assert [sample.values for sample in merged] == [(11.0, None, 2.0), (22.0, 5, 3.0), (5.0, 0, 7.0)]
 
 
-def test_blocked_event_loop_is_a_waiting_time() -> None:
+async def test_blocked_event_loop_is_a_waiting_time() -> None:
     # given
-    async def sampled() -> ActivitySampler:
-        counts, is_sampled = iter([0, 10]), asyncio.Event()
-
-        def requests() -> int:
-            count = next(counts)
-            if count:
-                is_sampled.set()
-            return count
-
-        sampler = ActivitySampler(requests, lambda: (), every_s=0.05)
-        task = asyncio.create_task(sampler.keep_sampling())
-        await asyncio.sleep(0)
-        time.sleep(0.2)  # noqa: ASYNC251  # the event loop is blocked on purpose
-        await is_sampled.wait()
-        task.cancel()
-        return sampler
-
     # when
-    (sample, *_) = asyncio.run(sampled()).samples
+    counts, is_sampled = iter([0, 10]), asyncio.Event()
+
+    def requests() -> int:
+        count = next(counts)
+        if count:
+            is_sampled.set()
+        return count
+
+    sampler = ActivitySampler(requests, lambda: (), every_s=0.05)
+    task = asyncio.create_task(sampler.keep_sampling())
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251  # the event loop is blocked on purpose
+    await is_sampled.wait()
+    task.cancel()
+    sample, *_ = sampler.samples
     # then
     rate, _, delay_ms = sample.values
     assert delay_ms is not None

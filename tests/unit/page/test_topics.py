@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -47,14 +46,11 @@ def test_names_and_values_are_escaped() -> None:
     assert "1 to 1 of 60" in html
 
 
-def test_document_is_plain_ascii_json() -> None:
+async def test_document_is_plain_ascii_json() -> None:
     async def document(_query: object) -> dict[str, Any]:
         return {"version": 0, "topics": [{"name": "\ud800 ä"}], "none": []}
 
-    async def view() -> tuple[str, str]:
-        return await json_view(document)({})
-
-    content_type, text = asyncio.run(view())
+    content_type, text = await json_view(document)({})
     assert content_type == "application/json"
     assert text.isascii()
     assert json.loads(text) == {"version": 0, "topics": [{"name": "\ud800 ä"}], "none": []}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,18 +16,15 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("duration_ms", "is_listed"), [(-1, True), (999, True), (1000, False)])
-def test_duration_filter_uses_the_brokers_clock(tmp_path: Path, *, duration_ms: int, is_listed: bool) -> None:
+async def test_duration_filter_uses_the_brokers_clock(tmp_path: Path, *, duration_ms: int, is_listed: bool) -> None:
     broker = DataPath(tmp_path)
 
-    async def run() -> ListTransactionsResponse | None:
-        await broker.transactions.start()
-        producer = await broker.transactions.initialize("tx", timeout_ms=60_000, expected=None)
-        partition = TransactionPartition(broker.topics.known["t"].topic_id, 0)
-        await broker.transactions.add("tx", producer, partitions={partition})
-        broker.clock.now_ms += 1000
-        request = ListTransactionsRequest(duration_filter=duration_ms)
-        return await broker.call(ROUTE, request, ListTransactionsResponse, 1)
-
-    answer = asyncio.run(run())
+    await broker.transactions.start()
+    producer = await broker.transactions.initialize("tx", timeout_ms=60_000, expected=None)
+    partition = TransactionPartition(broker.topics.known["t"].topic_id, 0)
+    await broker.transactions.add("tx", producer, partitions={partition})
+    broker.clock.now_ms += 1000
+    request = ListTransactionsRequest(duration_filter=duration_ms)
+    answer = await broker.call(ROUTE, request, ListTransactionsResponse, 1)
     assert answer is not None
     assert [item.transactional_id for item in answer.transaction_states] == (["tx"] if is_listed else [])

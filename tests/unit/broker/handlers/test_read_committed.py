@@ -63,20 +63,17 @@ def test_read_committed_returns_aborted_transactions(broker: DataPath, version: 
     assert (everything.last_stable_offset, everything.aborted_transactions) == (4, [])
 
 
-def test_open_transaction_does_not_wake_read_committed_fetch(broker: DataPath) -> None:
+async def test_open_transaction_does_not_wake_read_committed_fetch(broker: DataPath) -> None:
     log = broker.log()
 
-    async def scenario() -> tuple[FetchResponse | None, float]:
-        waiting = asyncio.create_task(broker.call(api_001_fetch.ROUTE, request(max_wait_ms=60_000), FetchResponse, 12))
-        for sequence in range(3):
-            write(log, 7, "x", sequence=sequence)
-            await asyncio.sleep(0.01)
-        assert not waiting.done()
-        ended = time.monotonic()
-        end(log, 7, COMMIT)
-        return await waiting, time.monotonic() - ended
-
-    response, waited_s = asyncio.run(scenario())
+    waiting = asyncio.create_task(broker.call(api_001_fetch.ROUTE, request(max_wait_ms=60_000), FetchResponse, 12))
+    for sequence in range(3):
+        write(log, 7, "x", sequence=sequence)
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    ended = time.monotonic()
+    end(log, 7, COMMIT)
+    response, waited_s = await waiting, time.monotonic() - ended
 
     assert response is not None
     assert values(only_partition(response)) == [b"x", b"x", b"x"]

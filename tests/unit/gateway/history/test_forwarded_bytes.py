@@ -54,7 +54,7 @@ class NoWriter:
 
 
 @pytest.mark.parametrize(("request_class", "version"), CASES, ids=lambda each: getattr(each, "__name__", str(each)))
-def test_pipelined_requests_are_forwarded_as_they_were_received(
+async def test_pipelined_requests_are_forwarded_as_they_were_received(
     request_class: type[Message], version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The history must not fail because of their content either, when no response comes."""
@@ -71,24 +71,21 @@ def test_pipelined_requests_are_forwarded_as_they_were_received(
         request_class.API_KEY: APIS[request_class].response(),
     }
 
-    async def test() -> None:
-        forwarded: list[bytes] = []
-        with RelayRig(shared) as rig:
-            await rig.client.send(b"".join(frames))
-            while len(forwarded) < len(frames):
-                size = await rig.upstream.read(4)
-                received = size + await rig.upstream.read(int.from_bytes(size))
-                _, key, api_version, correlation_id, _ = REQUEST_HEAD.unpack_from(received)
-                if key == request_class.API_KEY:
-                    forwarded.append(received)
-                if len(forwarded) < len(frames):
-                    await rig.upstream.send(response_frame(answers[key], api_version, correlation_id))
-            assert forwarded == frames
-            for _ in frames[1:]:
-                answer = await rig.client.read_frame()
-                assert answer[:4] == CORRELATION_ID.to_bytes(4)
-        await asyncio.sleep(0)
-        await recorder.close()
-        assert "lacks a change" not in caplog.text
-
-    asyncio.run(test())
+    forwarded: list[bytes] = []
+    with RelayRig(shared) as rig:
+        await rig.client.send(b"".join(frames))
+        while len(forwarded) < len(frames):
+            size = await rig.upstream.read(4)
+            received = size + await rig.upstream.read(int.from_bytes(size))
+            _, key, api_version, correlation_id, _ = REQUEST_HEAD.unpack_from(received)
+            if key == request_class.API_KEY:
+                forwarded.append(received)
+            if len(forwarded) < len(frames):
+                await rig.upstream.send(response_frame(answers[key], api_version, correlation_id))
+        assert forwarded == frames
+        for _ in frames[1:]:
+            answer = await rig.client.read_frame()
+            assert answer[:4] == CORRELATION_ID.to_bytes(4)
+    await asyncio.sleep(0)
+    await recorder.close()
+    assert "lacks a change" not in caplog.text

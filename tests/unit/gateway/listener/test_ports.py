@@ -38,21 +38,18 @@ HOSTS = ["127.0.0.1", "::"] if socket.has_dualstack_ipv6() else ["127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, tmp_path: Path) -> None:
+async def test_ipv4_client_has_an_ipv4_address_on_a_listener_of_both_kinds(host: str, tmp_path: Path) -> None:
     accepted = Accepted()
 
-    async def test() -> None:
-        settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
-        topology = Topology(tmp_path)
-        ports = BrokerPorts(settings, topology, accepted)
-        ports.open()
-        try:
-            with socket.create_connection(("127.0.0.1", topology.base.port)):
-                await accepted.is_any.wait()
-        finally:
-            ports.close()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    settings = read_settings({"upstream.bootstrap.servers": "kafka:9092", "listeners": f"PLAINTEXT://[{host}]:0"})
+    topology = Topology(tmp_path)
+    ports = BrokerPorts(settings, topology, accepted)
+    ports.open()
+    try:
+        with socket.create_connection(("127.0.0.1", topology.base.port)):
+            await accepted.is_any.wait()
+    finally:
+        ports.close()
     assert [peer.host for peer in accepted.peers] == ["127.0.0.1"]
 
 
@@ -67,7 +64,7 @@ async def test_gateway_on_all_addresses_advertises_the_machine_name(host: str, t
     assert topology.base.host == own_host_name()
 
 
-def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
+async def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("klamm.gateway.listener.ports._RETRY_S", 0.01)
@@ -76,7 +73,7 @@ def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
     topology = Topology(tmp_path)
     accepted = Accepted()
 
-    async def test() -> None:
+    with caplog.at_level("INFO"):
         ports = BrokerPorts(settings, topology, accepted)
         ports.open()
         address = "127.0.0.1", base + 1
@@ -98,8 +95,5 @@ def test_port_of_a_broker_that_joined_is_opened_when_it_is_free_again(
             assert not ports.is_open
         finally:
             ports.close()
-
-    with caplog.at_level("INFO"):
-        asyncio.run(asyncio.wait_for(test(), 60))
     assert [peer.node_id for peer in accepted.peers] == [1]
     assert caplog.text.count("Broker 1 cannot be served yet") == 1

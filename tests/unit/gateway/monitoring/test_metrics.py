@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,14 +19,11 @@ if TYPE_CHECKING:
     ("content", "is_ignored"),
     [("{damaged", 1), ('{"cluster_id": "c", "nodes": {"1": ["kafka-1", 9092]}}', 0), (None, 0)],
 )
-def test_ignored_topology_file_is_reported(content: str | None, is_ignored: int, tmp_path: Path) -> None:
+async def test_ignored_topology_file_is_reported(content: str | None, is_ignored: int, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / FILE_NAME).write_text(content, encoding="utf-8")
     settings = read_settings({"upstream.bootstrap.servers": "kafka-1:9092", "data.dir": str(tmp_path)})
 
-    async def page() -> str:
-        app = GatewayApp(settings)
-        app.topology.load()
-        return GatewayMetrics(app, settings).page()
-
-    assert f"\nklamm_gateway_topology_file_ignored {is_ignored}\n" in asyncio.run(page())
+    app = GatewayApp(settings)
+    app.topology.load()
+    assert f"\nklamm_gateway_topology_file_ignored {is_ignored}\n" in GatewayMetrics(app, settings).page()

@@ -19,7 +19,7 @@ from klamm.server.sockets import bind, bound_address, start_listening
 from tests.support.relay_rig import until
 
 
-def test_worker_serves_passed_connections_until_parent_ends() -> None:
+async def test_worker_serves_passed_connections_until_parent_ends() -> None:
     # given
     parent, end = control.channel()
     passed, topology = PassedConnections(end), Topology(Path("unused"))
@@ -29,20 +29,17 @@ def test_worker_serves_passed_connections_until_parent_ends() -> None:
         sock.close()
         peers.append(peer)
 
-    async def test() -> None:
-        stopped = asyncio.Event()
-        passed.attach(topology, accept)
-        passed.on_stop = stopped.set
-        passed.open()
-        # when: the second connection comes without its socket
-        control.send(parent, {"base": ["gateway", 19092]})
-        for has_socket in (True, False, True):
-            with socket.socket() as sock:
-                control.send(parent, {"open": ["10.0.0.1", 5000, 3, False]}, sock.fileno() if has_socket else None)
-        parent.close()
-        await stopped.wait()
-
-    asyncio.run(asyncio.wait_for(test(), 60))
+    stopped = asyncio.Event()
+    passed.attach(topology, accept)
+    passed.on_stop = stopped.set
+    passed.open()
+    # when: the second connection comes without its socket
+    control.send(parent, {"base": ["gateway", 19092]})
+    for has_socket in (True, False, True):
+        with socket.socket() as sock:
+            control.send(parent, {"open": ["10.0.0.1", 5000, 3, False]}, sock.fileno() if has_socket else None)
+    parent.close()
+    await stopped.wait()
     end.close()
     # then
     assert peers == [Peer(host="10.0.0.1", port=5000, node_id=3, is_bootstrap=False)] * 2
@@ -104,12 +101,12 @@ def test_channel_to_process_that_does_not_read_becomes_full() -> None:
         assert control.receive(end) == ({"page": "x" * 10_000}, None)
 
 
-def test_text_longer_than_the_channel_arrives_whole() -> None:
+async def test_text_longer_than_the_channel_arrives_whole() -> None:
     parent, end = control.channel()
     passed, text = PassedConnections(end), "0123456789" * 100_000 + "\N{GRINNING FACE}" * 50_000
     worker = Worker(0, [], lambda *_: None)
 
-    async def test() -> None:
+    with parent, end:
         sending = asyncio.create_task(passed.send_long("page", text))
         await asyncio.sleep(0)
         assert not sending.done()
@@ -118,9 +115,6 @@ def test_text_longer_than_the_channel_arrives_whole() -> None:
                 case ({"part": [kind, part], "is_first": is_first, "is_last": is_last}, None):
                     worker.take_part(kind, part, is_first=is_first, is_last=is_last)
             await asyncio.sleep(0)
-
-    with parent, end:
-        asyncio.run(asyncio.wait_for(test(), 60))
     assert worker.page == text
 
 
@@ -130,18 +124,15 @@ def readable(end: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def test_text_to_a_parent_that_has_ended_is_dropped() -> None:
+async def test_text_to_a_parent_that_has_ended_is_dropped() -> None:
     parent, end = control.channel()
     passed = PassedConnections(end)
 
-    async def test() -> None:
+    with end:
         sending = asyncio.create_task(passed.send_long("status", "x" * 2_000_000))
         await asyncio.sleep(0)
         parent.close()
         await sending
-
-    with end:
-        asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> None:

@@ -26,7 +26,7 @@ class EndedProcess:
         return 1
 
 
-def test_worker_is_started_later_if_process_limit_is_reached(
+async def test_worker_is_started_later_if_process_limit_is_reached(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given: a process that ends, then no process, then another that ends
@@ -47,19 +47,16 @@ def test_worker_is_started_later_if_process_limit_is_reached(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     monkeypatch.setattr(worker_pool, "_RESTART_S", 0)
 
-    async def test() -> None:
-        keeping = asyncio.create_task(pool.keep(pool.workers[0]))
-        await is_over.wait()
-        await keeping
-
     # when
-    asyncio.run(asyncio.wait_for(test(), 60))
+    keeping = asyncio.create_task(pool.keep(pool.workers[0]))
+    await is_over.wait()
+    await keeping
     # then
     assert not outcomes
     assert "Worker process 0 cannot be started: [Errno 11] out of processes; it is started again" in caplog.text
 
 
-def test_gateway_does_not_start_if_process_limit_is_reached(
+async def test_gateway_does_not_start_if_process_limit_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def start(*_command: object, **_more: object) -> Any:
@@ -67,16 +64,13 @@ def test_gateway_does_not_start_if_process_limit_is_reached(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
 
-    async def test() -> None:
-        pool = WorkerPool(2, [], 1.0)
-        with pytest.raises(SettingsError, match=r"a worker process cannot be started: .*out of processes"):
-            await pool.start()
-        await pool.stop()
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+    pool = WorkerPool(2, [], 1.0)
+    with pytest.raises(SettingsError, match=r"a worker process cannot be started: .*out of processes"):
+        await pool.start()
+    await pool.stop()
 
 
-def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     # given: a process that ends after it has reported its metrics, three times
     page = Page()
     page.family("requests_total", "counter", "Requests.", [({"client_id": "a\n# HELP b"}, 5), ({"client_id": ""}, 2.5)])
@@ -90,12 +84,9 @@ def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
 
-    async def test() -> None:
-        for _ in range(3):
-            await worker.run()
-
     # when
-    asyncio.run(asyncio.wait_for(test(), 60))
+    for _ in range(3):
+        await worker.run()
     # then
     expected = Page()
     expected.family(
@@ -104,16 +95,13 @@ def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.Monkey
     assert pool.pages == [expected.text()]
 
 
-def test_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     async def start(*_command: object, pass_fds: list[int]) -> Any:
         return EndedProcess(pass_fds[0], {"failed": "no such policy"})
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
 
-    async def test() -> None:
-        pool = WorkerPool(1, [], 1.0)
-        with pytest.raises(SettingsError, match="no such policy"):
-            await pool.start()
-        await pool.stop()
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+    pool = WorkerPool(1, [], 1.0)
+    with pytest.raises(SettingsError, match="no such policy"):
+        await pool.start()
+    await pool.stop()

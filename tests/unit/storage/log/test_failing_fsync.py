@@ -143,7 +143,7 @@ def test_restart_reads_offline_log_from_disk(
 
 
 @pytest.mark.parametrize("failing", ["t-0/", "other-0/"])
-def test_failed_fsync_does_not_affect_other_logs(
+async def test_failed_fsync_does_not_affect_other_logs(
     crashable: CrashableLogs, disk: Disk, failing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     crashable.configs.update({"flush.ms": "1", "segment.bytes": "140", "retention.bytes": "0"})
@@ -154,12 +154,9 @@ def test_failed_fsync_does_not_affect_other_logs(
     crashable.clock.now_ms += 1000
     disk.broken = failing
 
-    async def scenario() -> None:
-        for _ in range(3):
-            await crashable.manager.housekeeper.tick()
-            await crashable.manager.housekeeper.check()
-
-    asyncio.run(scenario())
+    for _ in range(3):
+        await crashable.manager.housekeeper.tick()
+        await crashable.manager.housekeeper.check()
 
     sound = other(crashable) if failing == "t-0/" else crashable.log
     assert (sound.recovery_point, sound.log_start_offset) == (4, 4)

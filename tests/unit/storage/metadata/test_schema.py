@@ -53,46 +53,40 @@ def execute(path: Path, script: str) -> None:
         database.executescript(script)
 
 
-def open_and_close(path: Path) -> None:
-    async def run() -> None:
-        await MetadataStore.open(path).close()
-
-    asyncio.run(run())
+async def open_and_close(path: Path) -> None:
+    await MetadataStore.open(path).close()
 
 
-def test_format_1_is_migrated_without_loss(tmp_path: Path) -> None:
+async def test_format_1_is_migrated_without_loss(tmp_path: Path) -> None:
     # given
     path = tmp_path / "metadata.sqlite"
     execute(path, FORMAT_1)
 
-    async def run() -> None:
-        # when
-        store = MetadataStore.open(path, now_ms=lambda: 1_700_000_000_000)
-        # then
-        assert store.load_settings() == [PutSetting(name="cluster_id", value="abc")]
-        assert store.load_group_offsets() == [
-            PutGroupOffset(
-                group_id="g",
-                topic_id=UUID(int=1),
-                partition=3,
-                offset=42,
-                leader_epoch=-1,
-                metadata="note",
-                commit_timestamp_ms=1_700_000_000_000,
-            )
-        ]
-        await store.close()
-
-    asyncio.run(run())
+    # when
+    store = MetadataStore.open(path, now_ms=lambda: 1_700_000_000_000)
+    # then
+    assert store.load_settings() == [PutSetting(name="cluster_id", value="abc")]
+    assert store.load_group_offsets() == [
+        PutGroupOffset(
+            group_id="g",
+            topic_id=UUID(int=1),
+            partition=3,
+            offset=42,
+            leader_epoch=-1,
+            metadata="note",
+            commit_timestamp_ms=1_700_000_000_000,
+        )
+    ]
+    await store.close()
 
 
-def test_migrated_database_has_the_current_schema(tmp_path: Path) -> None:
+async def test_migrated_database_has_the_current_schema(tmp_path: Path) -> None:
     # given
     migrated, new = tmp_path / "migrated.sqlite", tmp_path / "new.sqlite"
     execute(migrated, FORMAT_1)
     # when
-    open_and_close(migrated)
-    open_and_close(new)
+    await open_and_close(migrated)
+    await open_and_close(new)
     # then
     assert layout(migrated) == layout(new)
 
@@ -117,9 +111,9 @@ def test_failed_migration_keeps_the_old_schema(tmp_path: Path, monkeypatch: pyte
     assert layout(path) == before
 
 
-def test_newer_format_is_rejected_by_number(tmp_path: Path) -> None:
+async def test_newer_format_is_rejected_by_number(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
-    open_and_close(path)
+    await open_and_close(path)
     execute(path, f"PRAGMA user_version = {FORMAT_VERSION + 5}")
 
     with pytest.raises(UnknownFormatError, match=f"format {FORMAT_VERSION + 5}, this klamm knows formats 1 to"):
@@ -161,27 +155,24 @@ FORMAT_2 = (
 """A database as format 2 wrote it: no ACLs and no credentials."""
 
 
-def test_format_2_is_migrated_to_acls_and_credentials_without_loss(tmp_path: Path) -> None:
+async def test_format_2_is_migrated_to_acls_and_credentials_without_loss(tmp_path: Path) -> None:
     # given
     path, new = tmp_path / "metadata.sqlite", tmp_path / "new.sqlite"
     execute(path, FORMAT_2)
-    open_and_close(new)
+    await open_and_close(new)
 
-    async def run() -> None:
-        # when
-        store = MetadataStore.open(path, now_ms=lambda: 1_700_000_000_000)
-        # then
-        assert store.load_settings() == [PutSetting(name="cluster_id", value="abc")]
-        assert [offset.commit_timestamp_ms for offset in store.load_group_offsets()] == [1_600_000_000_000]
-        assert store.load_acls() == []
-        assert store.load_scram_credentials() == []
-        await store.close()
-
-    asyncio.run(run())
+    # when
+    store = MetadataStore.open(path, now_ms=lambda: 1_700_000_000_000)
+    # then
+    assert store.load_settings() == [PutSetting(name="cluster_id", value="abc")]
+    assert [offset.commit_timestamp_ms for offset in store.load_group_offsets()] == [1_600_000_000_000]
+    assert store.load_acls() == []
+    assert store.load_scram_credentials() == []
+    await store.close()
     assert layout(path) == layout(new)
 
 
-def test_database_of_format_3_gets_the_quotas_table(tmp_path: Path) -> None:
+async def test_database_of_format_3_gets_the_quotas_table(tmp_path: Path) -> None:
     # given
     path, new = tmp_path / "metadata.sqlite", tmp_path / "new.sqlite"
     execute(path, FORMAT_2)
@@ -189,19 +180,16 @@ def test_database_of_format_3_gets_the_quotas_table(tmp_path: Path) -> None:
     MIGRATIONS[2](database, 0)
     database.execute("PRAGMA user_version = 3")
     database.close()
-    open_and_close(new)
+    await open_and_close(new)
 
-    async def run() -> None:
-        # when
-        store = MetadataStore.open(path)
-        # then
-        assert store.load_quotas() == []
-        quota = PutQuota(entity=(("user", None), ("client-id", "ä")), name="request_percentage", value=0.5)
-        await store.submit([quota])
-        assert store.load_quotas() == [quota]
-        await store.submit([replace(quota, value=None)])
-        assert store.load_quotas() == []
-        await store.close()
-
-    asyncio.run(run())
+    # when
+    store = MetadataStore.open(path)
+    # then
+    assert store.load_quotas() == []
+    quota = PutQuota(entity=(("user", None), ("client-id", "ä")), name="request_percentage", value=0.5)
+    await store.submit([quota])
+    assert store.load_quotas() == [quota]
+    await store.submit([replace(quota, value=None)])
+    assert store.load_quotas() == []
+    await store.close()
     assert layout(path) == layout(new)

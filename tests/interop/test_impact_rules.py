@@ -117,9 +117,7 @@ def test_partitions_that_move_keys_are_denied(impact_cluster: ImpactCluster) -> 
         ("ListGroups", "max_deleted: 10 GiB", False),
     ],
 )
-def test_facts_that_the_upstream_does_not_return_in_time_deny_the_change_that_needs_them(
-    api: str, condition: str, is_denied: bool, tmp_path: Path
-) -> None:
+def test_late_upstream_facts_deny_the_change(api: str, condition: str, is_denied: bool, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(f"rules: [{{name: in time, {condition}}}]")
     config = {

@@ -105,9 +105,7 @@ def fill(servers: str, topic: str) -> None:
     producer.close()
 
 
-def test_apply_takes_over_the_throttled_move_of_a_run_that_was_killed(
-    real_kafka_3: KafkaCluster, tmp_path: Path
-) -> None:
+def test_apply_takes_over_throttled_move_of_a_killed_run(real_kafka_3: KafkaCluster, tmp_path: Path) -> None:
     # given
     servers = real_kafka_3.bootstrap_servers
     moved, theirs = unique("moved"), unique("theirs")

@@ -118,7 +118,7 @@ def test_archive_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest
     assert archive.options() == ()
 
 
-def test_archives_that_were_used_last_are_kept(tmp_path: Path) -> None:
+def test_recently_used_archives_are_kept(tmp_path: Path) -> None:
     # given: the oldest one was used after the others were written
     archives = [archive_in(tmp_path, str(number)) for number in range(4)]
     for seconds, archive in enumerate(archives[:3]):

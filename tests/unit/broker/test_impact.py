@@ -75,7 +75,7 @@ def only(impact: Impact, kind: str) -> Finding:
     return finding
 
 
-def test_retention_finds_old_records_and_groups_that_have_not_read_them(tmp_path: Path) -> None:
+def test_retention_impact_has_old_records_and_lagging_groups(tmp_path: Path) -> None:
     async def use(services: Services) -> None:
         log = await log_of(services)
         now_ms = services.now_ms()

@@ -22,7 +22,7 @@ def checks(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[s
     return code, {check["subject"]: check for check in json.loads(capsys.readouterr().out)}
 
 
-def test_machine_that_runs_these_tests_is_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_passes_on_the_test_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, results = checks(capsys, "--listen", ANY_PORT, "--data-dir", str(tmp_path))
     del results["fsync"]  # a busy disk is slow
     assert {check["status"] for check in results.values()} <= {"ok", "optional"}

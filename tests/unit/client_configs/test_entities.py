@@ -8,7 +8,7 @@ from klamm.client_configs.entities import ClientConfigEntity, alterable_entity, 
 from klamm.protocol.errors import InvalidRequestError
 
 
-def test_without_a_client_id_the_user_is_addressed() -> None:
+def test_absent_client_id_addresses_the_user_entity() -> None:
     """K649-51: client-id absent -> <user> entity; present -> <user, client-id> entity."""
     assert parse_entity([("user", "alice")]) == ClientConfigEntity.of_user("alice")
 

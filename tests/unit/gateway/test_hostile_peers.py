@@ -136,7 +136,7 @@ def test_connection_with_the_same_number_of_divided_requests_in_flight_stays_ope
     played(test)
 
 
-def test_requests_at_work_take_a_share_of_the_memory() -> None:
+def test_requests_in_progress_share_the_memory_limit() -> None:
     release = asyncio.Event()
 
     async def waiting(_asked: object, _context: object) -> CreateTopicsResponse:
@@ -163,7 +163,7 @@ def test_requests_at_work_take_a_share_of_the_memory() -> None:
 
 
 @pytest.mark.parametrize("starts", [False, True], ids=["before it starts", "while it works"])
-def test_client_that_leaves_gives_its_share_back(starts: bool) -> None:
+def test_disconnected_client_returns_its_share(starts: bool) -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
 
@@ -182,7 +182,7 @@ def test_client_that_leaves_gives_its_share_back(starts: bool) -> None:
     played(test)
 
 
-def test_silent_broker_behind_requests_that_are_not_read_is_given_up() -> None:
+def test_stuck_broker_behind_unread_requests_is_closed() -> None:
     async def test() -> None:
         shared = intercepted(lambda message, context: cast("Awaitable[Any]", context.forward(message)))
         with RelayRig(shared) as rig, RelayRig(shared) as other:

@@ -53,7 +53,7 @@ def test_features_are_those_that_all_brokers_support() -> None:
     assert common_features([]) == {}
 
 
-def test_crashed_incarnation_continues_and_one_that_was_shut_down_does_not() -> None:
+def test_only_crashed_incarnation_continues() -> None:
     assert member().incarnation_id == INCARNATION
     assert member(previous_broker_epoch=5).incarnation_id != INCARNATION
 

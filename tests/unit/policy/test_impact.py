@@ -138,7 +138,7 @@ def test_topics_of_a_rule_select_the_findings_of_a_changed_default(rules_policy:
         ("max_impact: disruption", Need.PRODUCERS, True),
     ],
 )
-def test_missing_facts_that_a_condition_needs_deny_the_change(
+def test_missing_fact_of_a_condition_denies_the_change(
     condition: str, missing: Need, is_denied: bool, rules_policy: Callable[..., RulesPolicy]
 ) -> None:
     policy = rules_policy(condition)

@@ -123,7 +123,7 @@ def test_policy_reads_the_impact_of_the_change(module: str) -> None:
     serve(module, use)
 
 
-def test_impact_that_no_policy_reads_is_not_predicted(module: str) -> None:
+def test_unread_impact_is_not_predicted(module: str) -> None:
     async def use(policies: Policies) -> None:
         policies.predict_impact = failing(AssertionError("predicted"))
         assert await verdict(policies, a_deletion("harmless")) == "allowed"
@@ -139,7 +139,7 @@ def test_impact_that_no_policy_reads_is_not_predicted(module: str) -> None:
         (StorageError("Cannot read orders-0"), "Cannot read orders-0"),
     ],
 )
-def test_impact_that_cannot_be_predicted_denies_the_change(module: str, error: Exception, text: str) -> None:
+def test_failed_prediction_denies_the_change(module: str, error: Exception, text: str) -> None:
     async def use(policies: Policies) -> None:
         policies.predict_impact = failing(error)
         assert await verdict(policies, a_deletion("orders")) == f"POLICY_VIOLATION: {text}"
@@ -148,7 +148,7 @@ def test_impact_that_cannot_be_predicted_denies_the_change(module: str, error: E
     serve(module, use, policy_timeout_ms="1500")
 
 
-def test_prediction_that_exceeds_the_time_limit_denies_the_change(module: str) -> None:
+def test_late_prediction_denies_the_change(module: str) -> None:
     async def endless(changes: Sequence[Change], timeout_s: float) -> Impact:
         await asyncio.Event().wait()
         raise AssertionError

@@ -318,7 +318,7 @@ def test_audit_mode_counts_override_with_denied_result_as_denial(either: str, to
     serve({CREATE_KEY: either, "create.topic.policy.mode": "audit"}, use)
 
 
-def test_request_that_only_validates_is_not_counted(either: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_validate_only_request_is_not_counted(either: str, caplog: pytest.LogCaptureFixture) -> None:
     async def use(policies: Policies) -> None:
         for name in ("fine", "denied-1", "override-1", "broken-1"):
             with contextlib.suppress(KafkaApiError):

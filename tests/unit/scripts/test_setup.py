@@ -170,14 +170,14 @@ def test_newer_python_is_found_by_its_versioned_name(project: Path, path: Path) 
     assert result.returncode == 0, result.stderr
 
 
-def test_without_python_the_command_to_install_it_is_reported(project: Path, path: Path) -> None:
+def test_missing_python_is_reported_with_its_install_command(project: Path, path: Path) -> None:
     result = set_up(project, path)
     assert result.returncode == 1
     assert "no Python 3.11 or newer" in result.stderr
     assert "apt-get install python3" in result.stderr
 
 
-def test_without_venv_pip_and_rights_the_command_to_install_them_is_reported(project: Path, path: Path) -> None:
+def test_missing_venv_is_reported_with_its_install_command(project: Path, path: Path) -> None:
     # given
     python(path)
     # when

@@ -346,7 +346,7 @@ def test_committed_offsets_survive_a_restart(host: CoordinatorHost) -> None:
     run(main())
 
 
-def test_fetch_without_commit_returns_no_offset(host: CoordinatorHost) -> None:
+def test_uncommitted_group_has_no_offset(host: CoordinatorHost) -> None:
     async def main() -> None:
         async with host.running() as groups:
             await commit(groups, offset())
@@ -550,7 +550,7 @@ def test_stable_group_is_described_with_its_protocol(host: CoordinatorHost) -> N
     run(main())
 
 
-def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it(host: CoordinatorHost) -> None:
+def test_only_an_empty_group_is_deleted_with_its_offsets(host: CoordinatorHost) -> None:
     async def main() -> None:
         async with host.running() as groups:
             joined = await stable(groups)

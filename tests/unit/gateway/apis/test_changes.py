@@ -127,7 +127,7 @@ def test_each_config_of_a_request_has_its_old_and_new_value() -> None:
     ]
 
 
-def test_replacement_removes_the_configs_that_it_does_not_name() -> None:
+def test_replacement_removes_unnamed_configs() -> None:
     admin = FakeAdmin({}, {(TOPIC, "a"): {"flush.ms": "5", "retention.ms": "9"}})
     request = AlterConfigsRequest(
         resources=[

@@ -136,7 +136,7 @@ async def test_session_timeout_of_a_join_is_replaced(version: int, filters: dict
         assert (await forwarded(rig, join, version, "other")).session_timeout_ms == 1_000
 
 
-async def test_join_that_arrives_in_parts_is_treated_in_the_same_way() -> None:
+async def test_join_in_parts_is_handled_like_a_whole_one() -> None:
     with RelayRig(shared_objects(watched(FixedWatch()))) as rig:
         join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
         frame = request_frame(join, 9, 7, "app")

@@ -138,7 +138,7 @@ async def test_change_with_lost_response_is_written_once(failure: str) -> None:
         assert configs_in(log) == {"a": {"acks": "all", "heartbeat.interval.ms": "7"}}
 
 
-async def test_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_write_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.1)
 
     log = FencedLog()
@@ -148,7 +148,7 @@ async def test_change_that_cannot_be_written_in_time_gets_the_reason(monkeypatch
             await gateway.alter(entry("a", acks="all"))
 
 
-async def test_gateway_that_stops_after_lost_response_leaves_consistent_topic() -> None:
+async def test_gateway_stopped_after_lost_response_leaves_consistent_topic() -> None:
     log = FencedLog()
     async with gateways(log, 1) as (gateway,):
         await gateway.alter(entry("a", acks="1"))

@@ -93,7 +93,7 @@ def test_stopped_stream_keeps_its_bytes_until_it_resumes() -> None:
     assert joined(out) == frame(1, 10) + frame(KEPT, 10)[::-1]
 
 
-def test_oldest_unfinished_frame_is_given_up_when_all_exceed_the_budget() -> None:
+def test_oldest_partial_frame_is_dropped_above_the_budget() -> None:
     budget = HeldBudget(1_000_000)
     given_up: list[int] = []
     cutters = [FrameCutter(judge, budget, on_given_up=partial(given_up.append, number)) for number in range(4)]

@@ -105,7 +105,7 @@ async def _handle(writer: FakeWriter, sent: Message, context: FakeContext, used:
     return await result.handle(sent, recorder.context_of(context))
 
 
-def test_request_that_only_validates_is_neither_read_for_nor_recorded() -> None:
+def test_validate_only_request_is_not_recorded() -> None:
     writer, context = FakeWriter(), FakeContext(accept, admin("a"))
     asyncio.run(_handle(writer, request("a", validate_only=True), context))
     assert (writer.records, context.admin.calls) == ([], [])

@@ -125,7 +125,7 @@ def test_client_does_not_wait_for_long_and_the_next_not_at_all(monkeypatch: pyte
     run(topic, test)
 
 
-def test_topic_that_was_deleted_is_created_again() -> None:
+def test_deleted_topic_is_created_again() -> None:
     topic = FakeTopic(None, InternalTopicGoneError("gone"), None)
 
     async def test(writer: HistoryWriter) -> None:
@@ -138,7 +138,7 @@ def test_topic_that_was_deleted_is_created_again() -> None:
     assert topic.created == 2
 
 
-def test_without_the_right_to_create_the_topic_clients_do_not_wait(
+def test_denied_history_topic_does_not_delay_clients(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "WAIT_S", 3600)

@@ -29,7 +29,7 @@ class SlowEntrance:
 
 
 @pytest.mark.parametrize("limit", [{"_CROWDED_FROM": 3, "_LATE_S": -1.0}, {"_CROWDED_FROM": 1, "_MAX_OPENING": 3}])
-async def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
+async def test_unfinished_handshakes_block_no_other_client(
     monkeypatch: pytest.MonkeyPatch, limit: Mapping[str, float]
 ) -> None:
     for name, value in limit.items():
@@ -54,7 +54,7 @@ async def test_clients_that_do_not_end_their_handshake_keep_no_other_out(
         each.close()
 
 
-async def test_many_clients_that_come_at_once_are_all_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_simultaneous_clients_are_all_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a restart of the gateway."""
     monkeypatch.setattr(module, "_CROWDED_FROM", 2)
 

@@ -163,7 +163,7 @@ async def admitted(door: ClientHandshake, certificates: Certificates, name: str,
 
 
 @pytest.mark.process
-def test_name_that_a_tls_client_asks_for_selects_the_broker(certificates: Certificates) -> None:
+def test_tls_server_name_selects_the_broker(certificates: Certificates) -> None:
     door = entrance(certificates, broker_host_pattern="b$(nodeId).kafka.example")
     peers = [asyncio.run(admitted(door, certificates, name)) for name in ("b7.kafka.example", "kafka.example")]
     assert [(peer.node_id, peer.is_bootstrap, peer.principal) for peer in peers] == [
@@ -183,7 +183,7 @@ def test_proxy_header_comes_before_tls_and_from_load_balancers_only(certificates
 
 
 @pytest.mark.process
-def test_ipv4_address_that_a_load_balancer_maps_to_ipv6_is_shown_as_ipv4(certificates: Certificates) -> None:
+def test_ipv4_mapped_ipv6_address_is_shown_as_ipv4(certificates: Certificates) -> None:
     door = entrance(certificates, proxy_protocol_networks="127.0.0.0/8")
     mapped = b"".join(bytes(10) + b"\xff\xff" + bytes([10, 1, 2, last]) for last in (3, 4)) + IPV6[-4:]
     peer = asyncio.run(admitted(door, certificates, "kafka.example", v2(0x21, mapped)))

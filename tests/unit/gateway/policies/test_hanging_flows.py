@@ -249,7 +249,7 @@ def test_disconnect_during_policy_decision_leaves_other_clients_served(played: C
     played(test)
 
 
-def test_change_that_the_upstream_has_not_answered_does_not_delay_flows(played: Callable[..., None]) -> None:
+def test_unanswered_change_does_not_delay_flows(played: Callable[..., None]) -> None:
     async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
         policies = interception.policies
         assert policies is not None

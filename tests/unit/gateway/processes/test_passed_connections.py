@@ -124,7 +124,7 @@ def readable(end: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-async def test_text_to_a_parent_that_has_ended_is_dropped() -> None:
+async def test_text_to_an_ended_parent_is_dropped() -> None:
     parent, end = control.channel()
     passed = PassedConnections(end)
 
@@ -135,7 +135,7 @@ async def test_text_to_a_parent_that_has_ended_is_dropped() -> None:
         await sending
 
 
-def test_rest_of_a_text_that_was_broken_off_is_not_joined_with_the_next() -> None:
+def test_partial_text_is_not_joined_with_the_next() -> None:
     worker = Worker(0, [], lambda *_: None)
     worker.take_part("page", "half", is_first=True, is_last=False)
     worker.take_part("page", "whole", is_first=True, is_last=True)

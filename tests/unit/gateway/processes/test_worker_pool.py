@@ -95,7 +95,7 @@ async def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.
     assert pool.pages == [expected.text()]
 
 
-async def test_reason_of_a_process_that_has_ended_before_it_was_read_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_reason_of_an_ended_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def start(*_command: object, pass_fds: list[int]) -> Any:
         return EndedProcess(pass_fds[0], {"failed": "no such policy"})
 

@@ -75,7 +75,7 @@ def test_several_reads_of_one_turn_of_the_loop_make_one_pause() -> None:
     played(test)
 
 
-def test_pauses_end_at_a_lower_rate_than_that_at_which_they_start() -> None:
+def test_pauses_end_below_their_start_rate() -> None:
     async def test() -> None:
         load = Load()
         paused = []
@@ -87,7 +87,7 @@ def test_pauses_end_at_a_lower_rate_than_that_at_which_they_start() -> None:
     played(test)
 
 
-def test_pauses_that_do_not_make_reads_larger_end_until_a_later_trial() -> None:
+def test_useless_pauses_end_until_a_later_trial() -> None:
     async def test() -> None:
         load = Load()
         load.paused_bytes = PIECE
@@ -97,7 +97,7 @@ def test_pauses_that_do_not_make_reads_larger_end_until_a_later_trial() -> None:
     played(test)
 
 
-def test_pauses_start_without_a_trial_when_reads_become_smaller_than_with_pauses() -> None:
+def test_pauses_start_at_once_when_reads_are_small() -> None:
     async def test() -> None:
         load = Load()
         load.unpaused_bytes = load.paused_bytes
@@ -108,7 +108,7 @@ def test_pauses_start_without_a_trial_when_reads_become_smaller_than_with_pauses
     played(test)
 
 
-def test_pauses_are_interrupted_for_a_sample_and_end_when_reads_are_as_large_without_them() -> None:
+def test_pauses_end_when_a_sample_shows_no_gain() -> None:
     async def test() -> None:
         load = Load()
         await load.samples(2)
@@ -120,7 +120,7 @@ def test_pauses_are_interrupted_for_a_sample_and_end_when_reads_are_as_large_wit
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_only_a_client_that_does_not_wait_for_responses_makes_the_loop_pause(in_flight: int) -> None:
+def test_only_pipelining_clients_make_the_loop_pause(in_flight: int) -> None:
     async def test() -> None:
         load = Load()
         with RelayRig(shared_objects(pacer=load.pacer)) as rig:

@@ -42,7 +42,7 @@ def played(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(limited())
 
 
-def test_any_number_of_requests_that_the_gateway_answers_itself_are_answered_in_order() -> None:
+def test_own_gateway_responses_keep_the_request_order() -> None:
     async def test() -> None:
         with RelayRig(shared_objects()) as rig:
             count = 5000
@@ -56,7 +56,7 @@ def test_any_number_of_requests_that_the_gateway_answers_itself_are_answered_in_
     played(test)
 
 
-def test_client_that_does_not_read_the_gateways_answers_fills_no_memory() -> None:
+def test_unread_gateway_responses_fill_no_memory() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as rig, RelayRig(shared) as other:
@@ -92,7 +92,7 @@ def test_relay_of_disconnected_client_closes_although_broker_is_silent() -> None
 
 
 @pytest.mark.parametrize("side", ["client", "upstream"])
-def test_side_that_takes_no_bytes_is_given_up(side: str) -> None:
+def test_peer_that_reads_no_bytes_is_disconnected(side: str) -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as stuck, RelayRig(shared) as other:
@@ -132,7 +132,7 @@ def test_connection_with_repeated_correlation_ids_stays_open_while_responses_arr
     played(test)
 
 
-def test_while_too_many_bytes_are_unread_the_largest_connections_that_stand_still_are_closed() -> None:
+def test_largest_stalled_connections_are_closed_above_the_byte_limit() -> None:
     async def test() -> None:
         shared = shared_objects()
         with RelayRig(shared) as large, RelayRig(shared) as small:
@@ -163,7 +163,7 @@ class SlowClient(PlainTransport):
         return sent
 
 
-def test_while_too_many_bytes_are_unread_connections_on_which_some_move_or_none_are_kept_stay() -> None:
+def test_moving_and_empty_connections_stay_open_above_the_byte_limit() -> None:
     async def test() -> None:
         shared = shared_objects()
         transports: list[SlowClient] = []

@@ -32,7 +32,7 @@ class FullSocket:
         self.on_writable = None
 
 
-def test_peer_that_takes_few_bytes_is_sent_few_at_a_time_and_more_when_it_reads_again() -> None:
+def test_write_limit_shrinks_for_a_slow_peer_and_grows_back() -> None:
     backlog, full = Backlog(), FullSocket()
     loop: Any = full
     side = RelayedSocket(cast("Any", full), loop, backlog, on_readable=lambda: None, on_drained=lambda _: None)

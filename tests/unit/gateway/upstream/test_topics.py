@@ -125,7 +125,7 @@ def test_topic_with_denied_configs_has_the_reason() -> None:
     served(FakeAdmin(["denied", "fine"]), ask)
 
 
-def test_upstream_that_does_not_answer_is_asked_again_later_and_its_topics_stay() -> None:
+def test_unavailable_upstream_is_retried_and_its_topics_kept() -> None:
     admin = FakeAdmin(["a"])
 
     async def ask(topics: UpstreamTopics, clock: list[float]) -> None:

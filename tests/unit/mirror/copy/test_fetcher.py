@@ -534,7 +534,7 @@ def test_lower_limit_does_not_prolong_earlier_debt() -> None:
     assert throttle.wait_s(0.0) == pytest.approx(0.13)
 
 
-def test_without_limit_nothing_is_delayed() -> None:
+def test_unlimited_throttle_delays_no_fetch() -> None:
     throttle = FetchThrottle()
     throttle.charge(FETCH_BYTES)
     assert (throttle.wait_s(0.0), throttle.largest(FETCH_BYTES, 3)) == (0.0, FETCH_BYTES)

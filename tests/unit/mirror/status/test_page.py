@@ -101,7 +101,7 @@ def test_failed_flow_shows_reason() -> None:
     assert "No partition is copied yet" in _page(status)
 
 
-def test_flow_that_keeps_offsets_shows_the_ends_of_both_sides_and_differing_ones_first() -> None:
+def test_equal_offsets_flow_shows_differing_log_ends_first() -> None:
     # given
     kept, translated = MirrorStatus(["A->B"], preserving=["A->B"]), MirrorStatus(["A->B"])
     ends = [(1_010, 1_010), (7, 8), (-1, 0), (5_000, 4_000)]

@@ -156,7 +156,7 @@ def test_suspended_holder_stands_by_when_it_resumes(topic: Topic, clock: Clock) 
     assert first.claim.holder == "there, process 1"
 
 
-def test_holder_notices_claim_that_was_taken_and_released_while_it_was_suspended(topic: Topic, clock: Clock) -> None:
+def test_suspended_holder_notices_claim_taken_and_released(topic: Topic, clock: Clock) -> None:
     first, second = Process(topic, clock, "here"), Process(topic, clock, "there")
     first.beat()
     second.beat()

@@ -218,9 +218,7 @@ def test_plan_shows_durations_in_words() -> None:
         ("replay", "  reason: klamm.offsets.by=replay: no other way is tried"),
     ],
 )
-def test_plan_names_the_way_in_which_offsets_are_kept_and_its_reason(
-    way: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_names_how_offsets_are_kept_and_why(way: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replica = (
         "  a replica would need klamm.offsets.by=replica, klamm.replica.experimental=true, klamm.replica.node.id, "
         "klamm.replica.listeners, B.bootstrap.controllers, CLUSTER_ACTION on the cluster, and metadata.version 4.3 or "

@@ -29,7 +29,7 @@ def test_handshake_returns_enabled_mechanisms(mechanism: str, error_code: ErrorC
     assert (answer.error_code, answer.mechanisms) == (error_code, ["PLAIN"])
 
 
-def test_sasl_requests_without_sasl_are_illegal_state() -> None:
+def test_sasl_request_on_a_plaintext_listener_is_illegal_state() -> None:
     here = context(with_login=False)
     handshake = asyncio.run(api_017_sasl_handshake.handle(SaslHandshakeRequest(mechanism="PLAIN"), here))
     token = asyncio.run(api_036_sasl_authenticate.handle(SaslAuthenticateRequest(auth_bytes=b""), here))

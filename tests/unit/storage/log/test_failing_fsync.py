@@ -105,9 +105,7 @@ async def test_failed_flush_of_cancelled_request_takes_the_log_offline(crashable
     assert crashable.manager.offline_count == 1
 
 
-async def test_file_that_cannot_be_opened_is_flushed_later(
-    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unopenable_file_is_flushed_later(crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

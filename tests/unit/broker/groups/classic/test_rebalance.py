@@ -34,7 +34,7 @@ def test_joins_extend_initial_delay_up_to_rebalance_timeout() -> None:
     assert len(first[0].members) == 8
 
 
-def test_without_a_delay_the_first_member_does_not_wait() -> None:
+def test_first_member_does_not_wait_with_an_initial_delay_of_0() -> None:
     clients = ClassicGroupClients(initial_delay_ms=0)
     joined = clients.new_dynamic("m1")
 

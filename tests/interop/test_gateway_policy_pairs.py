@@ -165,10 +165,10 @@ def test_broker_configs_allowed_alone_are_denied_together(
 ) -> None:
     changes = {"log.cleaner.backoff.ms": "15001", "log.cleaner.io.buffer.load.factor": "0.8"}
     for _ in range(ROUNDS):
-        for key in (*changes, *changes):
+        for key, value in changes.items():
             other = next(name for name in changes if name != key)
             try:
-                admins[0].alter_broker_configs(broker, set={key: changes[key]}).result(60)
+                admins[0].alter_broker_configs(broker, set={key: value}).result(60)
                 with pytest.raises(PolicyViolationError):
                     admins[1].alter_broker_configs(broker, set={other: changes[other]}).result(60)
             finally:

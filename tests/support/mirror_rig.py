@@ -188,7 +188,7 @@ def read_all(address: str, topic: str, partition: int, *, timeout_s: float = 120
         assign_from_beginning(consumer, topic, [partition])
         while end and consumer.position([TopicPartition(topic, partition)])[0].offset < end:
             assert time.monotonic() < deadline, f"an open transaction hides the end of {topic}-{partition}"
-            for message in consumer.consume(10_000, 0.3):
+            for message in consumer.consume(10_000, 0.05):  # it waits so long, or for so many
                 assert message.error() is None, message.error()
                 headers: Any = tuple(message.headers() or ())
                 out.append(Seen(message.key(), message.value(), headers, message.timestamp()[1]))

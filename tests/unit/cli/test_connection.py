@@ -227,19 +227,23 @@ def report_of_silence(capsys: pytest.CaptureFixture[str]) -> str:
 
 @contextmanager
 def listener(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve one connection after the other with a function; yield the address."""
+    """Serve one connection after the other with a function; yield the address. All connections end with it."""
+    connections: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             with suppress(OSError):  # the server has ended
                 while True:
                     accepted, _ = server.accept()
+                    connections.append(accepted)
                     with accepted, suppress(OSError):
                         answer(accepted)
 
         (thread := threading.Thread(target=serve)).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
+        for each in (server, *connections):
+            with suppress(OSError):  # it is closed
+                each.shutdown(socket.SHUT_RDWR)
     thread.join()
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 RECORDS = 50
-HASTY = {"kafka.default.api.timeout.ms": "2000"}
+HASTY = {"kafka.default.api.timeout.ms": "1000"}
 """For tests in which this time passes."""
 
 
@@ -190,7 +190,7 @@ def test_deleted_records_fail_unless_data_loss_is_allowed(servers: str, readers:
 
 
 def test_records_that_never_arrive_time_out(servers: str, readers: list[TopicReader]) -> None:
-    with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 2 s"):
+    with pytest.raises(ReadingError, match=r"nothing from offset 50 up to 99 for 1 s"):
         offsets_of(open_reader(readers, servers, **HASTY), 40, 99)
 
 
@@ -269,7 +269,7 @@ def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicRea
         offsets = []
         for some in reader.read(wanted):
             offsets += [batch.base_offset for batch in some]
-            time.sleep(2.2)  # longer than default.api.timeout.ms
+            time.sleep(1.1)  # longer than default.api.timeout.ms
         reader.close()
     # then
     assert offsets == [0, 1]
@@ -278,7 +278,7 @@ def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicRea
 def test_topic_deleted_before_it_is_read_is_reported(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers, subscribe="gone", failOnMissingTopic="false", **HASTY)
     with pytest.raises(
-        ReadingError, match=r"gone-0: nothing from offset 3 up to 9 for 2 s: it does not exist any more"
+        ReadingError, match=r"gone-0: nothing from offset 3 up to 9 for 1 s: it does not exist any more"
     ):
         list(reader.read(OffsetRange(topic="gone", partition=0, start=3, end=9)))
 

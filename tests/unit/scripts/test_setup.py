@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "id", "rm", "printf", "mkdir", "chmod", "expr")
+TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "find", "id", "rm", "printf", "mkdir", "chmod", "expr")
 
 PYTHON_311 = """#!/bin/sh
 case "$*" in

@@ -73,6 +73,7 @@ check-types:
 check-style:
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/ruff format --check .
+	$(PYTHON_BIN)/python scripts/check_source.py
 
 # It also writes the tests' bytecode, which each of pytest's workers would otherwise compile.
 check-tests:

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -21,15 +22,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from klamm.admin import AdminClient, NewTopic, TopicPartition
+from klamm.admin import ActiveProducer, AdminClient, NewTopic, TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica.copier import ReplicaCopier
-from klamm.mirror.replica.producer_ids import BrokerConnection
-from klamm.mirror.replica.promotion import AdminSourceLogs, Promotion
+from klamm.mirror.replica.promotion import TargetBrokers
 from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
@@ -381,24 +382,22 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
         flow.produce(2)
         copier.wait_for_replicas()
         sealed_end = flow.end_of(flow.topic)
-        assert isinstance(copier.copier, ReplicaCopier)
-        node = copier.copier.node
-        nodes = [each for each in admin.describe_cluster().result().nodes if each.id != KLAMM]
         # when
-        with contextlib.ExitStack() as stack:
-            settings = ConnectionSettings(bootstrap_servers=(servers,), client_id="klamm")
-            brokers = [stack.enter_context(BrokerConnection(each, settings)) for each in nodes]
-            promotion = Promotion(node, KLAMM, AdminSourceLogs(admin), brokers, brokers)
-            (report,) = promotion.promote({remote: TopicPartition(flow.topic, 0)})
+        copier.copier.promoted = {flow.topic: "PROMOTED"}
+        copier.wait(lambda rows: rows[0].state is CopyState.PROMOTED, "the promotion")
         # then
-        assert (report.promoted, report.aborted, report.warnings) == ((0,), 1, ())
+        (row,) = copier.rows
+        assert row.next_offset == sealed_end
+        report = re.search(r"; 1 open transaction aborted, .*, new producer ids from (\d+)$", row.reason)
+        assert report is not None, row.reason
         of_source = admin.describe_producers([TopicPartition(flow.topic, 0)]).all().result()
-        assert report.producer_ids_from > max(each.producer_id for each in of_source[TopicPartition(flow.topic, 0)])
+        assert int(report[1]) > max(each.producer_id for each in of_source[TopicPartition(flow.topic, 0)])
         (topic,) = admin.describe_topics(flow.remote).all().result().values()
         assert set(topic.partitions[0].isr) == set(topic.partitions[0].replicas) == set(cluster.nodes)
         of_target = admin.describe_producers([remote]).all().result()[remote]
         assert [each.transaction_start_offset for each in of_target] == [None] * 2
-        node.leave()
+        assert isinstance(copier.copier, ReplicaCopier)
+        copier.copier.node.leave()
         assert KLAMM not in {each.id for each in admin.describe_cluster().result().nodes}
         left_open.abort()
     for isolation in ("read_uncommitted", "read_committed"):
@@ -412,6 +411,56 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
         producer.commit()
     values = [value for _, value in _consume(servers, remote.topic, "read_committed")]
     assert values[-2:] == [b"idempotent", b"transactional"]
+
+
+def _away(*_: object) -> None:
+    raise ConnectionLostError("broker 1 does not respond")
+
+
+def test_next_process_ends_the_transactions_of_a_promotion_that_was_interrupted(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, flow = cluster.bootstrap_servers, Flow(cluster)
+    flow.produce(3)
+    remote = TopicPartition(flow.remote[0], 0)
+    with Confluent(servers, f"open-{flow.alias}") as left_open, AdminClient(servers) as admin:
+        left_open.begin()
+        left_open.send(flow.topic, "open")
+        with monkeypatch.context() as patch:
+            patch.setattr(TargetBrokers, "abort", _away)
+            with running(flow) as copier:
+                copier.wait_for_replicas()
+                copier.copier.promoted = {flow.topic: "PROMOTED"}
+                copier.wait(lambda rows: "broker 1 does not respond" in rows[0].reason, "the failure")
+        assert [each.transaction_start_offset for each in _producers(admin, remote)] == [3]
+        with running(flow, is_new=False) as copier:
+            copier.copier.promoted = {flow.topic: "PROMOTED"}
+            copier.wait(lambda rows: rows[0].state is CopyState.PROMOTED, "the promotion")
+            (row,) = copier.rows
+        assert row.next_offset == 4
+        assert row.reason.startswith("handed over by an earlier process; 1 open transaction aborted")
+        assert [each.transaction_start_offset for each in _producers(admin, remote)] == [None]
+
+
+def _producers(admin: AdminClient, partition: TopicPartition) -> tuple[ActiveProducer, ...]:
+    return admin.describe_producers([partition]).all().result()[partition]
+
+
+def test_topic_whose_promotion_is_withdrawn_is_mirrored_again(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(cluster)
+    flow.produce(3)
+    monkeypatch.setattr(TargetBrokers, "producers", _away)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        copier.copier.promoted = {flow.topic: "PROMOTED"}
+        copier.wait(lambda rows: "not promoted yet: broker 1 does not respond" in rows[0].reason, "the failure")
+        flow.produce(2)
+        copier.copier.promoted = {}
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
 
 
 def _send(servers: str, topic: str, value: bytes) -> None:

@@ -30,7 +30,7 @@ _SUBCOMMANDS: Final = {
     "policy": ("test",),
     "clients": ("list", "watch", "history", "revert"),
     "registrations": ("report",),
-    "mirror": ("cutover", "pause", "reset", "restart", "resume", "status", "stop", "verify"),
+    "mirror": ("cutover", "demote", "pause", "promote", "reset", "restart", "resume", "status", "stop", "verify"),
     "completion": ("bash", "zsh"),
     "schema": ("rules", "resources"),
 }

@@ -9,10 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _COMMANDS: Final = "klamm.cli.mirror.commands"
-"""Module of several actions. Its ``main`` gets the action, too."""
+_PROMOTE: Final = "klamm.cli.mirror.promote"
+_OF_SEVERAL: Final = (_COMMANDS, _PROMOTE)
+"""Modules of several actions. Their ``main`` gets the action, too."""
 ACTIONS: Final[Mapping[str, str]] = {
     "cutover": "klamm.cli.mirror.cutover",
+    "demote": _PROMOTE,
     "pause": _COMMANDS,
+    "promote": _PROMOTE,
     "reset": "klamm.cli.mirror.reset",
     "restart": _COMMANDS,
     "resume": _COMMANDS,
@@ -27,4 +31,4 @@ def main(arguments: Sequence[str]) -> int:
     """Run a mirror, or the action of the first word. Return 0 on success, 1 on failure and 2 for wrong usage."""
     action = ACTIONS.get(arguments[0]) if arguments else None
     module = import_module(action or "klamm.cli.mirror.run")
-    return int(module.main(arguments[1:] if action and action != _COMMANDS else arguments))
+    return int(module.main(arguments[1:] if action and action not in _OF_SEVERAL else arguments))

@@ -41,13 +41,14 @@ def main(arguments: Sequence[str]) -> int:
 
     def run() -> int:
         answer = send(options, {"action": action, "flow": options.flow, "topics": options.topics})
-        print_result(options.output, answer, lambda: _lines(answer))
+        print_result(options.output, answer, lambda: state_lines(answer))
         return 0
 
     return guarded(prog, run)
 
 
-def _lines(answer: Mapping[str, Any]) -> list[str]:
+def state_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return the requested states, or what was restarted, as lines for people."""
     flow = answer["flow"]
     if "state" in answer:
         topics = [f"{flow}: topic {topic}: {state}" for topic, state in answer["topics"].items()]
@@ -66,15 +67,20 @@ def new_parser(prog: str, text: str) -> ToolParser:
         epilog="Exit codes: 0 done, 1 rejected, or the mirror does not answer, 2 wrong usage.",
     )
     parser.add_argument("flow", metavar="A->B", help="name of the flow, in quotes")
-    parser.add_value(
-        "--metrics", metavar="HOST:PORT", help=f"status listener of the mirror (default: {METRICS_LISTEN} of the file)"
-    )
     parser.add_argument(
         "--properties", type=Path, default=Path("mm2.properties"), metavar="FILE",
         help="MirrorMaker's properties file (default: mm2.properties)",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", choices=("human", "json", "yaml"), default="human", help="output format")
+    add_mirror(parser)
     return parser
+
+
+def add_mirror(parser: ToolParser) -> None:
+    """Add the flags for the address of the running mirror and for the output."""
+    parser.add_value(
+        "--metrics", metavar="HOST:PORT", help=f"status listener of the mirror (default: {METRICS_LISTEN} of the file)"
+    )
+    parser.add_argument("-o", "--output", choices=("human", "json", "yaml"), default="human", help="output format")
 
 
 def send(options: argparse.Namespace, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +89,7 @@ def send(options: argparse.Namespace, command: Mapping[str, Any]) -> dict[str, A
     Raises:
         RequestError: The address of the mirror is not known, it does not answer, or it rejects the command.
     """
-    address = options.metrics or _listener_of(options.properties)
+    address = listener_of(options)
     answer = ask(address, "/commands", command, timeout_s=_TIMEOUT_S)
     try:
         document = json.loads(answer.body)
@@ -102,8 +108,15 @@ def send(options: argparse.Namespace, command: Mapping[str, Any]) -> dict[str, A
             )
 
 
-def _listener_of(file: Path) -> str:
-    """Return the address of the status listener that a properties file sets."""
+def listener_of(options: argparse.Namespace) -> str:
+    """Return the address of the mirror's status listener: that of the flag, or of the properties file.
+
+    Raises:
+        RequestError: The file has none.
+    """
+    if options.metrics:
+        return str(options.metrics)
+    file: Path = options.properties
     try:
         properties = resolve(read_properties(file))
     except SettingsError as error:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse_settings(resolve(properties))
         settings.check_clients()
-        flow = _flow(settings.require_flows(), options.flow)
+        flow = chosen_flow(settings.require_flows(), options.flow)
         return _run(flow.with_timeout(options.api_timeout_ms), options)
     except CLUSTER_ERRORS as error:  # before OSError, to which ConnectionError and TimeoutError belong
         sys.stderr.write(f"klamm mirror cutover: {error_text(error)}\n")
@@ -53,7 +53,12 @@ def main(arguments: Sequence[str]) -> int:
         return _USAGE
 
 
-def _flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
+def chosen_flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
+    """Return the flow of ``--flow``, or the only one.
+
+    Raises:
+        SettingsError: There are several, or none has this name.
+    """
     names = ", ".join(flow.name for flow in flows)
     selected = [flow for flow in flows if wanted in (None, flow.name)]
     if not selected:

@@ -126,6 +126,10 @@ class Copier:
         self.paused: frozenset[str] = frozenset()
         """Source topics whose records are not fetched. Fetched records are still copied. Another thread may replace it.
         """
+        self.promoted: Mapping[str, str] = MappingProxyType({})
+        """Source topics to promote, as PROMOTED or FAILED_OVER. Only a ``ReplicaCopier`` does it. Another thread may
+        replace it.
+        """
         self.restarts: Mapping[str, int] = MappingProxyType({})
         """Number of restarts of source topics. STOPPED partitions start again when it changes. Another thread may
         replace it.

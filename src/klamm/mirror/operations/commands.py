@@ -9,6 +9,8 @@ resume   the flow and its topics, or the topics, continue    requested states
 stop     the partitions are released                         requested states
 restart  a FAILED flow and STOPPED partitions try again      what is started again
 reset    the source offsets of stopped topics change         changes by partition; made only if ``execute`` is true
+promote  topics are handed over to brokers of the target     plan by topic; requested only if ``execute`` is true
+demote   topics are mirrored again                           requested states
 =======  ==================================================  =========================================================
 
 Requested states are stored on the target before they have an effect (see ``topics.states``). Only the process that
@@ -34,9 +36,11 @@ from klamm.mirror.operations.offset_reset import (
     TopicPartitions,
     reset_topics,
 )
+from klamm.mirror.operations.promotion import led_by_brokers, plan, promotions
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
+from klamm.mirror.settings.definitions import OFFSETS_BY, OffsetsBy
 from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:
@@ -62,7 +66,7 @@ _STATES: Final = {
     "resume": RequestedState.RUNNING,
     "stop": RequestedState.STOPPED,
 }
-ACTIONS: Final = (*_STATES, "restart", "reset")
+ACTIONS: Final = (*_STATES, "restart", "reset", "promote", "demote")
 
 
 class MirrorCommandError(Exception):
@@ -186,6 +190,11 @@ class MirrorCommands:
                 return self._request(_STATES[action], flow.name, _names(topics))
             case {"action": "restart", "topics": [*topics]}:
                 return self._restart(flow.name, _names(topics))
+            case {"action": "promote", "topics": [*topics]}:
+                accepts_loss, execute = command.get("accept_loss") is True, command.get("execute") is True
+                return self._promote(flow, _names(topics), accepts_loss=accepts_loss, execute=execute)
+            case {"action": "demote", "topics": [*topics]}:
+                return self._demote(flow, _names(topics))
             case {"action": "reset", "partitions": [*parts], "to": str(to), "value": int(value)}:
                 chosen = tuple(TopicPartitions.of(part) for part in parts)
                 return self._reset(flow, chosen, ResetTo(to), value, execute=command.get("execute") is True)
@@ -195,7 +204,14 @@ class MirrorCommands:
         if topics:
             self._check_running(flow)
             self._check_topics(flow, topics)
+        states = self.states[flow].current
+        if promoted := [topic for topic in topics if states.of(topic).is_promoted]:
+            raise MirrorCommandError(
+                409, f"{flow}: topic {promoted[0]} is {states.of(promoted[0])}: klamm mirror demote"
+            )
+        return self._change(flow, topics, state)
 
+    def _change(self, flow: str, topics: Sequence[str], state: RequestedState) -> dict[str, Any]:
         def update(states: RequestedStates) -> RequestedStates:
             return states.with_topics(topics, state) if topics else states.with_flow(state)
 
@@ -206,6 +222,42 @@ class MirrorCommands:
             "state": states.flow.value,
             "topics": {topic: states.of(topic).value for topic in sorted(states.topics.keys() | set(topics))},
         }
+
+    def _promote(
+        self, flow: FlowSettings, topics: Sequence[str], *, accepts_loss: bool, execute: bool
+    ) -> dict[str, Any]:
+        if flow.replica is None:
+            raise MirrorCommandError(
+                409, f"{flow.name}: its remote topics need no promotion: expected {OFFSETS_BY.key}={OffsetsBy.REPLICA}"
+            )
+        rows = self._progress(flow.name).partitions
+        self._check_running(flow.name, topics)
+        self._check_topics(flow.name, topics)
+        names = topics or sorted(self.status.topics(flow.name) or ())
+        if not names:
+            raise MirrorCommandError(503, f"{flow.name}: its topics are not known yet; retry")
+        rows = tuple(row for row in rows if row.topic in names)
+        if execute:
+            state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
+            self._change(flow.name, names, state)
+            plans = promotions(flow, names, rows)
+        else:
+            plans = plan(flow, names, rows, accepts_loss=accepts_loss)
+        return {"flow": flow.name, "executed": execute, "topics": [asdict(each) for each in plans]}
+
+    def _demote(self, flow: FlowSettings, topics: Sequence[str]) -> dict[str, Any]:
+        states = self.states[flow.name].current
+        promoted = [topic for topic, state in states.topics.items() if state.is_promoted]
+        names = topics or promoted
+        if unknown := [topic for topic in names if topic not in promoted]:
+            raise MirrorCommandError(409, f"{flow.name}: topic {unknown[0]} is {states.of(unknown[0])}, not promoted")
+        if not names:
+            raise MirrorCommandError(409, f"{flow.name}: no topic is promoted")
+        if written := led_by_brokers(flow, names):
+            raise MirrorCommandError(
+                409, f"{flow.name}: brokers lead {written} now: delete it to mirror it again from the beginning"
+            )
+        return self._change(flow.name, names, RequestedState.RUNNING)
 
     def _progress(self, flow: str) -> FlowProgress:
         return next(progress for progress in self.status.snapshot() if progress.flow == flow)

@@ -135,6 +135,7 @@ class CopyState(StrEnum):
                           is damaged (the batches before it are copied first), the target always rejects records,
                           the topic was recreated on the source, or the remote topic holds records of unknown origin.
     STOPPED    (start)    Only with a new copier, after ``klamm mirror restart`` or a restart of the mirror.
+    any        PROMOTED   klamm has handed the partition over to the brokers of the target (``klamm mirror promote``).
     =========  =========  ==========================================================================================
 
     Partitions that could not be started yet are reported as WAITING, with ``next_offset`` -1.
@@ -147,6 +148,8 @@ class CopyState(StrEnum):
     """An operator paused the topic or its flow: no record is fetched."""
     STOPPED = "STOPPED"
     """Continuing would lose or duplicate records. An operator has to act."""
+    PROMOTED = "PROMOTED"
+    """Brokers of the target lead the remote partition, and nothing is mirrored. ``reason`` says since when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """States that an operator requested for a flow and its topics, as stored in the offsets topic on the target.
 
-The states are Connect's target states of a connector (KIP-875): RUNNING, PAUSED and STOPPED. Connect keeps them in its
-config topic. The mirror has none, so they are a record with klamm's connector name in its key (see ``source_offsets``).
-Connect and MirrorMaker 2 ignore it.
+RUNNING, PAUSED and STOPPED are Connect's target states of a connector (KIP-875). Connect keeps them in a topic.
+The mirror has none, so they are a record with klamm's connector name in its key (see ``source_offsets``). Connect and
+MirrorMaker 2 ignore it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,21 @@ class RequestedState(StrEnum):
     """No record is fetched. The partitions stay with their tasks."""
     STOPPED = "STOPPED"
     """The partitions are released, and nothing is synced."""
+    PROMOTED = "PROMOTED"
+    """State of topics: brokers of the target lead the remote topic, once they have what the source had."""
+    FAILED_OVER = "FAILED_OVER"
+    """As PROMOTED, but without the source, which is lost: the brokers lead with what they have."""
+
+    @property
+    def is_promoted(self) -> bool:
+        """Return whether klamm hands the topic over, and mirrors it no longer."""
+        return self in (RequestedState.PROMOTED, RequestedState.FAILED_OVER)
 
 
 _STRICTNESS: Final = tuple(RequestedState)
 """States in the order of their strictness."""
+_OF_TOPICS: Final = _STRICTNESS[1:]
+"""States that a topic may have in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +57,11 @@ class RequestedStates:
         return max(self.flow, self.topics.get(topic, RequestedState.RUNNING), key=_STRICTNESS.index)
 
     def with_flow(self, state: RequestedState) -> RequestedStates:
-        """Return the states after a change of the whole flow. RUNNING resumes all topics, too."""
-        return RequestedStates() if state is RequestedState.RUNNING else replace(self, flow=state)
+        """Return the states after a change of the whole flow. RUNNING resumes all topics, except promoted ones."""
+        if state is not RequestedState.RUNNING:
+            return replace(self, flow=state)
+        kept = {topic: own for topic, own in self.topics.items() if own.is_promoted}
+        return RequestedStates(topics=MappingProxyType(kept))
 
     def with_topics(self, topics: Iterable[str], state: RequestedState) -> RequestedStates:
         """Return the states after a change of some source topics."""
@@ -69,7 +83,7 @@ def key_bytes(cluster: str, flow: str) -> bytes:
 def value_bytes(states: RequestedStates) -> bytes:
     """Return the record value. Connect accepts no lists in values, so topics of one state are one string."""
     document = {"flow": states.flow.value}
-    for state in (RequestedState.PAUSED, RequestedState.STOPPED):
+    for state in _OF_TOPICS:
         document[state.lower()] = ",".join(sorted(topic for topic, own in states.topics.items() if own is state))
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -78,9 +92,9 @@ def parse_value(value: bytes | memoryview | None) -> RequestedStates | None:
     """Return the requested states. None: a tombstone, or a damaged value."""
     try:
         match json.loads(bytes(value or b"")):
-            case {"flow": str(flow), "paused": str(paused), "stopped": str(stopped)}:
-                by_state = {RequestedState.PAUSED: paused, RequestedState.STOPPED: stopped}
-                topics = {name: state for state, names in by_state.items() for name in names.split(",") if name}
+            case {"flow": str(flow), "paused": str(), "stopped": str()} as document:
+                names = {state: str(document.get(state.lower(), "")).split(",") for state in _OF_TOPICS}
+                topics = {name: state for state, each in names.items() for name in each if name}
                 return RequestedStates(flow=RequestedState(flow), topics=MappingProxyType(topics))
     except (ValueError, RecursionError):
         pass

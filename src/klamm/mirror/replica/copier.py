@@ -13,40 +13,48 @@ import socket
 import time
 from collections import deque
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from klamm.display import counted
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, error_text
 from klamm.kraft.errors import MembershipError
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.fetcher import Fetcher
-from klamm.mirror.copy.partition import PartitionCopy, stop_and_log
+from klamm.mirror.copy.partition import PartitionCopy, PartitionId, stop_and_log
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.start import Start
 from klamm.mirror.progress.partition_progress import STARTING, CopyState
+from klamm.mirror.records.requested_states import RequestedState
+from klamm.mirror.records.source_offsets import SourceOffset, resume_offset
 from klamm.mirror.replica.node import ReplicaNode
+from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, TargetBrokers
 from klamm.mirror.replica.window import Window, read_chunk
 from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.mirror.copy.copier import Pollable
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
-    from klamm.mirror.copy.partition import PartitionId
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
+    from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.node import ClusterMembership
+    from klamm.mirror.replica.promotion import EndedTransactions
     from klamm.protocol.types import AbortedTransaction, PartitionTuple
 
 logger = logging.getLogger(__name__)
 
 _REFRESH_S: Final = 1.0
+_PROMOTE_EVERY_S: Final = 0.5
 _DELETED: Final = "the topic was deleted on the target"
 _NOT_FETCHED: Final = "its replicas do not fetch, or start again"
 
@@ -284,11 +292,20 @@ class ReplicaCopier(Copier):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         partitions = tuple(partitions)
+        self._replica = replica
         self._bell = _Bell()
         self._news: deque[LeaderPartition] = deque()
         self._refresh_due = 0.0
         self._keys = _source_partitions(partitions)
         """Source partition by remote partition."""
+        self._promote_due = 0.0
+        self._promoting: dict[str, str] = {}
+        """Topics that are not promoted yet, with the reason."""
+        self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
+        """Log ends of the source when the promotion of a topic began."""
+        self._handed_over: dict[TopicPartition, HandedOver] = {}
+        self._promoted: dict[PartitionTuple, PartitionProgress] = {}
+        """Progress of the partitions that brokers of the target lead."""
         self.node = ReplicaNode(
             replica,
             new_member,
@@ -320,6 +337,8 @@ class ReplicaCopier(Copier):
             target_is_far=lambda: False,
             throttle=self.throttle,
         )
+        node_id = self._replica.node_id
+        self._promotion = Promotion(self.node, node_id, TargetBrokers(self._target, node_id), self._remember)
 
     def _new_producer(self) -> CopyProducer:
         return _NoProducer(
@@ -407,7 +426,9 @@ class ReplicaCopier(Copier):
             if copy.partition_id not in partitions:
                 self._start_again(key, copy, STARTING)
                 self._end_lagging(key)
+        self._promoted = {each[:2]: self._promoted[each[:2]] for each in partitions if each[:2] in self._promoted}
         started = {copy.partition_id for copy in self._copies.values()}
+        started |= {PartitionId(*key, row.remote_topic) for key, row in self._promoted.items()}
         self._unstarted = {each: self._unstarted.get(each, STARTING) for each in partitions if each not in started}
         self._start_due = 0.0
         return True
@@ -429,6 +450,127 @@ class ReplicaCopier(Copier):
         self._lagging.pop(key, None)
         self._lagging_active.pop(key, None)
 
+    # --- promotion ----------------------------------------------------------------------------------------------------
+
+    def _turn(self, now: float, *, ending: bool) -> None:
+        if not ending:
+            self._promote(now)
+        super()._turn(now, ending=ending)
+
+    def _promote(self, now: float) -> None:
+        """Hand over the topics that an operator promotes, and mirror those again whose promotion was withdrawn."""
+        promoted = self.promoted
+        for key in [key for key in self._promoted if key[0] not in promoted]:
+            self._mirror_again(key)
+        for topic in self._promoting.keys() - promoted.keys():
+            self._withdraw(topic)
+        if now < self._promote_due or self.node.member is None:
+            return
+        self._promote_due = now + _PROMOTE_EVERY_S
+        for topic, state in promoted.items():
+            keys = {TopicPartition(*at): key for at, key in self._keys.items() if key[0] == topic}
+            left = {remote: key for remote, key in keys.items() if key not in self._promoted}
+            try:
+                if left:
+                    self._promote_topic(topic, left, accepts_loss=state == RequestedState.FAILED_OVER)
+                    self._promoting.pop(topic, None)
+            except (*CLUSTER_ERRORS, MembershipError, PromotionError) as error:
+                self._promoting[topic] = error_text(error)
+
+    def _promote_topic(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], *, accepts_loss: bool) -> None:
+        led = {remote: key for remote, key in keys.items() if not self._promotion.is_handed_over(remote)}
+        if led and not accepts_loss:
+            self._check_ends(topic, led)
+        if led:
+            self._handed_over |= self._promotion.hand_over(led, accepts_loss=accepts_loss)
+        ends = self._log_ends(keys)
+        ended = self._promotion.end_transactions(ends)
+        now = {} if accepts_loss else self._source.list_offsets(list(keys.values()), clusters.LATEST)
+        for remote, key in keys.items():
+            later = max(0, now.get(key, 0) - ends[remote])
+            self._release(key, remote, ends[remote], _result(self._handed_over.get(remote), ended[remote], later))
+            logger.warning("%s: promoted %s-%d", self._settings.flow, *remote)
+
+    def _check_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
+        """Check that the replicas have what the source had when the promotion began.
+
+        Raises:
+            PromotionError: They do not.
+            ConnectionLostError: The source is unavailable.
+        """
+        if not set(keys.values()) <= self._ends.get(topic, {}).keys():
+            self._source.refresh([topic])
+            ends = self._source.list_offsets(list(keys.values()), clusters.LATEST)
+            if len(ends) < len(keys):
+                raise PromotionError(f"the source does not name the log ends of {topic}")
+            self._ends[topic] = ends
+        for remote, key in keys.items():
+            leader, end = self.node.partition(*remote), self._ends[topic][key]
+            if leader is not None and leader.halted:
+                raise PromotionError(leader.halted)
+            if leader is None or leader.tail is None or leader.high_watermark < end:
+                raise PromotionError(f"the replicas of {remote.topic}-{remote.partition} do not have offset {end} yet")
+
+    def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Store the log ends of partitions as their source offsets."""
+        self._collect_source_offsets(wait=True)
+        moved = {self._keys[remote]: end for remote, end in ends.items()}
+        self._store.write({key: SourceOffset(end) for key, end in moved.items()})
+        for key in moved.keys() & self._copies.keys():
+            self._copies[key].committed_offset = moved[key]
+
+    def _log_ends(self, keys: Mapping[TopicPartition, PartitionTuple]) -> dict[TopicPartition, int]:
+        """Return the log ends at which partitions were handed over, by this process or an earlier one.
+
+        Raises:
+            PromotionError: klamm did not hand one of them over.
+        """
+        ends = {remote: each.log_end for remote, each in self._handed_over.items() if remote in keys}
+        if keys.keys() - ends.keys():
+            self._collect_source_offsets(wait=True)
+            stored = self._store.read().offsets
+            for remote in keys.keys() - ends.keys():
+                if keys[remote] not in stored:
+                    raise PromotionError(f"{remote.topic}-{remote.partition} was never mirrored by klamm")
+                ends[remote] = resume_offset(stored[keys[remote]])
+        return ends
+
+    def _release(self, key: PartitionTuple, remote: TopicPartition, log_end: int, reason: str) -> None:
+        """Stop copying a partition, and keep its progress."""
+        partition_id = PartitionId(*key, remote.topic)
+        before = self._before.pop(partition_id, None)
+        copy = self._copies.pop(key, None)
+        row = self._not_started(partition_id, "", before) if copy is None else self._progress(copy, time.time() * 1000)
+        for partitions in (self._active, self._lagging, self._lagging_active):
+            partitions.pop(key, None)
+        self._unstarted.pop(partition_id, None)
+        self._promoted[key] = replace(
+            row, state=CopyState.PROMOTED, reason=reason, next_offset=log_end, end_offset=log_end
+        )
+
+    def _mirror_again(self, key: PartitionTuple) -> None:
+        row = self._promoted.pop(key)
+        partition_id = PartitionId(*key, row.remote_topic)
+        self._handed_over.pop(TopicPartition(row.remote_topic, row.partition), None)
+        self._before[partition_id] = row
+        self._unstarted[partition_id] = "demoted by an operator"
+        self._ends.pop(row.topic, None)
+
+    def _withdraw(self, topic: str) -> None:
+        del self._promoting[topic]
+        self._ends.pop(topic, None)
+        for remote, key in self._keys.items():
+            if key[0] == topic and (leader := self.node.partition(*remote)) is not None:
+                self.node.post(leader.unseal)
+
+    def progress(self) -> Sequence[PartitionProgress]:
+        """Return the progress of each partition, with the reasons of promotions that have to wait."""
+        rows = [self._with_reason(row) if row.topic in self._promoting else row for row in super().progress()]
+        return [*rows, *self._promoted.values()]
+
+    def _with_reason(self, row: PartitionProgress) -> PartitionProgress:
+        return replace(row, reason=f"not promoted yet: {self._promoting[row.topic]}")
+
     def _open_connections(self) -> Sequence[Pollable]:
         return [*super()._open_connections(), *self._again.connections(), self._bell]
 
@@ -449,3 +591,15 @@ def _source_partitions(partitions: Iterable[PartitionId]) -> dict[PartitionTuple
 
 def _activate(active: dict[PartitionTuple, PartitionCopy], copy: ReplicaCopy) -> None:
     active[copy.partition_id[:2]] = copy
+
+
+def _result(handed_over: HandedOver | None, ended: EndedTransactions, later: int) -> str:
+    """Return the result of a promotion as text, with the number of offsets that the source got after it."""
+    aborted = f"{counted(ended.aborted, 'open transaction')} aborted, leader epoch {ended.leader_epoch}"
+    if later:
+        aborted = f"the source has {counted(later, 'offset')} more, which are not on the target; {aborted}"
+    if handed_over is None:
+        return f"handed over by an earlier process; {aborted}"
+    at = datetime.fromtimestamp(handed_over.sealed_at, UTC).isoformat(timespec="milliseconds")
+    ids = f"new producer ids from {handed_over.producer_ids_from}"
+    return f"handed over at {at} in {handed_over.took_s:.2f} s; {aborted}, {ids}"

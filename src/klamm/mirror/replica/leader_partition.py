@@ -136,8 +136,6 @@ class LeaderPartition:
         """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
         self.is_sealed = False
         """Whether batches of the source are no longer accepted. The log end stays where it is."""
-        self.has_own_batches = False
-        """Whether klamm has appended batches that the source does not have."""
 
     @property
     def name(self) -> str:
@@ -263,52 +261,17 @@ class LeaderPartition:
     def seal(self) -> None:
         """End the log after the batches that were read so far, and accept no more batches of the source.
 
-        Raises:
-            RuntimeError: Nothing is read yet, because not all replicas have fetched.
+        If nothing was read, because the source is away, the log ends where the most advanced replica ends.
         """
-        if self.tail is None:
-            raise RuntimeError(f"{self.name} is not read yet")
         self.is_sealed = True
-        self.log_end = self.tail.end
+        ends = [each.fetch_offset for each in self.followers.values()]
+        self.log_end = max(ends, default=UNKNOWN) if self.tail is None else self.tail.end
 
     def unseal(self) -> None:
-        """Accept batches of the source again. They are read again from where the followers end.
-
-        Raises:
-            RuntimeError: klamm has appended batches of its own, at offsets where the source has others.
-        """
-        if self.has_own_batches:
-            raise RuntimeError(f"{self.name} has batches that the source does not have")
-        self.is_sealed = False
-        self.tail = self.catch_up = None
-
-    @property
-    def next_own_epoch(self) -> int:
-        """Return the leader epoch for batches of klamm's own: at least its current one, and above the source's.
-
-        If the source is mirrored again after them, the replicas' last epoch differs from the source's: it halts.
-        """
-        current = UNKNOWN if self.leadership is None else self.leadership.leader_epoch
-        last = UNKNOWN if self.tail is None else self.tail.last_epoch
-        return max(current, last + 1)
-
-    def append(self, chunk: Chunk, now: float) -> None:
-        """Append batches of klamm's own behind the end of a sealed log, as the end of open transactions.
-
-        Args:
-            chunk: Batches from the log end on, with the leader epoch ``next_own_epoch``.
-            now: Monotonic time in seconds.
-
-        Raises:
-            RuntimeError: The partition is not sealed, or the replicas start again.
-        """
-        if not self.is_sealed or self.tail is None or self.tail.end != self.log_end:
-            raise RuntimeError(f"{self.name} is not sealed")
-        self.has_own_batches = True
-        self.tail.append(chunk)
-        self.log_end = chunk.next_offset
-        self._trim(now)
-        self._on_news(self)
+        """Accept batches of the source again. They are read again from where the followers end."""
+        if self.is_sealed:
+            self.is_sealed = False
+            self.tail = self.catch_up = None
 
     # --- followers ----------------------------------------------------------------------------------------------------
 

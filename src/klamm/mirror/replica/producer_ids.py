@@ -8,10 +8,8 @@ assigns ids to brokers in blocks of 1,000, in ascending order, and each broker u
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.connection.login import open_connection
 from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -20,8 +18,7 @@ from klamm.retries import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from klamm.admin import Node
-    from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.kafka_client.connection.connection import Connection
 
 BLOCK_SIZE: Final = 1000
 """Number of producer ids in a block (Kafka's ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
@@ -39,23 +36,11 @@ class ProducerIdBroker(Protocol):
 
 
 class BrokerConnection:
-    """Connection to one broker that requests producer ids. Thread-confined; it blocks.
+    """Connection to one broker that requests producer ids. Thread-confined; it blocks."""
 
-    Raises:
-        ConnectionLostError: The broker cannot be reached.
-    """
-
-    def __init__(self, node: Node, settings: ConnectionSettings) -> None:
-        self._node = node
-        self._connection = open_connection(node.host, node.port, settings, BufferPool(max_free_bytes=0))
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the connection."""
-        self._connection.close()
+    def __init__(self, node_id: int, connection: Connection) -> None:
+        self._node_id = node_id
+        self._connection = connection
 
     def next_producer_id(self) -> int:
         """Return a new producer id. A broker without a block waits for the controller; so does this.
@@ -74,7 +59,7 @@ class BrokerConnection:
             if response.error_code not in RETRIABLE_CODES:
                 raise error
             if time.monotonic() >= deadline:
-                raise ConnectionLostError(f"broker {self._node.id} gets no producer ids: {error}") from error
+                raise ConnectionLostError(f"broker {self._node_id} gets no producer ids: {error}") from error
             time.sleep(backoff.next_s())
 
 

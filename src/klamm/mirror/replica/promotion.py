@@ -1,212 +1,247 @@
 """Promotion: klamm hands partitions that it leads over to the brokers of the target.
 
-Steps, for all given partitions at once:
+Steps, for all partitions of a topic at once, when their replicas have what the source had at the beginning:
 
 ==========  ===========================================================================================================
 Step        What happens
 ==========  ===========================================================================================================
 check       klamm must lead the partition, with a reassignment to live brokers in progress.
-raise       The target's producer ids are raised above those of the source.
-reach       All replicas must reach the end that the source has now.
 seal        The log ends where it was read, and the replicas fetch the rest.
-end         Open transactions get abort markers behind the end.
+raise       The target's producer ids are raised above those in the log.
+remember    The log end is stored on the target.
 hand over   AlterPartition with all replicas as in-sync replicas. The controller completes the reassignment and elects
             one of them: NEW_LEADER_ELECTED is the success.
+abort       Transactions that are open before the log end are aborted by WriteTxnMarkers to the new leader, as
+            ``kafka-transactions.sh abort`` does (KIP-664). No coordinator of the target knows them.
 ==========  ===========================================================================================================
 
-A partition that fails before the step "end" is mirrored again. After it there is no way back: the replicas have batches
-that the source does not have. The partition stays sealed, and the promotion can be repeated.
-
-Which transactions are open at the sealed end follows from two sources. DescribeProducers names those that were open
-shortly before it. The batches between both points show which of them ended and which began.
+A failure before "hand over" lets the partition be mirrored again. All steps can be repeated, also by another process:
+it finds the partition in the hands of a broker, and the log end on the target.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from klamm.admin import OffsetSpec, TopicPartition
+from klamm.admin.types import by_topic
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
-from klamm.mirror.replica.producer_ids import end_of_block, raise_producer_ids
-from klamm.mirror.replica.window import read_chunk
-from klamm.protocol.errors import ErrorCode, KafkaApiError
-from klamm.protocol.records import ControlType, encode_marker, iter_batches
-from klamm.protocol.records.batch import patch_header
+from klamm.mirror.replica.producer_ids import BrokerConnection, end_of_block, raise_producer_ids
+from klamm.protocol.errors import ErrorCode, KafkaApiError, error_name
+from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from uuid import UUID
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.admin import ActiveProducer, AdminClient
+    from klamm.kafka_client.data.cluster import Cluster
+    from klamm.kraft.image import PartitionImage
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.node import ClusterMembership
     from klamm.mirror.replica.producer_ids import ProducerIdBroker
-    from klamm.protocol.records import RecordBatch
 
 P = ParamSpec("P")
 T = TypeVar("T")
+ProducerState = DescribeProducersResponse.ProducerState
 
-REACH_S: Final = 60.0
-"""Seconds in which the replicas must reach the end of the source before anything is sealed."""
 SYNC_S: Final = 10.0
 """Seconds in which the replicas must fetch the rest of a sealed partition. Producers wait for it."""
-_READ_BYTES: Final = 1 << 20
-_COORDINATOR_EPOCH: Final = 0
-"""Coordinator epoch in klamm's markers: the target's coordinators do not know the transactions."""
+_TIMEOUT_S: Final = 10.0
+_MARKERS_VERSION: Final = 1
+"""Highest version of WriteTxnMarkers in use. It follows the rules of transaction version 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromotedTopic:
-    """Report of one topic."""
+class PromotionError(Exception):
+    """Partitions cannot be handed over now. The message names them; they are mirrored again."""
 
-    topic: str
-    """Remote topic."""
-    promoted: tuple[int, ...]
-    """Partitions that the brokers of the target lead now."""
-    sealed_at: float | None
-    """Time at which the topic was sealed, in seconds since the epoch. None: it was not."""
-    in_sync_s: float | None
-    """Seconds from the seal until the replicas had everything that klamm had read. None: they do not."""
-    handed_over_s: float | None
-    """Seconds from the seal until brokers led the partitions. None: no partition was handed over."""
-    aborted: int
-    """Number of transactions that were open on the source, and were aborted on the target."""
+
+class HandedOver(NamedTuple):
+    """Result of one partition."""
+
+    log_end: int
+    """Offset up to which the records come from the source."""
+    sealed_at: float
+    """Time at which the log ended, in seconds since the epoch."""
+    took_s: float
+    """Seconds from then until a broker led the partition."""
     producer_ids_from: int
-    """Lowest producer id that the target gives to new producers. -1: they were not raised."""
-    warnings: tuple[str, ...]
-    """Reasons why partitions were not promoted."""
+    """Lowest producer id that the target gives to new producers."""
 
 
-@dataclass(slots=True)
-class ReadProducers:
-    """Producers of a source partition up to an offset."""
+class EndedTransactions(NamedTuple):
+    """State of a partition that a broker leads."""
 
-    open: dict[int, int] = field(default_factory=dict)
-    """Producer epoch of each producer id with an open transaction."""
-    max_producer_id: int = -1
-
-    def add(self, producers: Iterable[ActiveProducer]) -> None:
-        """Take over the state that the leader reports."""
-        for producer in producers:
-            self.max_producer_id = max(self.max_producer_id, producer.producer_id)
-            if producer.transaction_start_offset is not None:
-                self.open[producer.producer_id] = producer.producer_epoch
-
-    def replay(self, batch: RecordBatch) -> None:
-        """Take over a batch, in the order of the log. The state may contain it already."""
-        if batch.producer_id < 0:
-            return
-        self.max_producer_id = max(self.max_producer_id, batch.producer_id)
-        if batch.is_control:
-            self.open.pop(batch.producer_id, None)
-        elif batch.is_transactional:
-            self.open[batch.producer_id] = batch.producer_epoch
-
-    def abort_markers(self, offset: int, leader_epoch: int, timestamp_ms: int) -> bytes:
-        """Return the control batches that abort the open transactions, from an offset on."""
-        data = bytearray()
-        for at, (producer_id, producer_epoch) in enumerate(sorted(self.open.items())):
-            marker = encode_marker(
-                ControlType.ABORT,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                coordinator_epoch=_COORDINATOR_EPOCH,
-                timestamp=timestamp_ms,
-            )
-            patch_header(marker, base_offset=offset + at, partition_leader_epoch=leader_epoch)
-            data += marker
-        return bytes(data)
+    leader_epoch: int
+    aborted: int
+    """Number of transactions that were aborted now."""
 
 
-class SourceLogs(Protocol):
-    """Reader of source partitions."""
+class PromotionBrokers(Protocol):
+    """Brokers of the target (``TargetBrokers``)."""
 
-    def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the high watermarks."""
+    def refresh(self, topics: Collection[str]) -> None:
+        """Find the brokers, and the leaders of topics."""
         ...
 
-    def producers(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
-        """Return the producers that the leaders know."""
+    def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return node id and epoch of the leader of a partition."""
         ...
 
-    def batches(self, partition: TopicPartition, offset: int, end: int) -> Iterable[RecordBatch]:
-        """Return the batches from an offset up to an end."""
+    def producers(self, places: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Sequence[ProducerState]]:
+        """Return the producers of partitions, each as a broker that replicates it knows them."""
+        ...
+
+    def givers_of_producer_ids(self) -> Sequence[ProducerIdBroker]:
+        """Return all live brokers."""
+        ...
+
+    def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
+        """Abort the open transactions of producers in a partition."""
         ...
 
 
-class AdminSourceLogs:
-    """Source partitions behind an admin client."""
+class TargetBrokers:
+    """Requests to the brokers of the target. Confined to the thread of ``cluster``; calls block.
 
-    def __init__(self, admin: AdminClient) -> None:
-        self._admin = admin
+    Args:
+        cluster: Connections to the target.
+        node_id: Node id of klamm, which is not one of them.
+    """
 
-    def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the high watermarks."""
-        listed = self._admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST)).all().result()
-        return {partition: each.offset for partition, each in listed.items()}
+    def __init__(self, cluster: Cluster, node_id: int) -> None:
+        self._cluster = cluster
+        self._node_id = node_id
 
-    def producers(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
-        """Return the producers that the leaders know (DescribeProducers)."""
-        return self._admin.describe_producers(partitions).all().result()
-
-    def batches(self, partition: TopicPartition, offset: int, end: int) -> Iterable[RecordBatch]:
-        """Return the batches from an offset up to an end.
+    def refresh(self, topics: Collection[str]) -> None:
+        """Find the brokers, and the leaders of topics.
 
         Raises:
-            EOFError: The source has no batches before the end any more.
+            ConnectionLostError: No broker responds.
         """
-        while offset < end:
-            fetched = self._admin.fetch_batches(
-                {partition: offset}, max_bytes=_READ_BYTES, partition_max_bytes=_READ_BYTES
+        self._cluster.refresh(topics)
+
+    def leader(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return node id and epoch of the leader of a partition.
+
+        Raises:
+            ConnectionLostError: It has none at present.
+        """
+        leader = self._cluster.leader(*partition)
+        if leader is None:
+            raise ConnectionLostError(f"{partition.topic}-{partition.partition} has no leader on the target")
+        return leader, self._cluster.leader_epoch(*partition)
+
+    def producers(self, places: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Sequence[ProducerState]]:
+        """Return the producers of partitions, each as a broker that replicates it knows them (DescribeProducers).
+
+        Raises:
+            ConnectionLostError: A broker does not respond, or does not replicate its partitions now.
+        """
+        by_node = defaultdict[int, list[TopicPartition]](list)
+        for partition, node_id in places.items():
+            by_node[node_id].append(partition)
+        out: dict[TopicPartition, Sequence[ProducerState]] = {}
+        for node_id, partitions in by_node.items():
+            topics = [
+                DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes)
+                for name, indexes in by_topic(partitions).items()
+            ]
+            connection = self._cluster.connection(node_id)
+            request = DescribeProducersRequest(topics=topics)
+            response = connection.call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
+            for topic in response.topics:
+                for each in topic.partitions:
+                    what = f"broker {node_id} does not name the producers of {topic.name}-{each.partition_index}"
+                    _check(each.error_code, what)
+                    out[TopicPartition(topic.name, each.partition_index)] = each.active_producers
+        return out
+
+    def givers_of_producer_ids(self) -> Sequence[ProducerIdBroker]:
+        """Return all live brokers.
+
+        Raises:
+            ConnectionLostError: One cannot be reached.
+        """
+        nodes = sorted(self._cluster.node_ids - {self._node_id})
+        return [BrokerConnection(node_id, self._cluster.connection(node_id)) for node_id in nodes]
+
+    def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
+        """Abort the open transactions of producers in a partition, by markers that its leader writes.
+
+        Raises:
+            ConnectionLostError: The leader does not respond, or rejects the request.
+        """
+        topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(
+            name=partition.topic, partition_indexes=[partition.partition]
+        )
+        markers = [
+            WriteTxnMarkersRequest.WritableTxnMarker(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                transaction_result=False,
+                topics=[topic],
+                coordinator_epoch=max(0, each.coordinator_epoch),
             )
-            before = offset
-            for batch in iter_batches(fetched.all().result()[partition], allow_partial_tail=True):
-                if batch.base_offset < end:
-                    yield batch
-                offset = max(offset, batch.last_offset + 1)
-            if offset == before:
-                raise EOFError(f"{partition.topic}-{partition.partition} has no batch at offset {offset}")
+            for each in producers
+        ]
+        leader, _ = self.leader(partition)
+        connection = self._cluster.connection(leader)
+        version = connection.version_of(WriteTxnMarkersRequest, at_most=_MARKERS_VERSION)
+        request = WriteTxnMarkersRequest(markers=markers)
+        response = connection.call(request, WriteTxnMarkersResponse, version=version, timeout_s=_TIMEOUT_S)
+        what = f"broker {leader} does not abort the open transactions of {partition.topic}-{partition.partition}"
+        for code in (each.error_code for marker in response.markers for each in _partitions_of(marker)):
+            _check(code, what)
+
+
+def _partitions_of(
+    marker: WriteTxnMarkersResponse.WritableTxnMarkerResult,
+) -> list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]:
+    return [each for topic in marker.topics for each in topic.partitions]
+
+
+def _check(error_code: int, what: str) -> None:
+    if error_code != ErrorCode.NONE:
+        needs = "; it needs ALTER on the cluster" if error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
+        raise ConnectionLostError(f"{what}: {error_name(error_code)}{needs}")
 
 
 @dataclass(slots=True, eq=False)
 class _Promoting:
     """A partition in promotion."""
 
-    remote: TopicPartition
-    source: TopicPartition
+    partition: TopicPartition
     leader: LeaderPartition
-    producers: ReadProducers = field(default_factory=ReadProducers)
-    read_from: int = -1
-    """End of the source before its producers were read."""
-    end: int = -1
-    """End that the replicas must reach before the seal."""
+    replicas: frozenset[int]
     sealed_at: float = 0.0
-    in_sync_s: float | None = None
-    handed_over_s: float | None = None
-    may_be_handed_over: bool = False
+    is_in_doubt: bool = False
     """Whether the controller was requested to hand the partition over, and has not rejected it."""
-    aborted: int = 0
-    failure: str = ""
 
     @property
-    def key(self) -> tuple[UUID, int]:
-        """Topic id and partition."""
-        return self.leader.topic_id, self.remote.partition
-
-    @property
-    def has_reached(self) -> bool:
-        """Return whether all live replicas have what the source had."""
-        return self.leader.tail is not None and self.leader.high_watermark >= self.end
+    def name(self) -> str:
+        """Topic and partition."""
+        return self.leader.name
 
     @property
     def is_in_sync(self) -> bool:
         """Return whether all replicas are live and have everything."""
-        leadership = self.leader.leadership
-        return leadership is not None and self.leader.in_sync() == leadership.replicas
+        return self.leader.in_sync() >= self.replicas
+
+    @property
+    def missing(self) -> str:
+        """The replicas that do not have everything."""
+        missing = ", ".join(map(str, sorted(self.replicas - self.leader.in_sync())))
+        return f"replicas {missing} of {self.name} do not have offset {self.leader.log_end}"
+
+    @property
+    def log_end(self) -> int:
+        """Offset up to which all replicas have the records of the source."""
+        return min(self.leader.followers[node_id].fetch_offset for node_id in self.replicas)
 
 
 class PromotingNode(Protocol):
@@ -231,70 +266,83 @@ class PromotingNode(Protocol):
 
 
 class Promotion:
-    """Promotion of partitions that a node leads. Runs in the caller's thread, and blocks.
+    """Promotion of partitions that a node leads. Confined to one thread; calls block for some seconds.
 
     Args:
         node: Node that leads the partitions.
         node_id: Its node id.
-        source: Reader of the source.
-        source_brokers: Brokers of the source that assign producer ids; none if klamm may not write there. Then ids
-            count that the source's leaders know, and those of expired producers do not.
-        target_brokers: All live brokers of the target without klamm.
+        brokers: Brokers of the target.
+        remember: Stores the log ends of partitions on the target.
     """
 
     def __init__(
         self,
         node: PromotingNode,
         node_id: int,
-        source: SourceLogs,
-        source_brokers: Sequence[ProducerIdBroker],
-        target_brokers: Sequence[ProducerIdBroker],
+        brokers: PromotionBrokers,
+        remember: Callable[[Mapping[TopicPartition, int]], None],
         *,
-        reach_s: float = REACH_S,
         sync_s: float = SYNC_S,
     ) -> None:
         self._node = node
         self._node_id = node_id
-        self._source = source
-        self._source_brokers = source_brokers
-        self._target_brokers = target_brokers
-        self._reach_s = reach_s
+        self._brokers = brokers
+        self._remember = remember
         self._sync_s = sync_s
-        self._producer_ids_from = -1
 
-    def promote(self, partitions: Mapping[TopicPartition, TopicPartition]) -> tuple[PromotedTopic, ...]:
-        """Promote partitions.
+    def is_handed_over(self, partition: TopicPartition) -> bool:
+        """Return whether a broker leads a partition, and klamm is not one of its replicas."""
+        state = self._state(partition)
+        return state is not None and state.leader != NO_LEADER and self._node_id not in state.replicas
+
+    def hand_over(
+        self, partitions: Collection[TopicPartition], *, accepts_loss: bool = False
+    ) -> dict[TopicPartition, HandedOver]:
+        """Hand all partitions over, or none of them unless the controller rejects some.
 
         Args:
-            partitions: Source partition of each remote partition.
-
-        Returns:
-            The report of each remote topic. Partitions that could not be promoted are in its warnings.
+            partitions: Remote partitions.
+            accepts_loss: Whether replicas may be behind the others. Records that not all have may be lost.
 
         Raises:
-            KafkaApiError: A cluster rejects a request. Partitions without markers are mirrored again.
-            ConnectionError: A cluster cannot be reached.
-            TimeoutError: It does not respond.
+            PromotionError: They cannot be handed over now.
+            KafkaApiError, ConnectionError, TimeoutError: The target rejects a request, or does not respond.
             MembershipError: klamm is no longer a broker of the target.
         """
-        failures: dict[TopicPartition, str] = {}
-        all_of = [each for pair in partitions.items() if (each := self._check(*pair, failures)) is not None]
+        all_of = self._checked(partitions)
         try:
-            self._read_producers(all_of)
-            self._wait(all_of, lambda each: each.has_reached, self._reach_s, "the replicas do not reach the end")
-            self._seal(_left(all_of))
-            self._read_to_the_seal(_left(all_of))
-            self._raise_producer_ids(_left(all_of))
-            self._abort(_left(all_of))
-            self._hand_over(_left(all_of))
+            self._seal(all_of, accepts_loss=accepts_loss)
+            producer_ids_from = self._raise_producer_ids(all_of)
+            self._remember({each.partition: each.log_end for each in all_of})
+            ends = {each.partition: each.log_end for each in all_of}
+            self._hand_over(all_of)
         finally:
-            self._node.call(self._unseal, all_of)
-        return self._report(all_of, failures)
+            self._node.call(_unseal, all_of)
+        now = time.time()
+        return {
+            each.partition: HandedOver(ends[each.partition], each.sealed_at, now - each.sealed_at, producer_ids_from)
+            for each in all_of
+        }
 
-    def _unseal(self, all_of: Iterable[_Promoting]) -> None:
-        for each in all_of:
-            if each.leader.is_sealed and not (each.may_be_handed_over or each.leader.has_own_batches):
-                each.leader.unseal()
+    def end_transactions(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, EndedTransactions]:
+        """Abort the transactions that are open before the log ends of partitions that brokers lead.
+
+        Args:
+            ends: Offset of each remote partition up to which its records come from the source.
+
+        Raises:
+            ConnectionLostError: A leader does not respond. Repeating the call is safe.
+        """
+        self._brokers.refresh(sorted({partition.topic for partition in ends}))
+        leaders = {partition: self._brokers.leader(partition) for partition in ends}
+        described = self._brokers.producers({partition: leader for partition, (leader, _) in leaders.items()})
+        ended = {}
+        for partition, end in ends.items():
+            hanging = [each for each in described[partition] if 0 <= each.current_txn_start_offset < end]
+            if hanging:
+                self._brokers.abort(partition, hanging)
+            ended[partition] = EndedTransactions(leaders[partition][1], len(hanging))
+        return ended
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -302,170 +350,96 @@ class Promotion:
     def _member(self) -> ClusterMembership:
         member = self._node.member
         if member is None:
-            raise ConnectionError("klamm is not a broker of the target")
+            raise PromotionError("klamm is not a broker of the target")
         return member
 
-    def _check(
-        self, remote: TopicPartition, source: TopicPartition, failures: dict[TopicPartition, str]
-    ) -> _Promoting | None:
-        leader = self._node.partition(remote.topic, remote.partition)
-        image = self._member.observer.image
-        partition = None if leader is None else image.partition(leader.topic_id, remote.partition)
-        if leader is None or partition is None or leader.leadership is None:
-            failures[remote] = "klamm does not lead it"
-        elif leader.halted:
-            failures[remote] = leader.halted
-        elif self._node_id not in partition.removing:
-            failures[remote] = "no reassignment to the brokers is in progress"
-        elif absent := leader.leadership.replicas - leader.leadership.live:
-            failures[remote] = f"replicas {', '.join(map(str, sorted(absent)))} are not live"
-        else:
-            return _Promoting(remote, source, leader)
-        return None
+    def _state(self, partition: TopicPartition) -> PartitionImage | None:
+        leader = self._node.partition(partition.topic, partition.partition)
+        return None if leader is None else self._member.observer.image.partition(leader.topic_id, partition.partition)
 
-    def _read_producers(self, all_of: Sequence[_Promoting]) -> None:
-        """Read the open transactions, and raise the producer ids while nothing waits."""
-        partitions = [each.source for each in all_of]
-        if not partitions:
-            return
-        before = self._source.ends(partitions)
-        producers = self._source.producers(partitions)
-        after = self._source.ends(partitions)
-        for each in all_of:
-            each.read_from, each.end = before[each.source], after[each.source]
-            if each.leader.is_sealed:  # by an earlier promotion
-                each.end = min(each.end, each.leader.log_end)
-            each.producers.add(producers[each.source])
-        self._raise_producer_ids(all_of)
+    def _checked(self, partitions: Collection[TopicPartition]) -> list[_Promoting]:
+        all_of, failures = list[_Promoting](), list[str]()
+        for partition in partitions:
+            checked = self._checked_one(partition)
+            if isinstance(checked, str):
+                failures.append(f"{partition.topic}-{partition.partition}: {checked}")
+            else:
+                all_of.append(checked)
+        _raise_if(failures)
+        return all_of
 
-    def _raise_producer_ids(self, all_of: Sequence[_Promoting]) -> None:
-        if not all_of:
-            return
-        ids = [each.producers.max_producer_id for each in all_of]
-        ids += [] if self._producer_ids_from >= 0 else [broker.next_producer_id() for broker in self._source_brokers]
-        at_least = end_of_block(max(ids))
-        if at_least > self._producer_ids_from:
-            lowest = raise_producer_ids(self._member.allocate_producer_ids, self._target_brokers, at_least)
-            self._producer_ids_from = lowest
+    def _checked_one(self, partition: TopicPartition) -> _Promoting | str:
+        """Return the partition, or why it cannot be handed over."""
+        leader, state = self._node.partition(*partition), self._state(partition)
+        leadership = None if leader is None else leader.leadership
+        if leader is None or leadership is None or state is None:
+            return "klamm does not lead it"
+        if leader.halted:
+            return leader.halted
+        if self._node_id not in state.removing:
+            return "no reassignment to the brokers is in progress"
+        if absent := leadership.replicas - leadership.live:
+            return f"replicas {', '.join(map(str, sorted(absent)))} are not live"
+        if absent := leadership.replicas - leader.followers.keys():
+            return f"replicas {', '.join(map(str, sorted(absent)))} do not fetch yet"
+        return _Promoting(partition, leader, leadership.replicas)
 
-    def _seal(self, all_of: Sequence[_Promoting]) -> None:
+    def _seal(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
         def seal() -> None:
             for each in all_of:
                 each.sealed_at = time.time()
-                if each.leader.tail is None:
-                    each.failure = "its replicas start again"
-                else:
-                    each.leader.seal()
+                each.leader.seal()
 
         self._node.call(seal)
-        self._wait(all_of, lambda each: each.is_in_sync, self._sync_s, "the replicas are out of sync")
-        for each in _left(all_of):
-            each.in_sync_s = time.time() - each.sealed_at
+        self._node.wait_for(lambda: all(each.is_in_sync for each in all_of), self._sync_s)
+        if not accepts_loss:
+            _raise_if([each.missing for each in all_of if not each.is_in_sync])
 
-    def _read_to_the_seal(self, all_of: Sequence[_Promoting]) -> None:
-        for each in (each for each in all_of if not each.leader.has_own_batches):
-            try:
-                for batch in self._source.batches(each.source, each.read_from, each.leader.log_end):
-                    each.producers.replay(batch)
-            except EOFError as error:
-                each.failure = str(error)
-
-    def _abort(self, all_of: Sequence[_Promoting]) -> None:
-        """Append the markers, unless an earlier promotion has done so."""
-        ended = [each for each in all_of if each.producers.open and not each.leader.has_own_batches]
-
-        def append() -> None:
-            for each in ended:
-                leader = each.leader
-                data = each.producers.abort_markers(leader.log_end, leader.next_own_epoch, int(time.time() * 1000))
-                chunk, _ = read_chunk(memoryview(data), leader.log_end)
-                if chunk is not None:
-                    leader.append(chunk, time.monotonic())
-                    each.aborted = len(each.producers.open)
-
-        self._node.call(append)
-        self._wait(ended, lambda each: each.is_in_sync, self._sync_s, "the replicas do not fetch the abort markers")
+    def _raise_producer_ids(self, all_of: Sequence[_Promoting]) -> int:
+        """Raise the producer ids above those that the replicas know. Older ones no longer matter to them."""
+        self._brokers.refresh(sorted({each.partition.topic for each in all_of}))
+        described = self._brokers.producers({each.partition: min(each.replicas) for each in all_of})
+        ids = [each.producer_id for producers in described.values() for each in producers]
+        return raise_producer_ids(
+            self._member.allocate_producer_ids,
+            self._brokers.givers_of_producer_ids(),
+            end_of_block(max(ids, default=-1)),
+        )
 
     def _hand_over(self, all_of: Sequence[_Promoting]) -> None:
         member = self._member
         image = member.observer.image
-        changes: dict[tuple[UUID, int], IsrChange] = {}
+        changes = {}
         for each in all_of:
-            partition = image.partition(*each.key)
-            if partition is None or partition.leader != self._node_id:
-                each.failure = "klamm does not lead it at present"
-                continue
-            changes[each.key] = IsrChange(
-                leader_epoch=partition.leader_epoch,
-                partition_epoch=partition.partition_epoch,
-                isr={node: image.brokers[node].broker_epoch for node in partition.replicas},
+            state = self._state(each.partition)
+            if state is None or state.leader != self._node_id:
+                raise PromotionError(f"{each.name}: klamm does not lead it at present")
+            changes[each.leader.topic_id, each.partition.partition] = IsrChange(
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                isr={node: image.brokers[node].broker_epoch for node in state.replicas},
             )
-        requested = _left(all_of)
-        if not requested:
-            return
-        for each in requested:
-            each.may_be_handed_over = True
+        for each in all_of:
+            each.is_in_doubt = True
         outcomes = member.alter_partitions(changes)
-        for each in requested:
-            outcome = outcomes.get(each.key)
-            if not (isinstance(outcome, KafkaApiError) and outcome.error_code is ErrorCode.NEW_LEADER_ELECTED):
-                each.may_be_handed_over = False
-                each.failure = f"the controller does not complete the reassignment: {outcome}"
-        self._wait(requested, self._is_led_by_a_broker, self._sync_s, "no broker leads it yet")
-        for each in _left(requested):
-            each.handed_over_s = time.time() - each.sealed_at
-
-    def _is_led_by_a_broker(self, each: _Promoting) -> bool:
-        partition = self._member.observer.image.partition(*each.key)
-        return partition is not None and partition.leader not in (self._node_id, NO_LEADER)
-
-    def _wait(
-        self, all_of: Sequence[_Promoting], is_done: Callable[[_Promoting], bool], timeout_s: float, failure: str
-    ) -> None:
-        """Wait until a condition holds for all partitions, and mark the others as failed."""
-        waiting = _left(all_of)
-        self._node.wait_for(lambda: all(is_done(each) or each.leader.halted for each in waiting), timeout_s)
-        for each in waiting:
-            if not self._node.call(is_done, each):
-                each.failure = each.leader.halted or f"{failure}: {self._missing(each.leader)}"
-
-    def _missing(self, leader: LeaderPartition) -> str:
-        leadership = leader.leadership
-        if leadership is None:
-            return "klamm does not lead it"
-        missing = leadership.replicas - leader.in_sync()
-        return f"replicas {', '.join(map(str, sorted(missing)))} do not have offset {leader.log_end}"
-
-    # --- report -------------------------------------------------------------------------------------------------------
-
-    def _report(
-        self, all_of: Iterable[_Promoting], failures: Mapping[TopicPartition, str]
-    ) -> tuple[PromotedTopic, ...]:
-        by_topic = defaultdict[str, list[_Promoting]](list)
-        warnings = defaultdict[str, list[str]](list)
-        for remote, reason in failures.items():
-            warnings[remote.topic].append(f"{remote.topic}-{remote.partition} is not promoted: {reason}")
+        failures = []
         for each in all_of:
-            by_topic[each.remote.topic].append(each)
-            if each.failure:
-                name = f"{each.remote.topic}-{each.remote.partition}"
-                warnings[each.remote.topic].append(f"{name} is not promoted: {each.failure}")
-        return tuple(
-            PromotedTopic(
-                topic=topic,
-                promoted=tuple(sorted(each.remote.partition for each in by_topic[topic] if not each.failure)),
-                sealed_at=min((each.sealed_at for each in by_topic[topic] if each.sealed_at), default=None),
-                in_sync_s=max((each.in_sync_s for each in by_topic[topic] if each.in_sync_s is not None), default=None),
-                handed_over_s=max(
-                    (each.handed_over_s for each in by_topic[topic] if each.handed_over_s is not None), default=None
-                ),
-                aborted=sum(each.aborted for each in by_topic[topic]),
-                producer_ids_from=self._producer_ids_from,
-                warnings=tuple(warnings[topic]),
-            )
-            for topic in sorted(by_topic.keys() | warnings.keys())
-        )
+            outcome = outcomes.get((each.leader.topic_id, each.partition.partition))
+            if not (isinstance(outcome, KafkaApiError) and outcome.error_code is ErrorCode.NEW_LEADER_ELECTED):
+                each.is_in_doubt = False
+                failures.append(f"{each.name}: the controller does not complete the reassignment: {outcome}")
+        _raise_if(failures)
+        self._node.wait_for(lambda: all(self.is_handed_over(each.partition) for each in all_of), self._sync_s)
+        _raise_if([f"no broker leads {each.name} yet" for each in all_of if not self.is_handed_over(each.partition)])
 
 
-def _left(all_of: Iterable[_Promoting]) -> list[_Promoting]:
-    return [each for each in all_of if not each.failure]
+def _unseal(all_of: Sequence[_Promoting]) -> None:
+    """Mirror the partitions again that were surely not handed over."""
+    for each in all_of:
+        if each.leader.is_sealed and not each.is_in_doubt:
+            each.leader.unseal()
+
+
+def _raise_if(failures: Sequence[str]) -> None:
+    if failures:
+        raise PromotionError("; ".join(failures))

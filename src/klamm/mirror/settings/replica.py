@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LISTENER: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+)://)?(?P<address>.*)")
 _PROTECTED: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
-_READ_ONLY: Final = "remote topics are read-only, and no command of this version makes them writable"
+_READ_ONLY: Final = "remote topics are read-only until klamm mirror promote"
 _FORM: Final = "[NAME://]HOST:PORT[,...]"
 
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.mirror.progress.flow_progress import MirrorStatus
+    from klamm.mirror.records.requested_states import RequestedState
     from klamm.mirror.spark.leases import FlowShare
     from klamm.mirror.topics.claims import FlowClaim
 
@@ -107,8 +108,8 @@ class Coordinator:
         """Groups of the newest lease, with the current live values."""
         self._limits: dict[str, int] = {}
         """Bytes per second by flow name."""
-        self._paused: dict[str, frozenset[str]] = {}
-        """Paused source topics by flow name."""
+        self._topic_states: dict[str, Mapping[str, RequestedState]] = {}
+        """Source topics that an operator paused, stopped or promoted by flow name."""
         self._sending = threading.Lock()
         """Held from reading live values to sending them, so that the last line to a task has the latest values."""
         self._restarts: dict[str, dict[str, int]] = {}
@@ -191,12 +192,12 @@ class Coordinator:
             self._limits = dict(limits)
         self._send_live_values()
 
-    def set_paused(self, flow: str, topics: frozenset[str]) -> None:
-        """Replace the paused source topics of a flow and send them to the running tasks. The lease continues."""
+    def set_topic_states(self, flow: str, states: Mapping[str, RequestedState]) -> None:
+        """Replace the paused and promoted topics of a flow and send them to the running tasks. The lease continues."""
         with self._changed:
-            if self._paused.get(flow, frozenset()) == topics:
+            if self._topic_states.get(flow, {}) == states:
                 return
-            self._paused[flow] = topics
+            self._topic_states[flow] = states
         self._send_live_values()
 
     def restart(self, flow: str, topics: Iterable[str]) -> None:
@@ -214,7 +215,7 @@ class Coordinator:
             self._send_live(number)
 
     def _with_live_values(self, groups: Sequence[PartitionGroup]) -> tuple[PartitionGroup, ...]:
-        return leases.with_live_values(groups, self._limits, self._paused, self._restarts)
+        return leases.with_live_values(groups, self._limits, self._topic_states, self._restarts)
 
     def _send_live(self, number: int) -> None:
         """Send the current live values to the task of a group."""

@@ -233,7 +233,7 @@ class ControlLoops:
                 heartbeats=heartbeats,
                 claim=self._claims[flow.name],
                 states=self._states[flow.name],
-                pause=partial(self.coordinator.set_paused, flow.name),
+                request=partial(self.coordinator.set_topic_states, flow.name),
                 remote_topics=_remote_topics(flow, target),
             )
             control.run(ended)

@@ -30,6 +30,8 @@ from klamm.server.listeners import Address
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from klamm.mirror.records.requested_states import RequestedState
+
 
 PARTITIONS_PER_TASK: Final = 8
 """Target number of partitions per task, for flows without a limit. One task copies hundreds of MB/s. Splitting the same
@@ -52,8 +54,8 @@ class LiveValues(NamedTuple):
 
     limit: int | None = None
     """Bytes per second. None: no limit."""
-    paused: tuple[str, ...] = ()
-    """Source topics whose records are not fetched."""
+    states: tuple[tuple[str, str], ...] = ()
+    """Source topics that an operator paused, stopped or promoted, with their ``RequestedState``."""
     restarts: tuple[tuple[str, int], ...] = ()
     """Source topics whose STOPPED partitions are started again when the number changes."""
 
@@ -131,7 +133,7 @@ def _parts(share: FlowShare) -> list[FlowShare]:
 def with_live_values(
     groups: Sequence[PartitionGroup],
     limits: Mapping[str, int],
-    paused: Mapping[str, frozenset[str]],
+    states: Mapping[str, Mapping[str, RequestedState]],
     restarts: Mapping[str, Mapping[str, int]],
 ) -> tuple[PartitionGroup, ...]:
     """Return the groups with their live values. Each partition of a flow gets the same part of the flow's limit.
@@ -139,7 +141,7 @@ def with_live_values(
     Args:
         groups: All groups of a lease.
         limits: Bytes per second by flow name (``klamm.max.bytes.per.second``). Flows without an entry have no limit.
-        paused: Paused source topics by flow name.
+        states: Requested states of source topics by flow name.
         restarts: Number of restarts of each source topic by flow name.
     """
     totals: dict[str, int] = {}
@@ -152,7 +154,7 @@ def with_live_values(
 
     def live(share: FlowShare) -> LiveValues:
         flow = share.settings.flow
-        return LiveValues(part(share), tuple(sorted(paused.get(flow, ()))), tuple(restarts.get(flow, {}).items()))
+        return LiveValues(part(share), tuple(states.get(flow, {}).items()), tuple(restarts.get(flow, {}).items()))
 
     return tuple(replace(group, live=tuple(map(live, group.shares))) for group in groups)
 

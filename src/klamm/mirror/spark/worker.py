@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.display import log_to_stderr
 from klamm.mirror.copy.copier import ClaimLostError, Copier
 from klamm.mirror.progress.flow_progress import RATE_WINDOW_S
+from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.replay.copier import ReplayCopier
 from klamm.mirror.spark.channel import WORKER_LINE, ChannelClient
 
@@ -80,9 +81,10 @@ class LeaseSession:
 
     def apply(self, live: Iterable[Sequence[Any]]) -> None:
         """Set the live values of each copier, in the order of ``shares``: the fields of ``LiveValues``."""
-        for copier, (limit, paused, restarts) in zip(self.copiers, live, strict=False):
+        for copier, (limit, states, restarts) in zip(self.copiers, live, strict=False):
             copier.throttle.limit = limit
-            copier.paused = frozenset(paused)
+            copier.paused = frozenset(topic for topic, state in states if not RequestedState(state).is_promoted)
+            copier.promoted = {topic: state for topic, state in states if RequestedState(state).is_promoted}
             copier.restarts = dict(restarts)
 
     def close(self) -> None:

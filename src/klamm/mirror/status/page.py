@@ -35,12 +35,12 @@ REFRESH_S: Final = 2
 PATIENCE_S: Final = 5
 """Seconds without an answer after which the page reports that the mirror does not answer."""
 
-_BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.PAUSED, CopyState.COPYING)
+_BY_URGENCY: Final = (CopyState.STOPPED, CopyState.WAITING, CopyState.PAUSED, CopyState.COPYING, CopyState.PROMOTED)
 _EQUAL: Final = {True: "yes", False: "no", None: "unknown"}
 _STYLE: Final = """
 body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
-h3 { margin: 1.2rem 0 .3rem; } .RUNNING { color: var(--good); }
+h3 { margin: 1.2rem 0 .3rem; } .RUNNING, .PROMOTED { color: var(--good); }
 .WAITING, .STARTING, .STANDBY, .PAUSED { color: var(--wait); }
 .FAILED, .STOPPED { color: var(--bad); }
 th, td { padding-top: .25rem; padding-bottom: .25rem; } td { min-width: 7rem; }
@@ -274,14 +274,14 @@ def _ends_row(partition: PartitionStatus) -> list[Cell]:
 
 
 def _topic_states(flow: FlowProgress, filtered: _Filter) -> list[str]:
-    """Return the section with the topics that an operator paused or stopped."""
+    """Return the section with the topics that an operator paused, stopped or promoted."""
     states = [(topic, state) for topic, state in flow.topic_states if filtered.accepts(topic)]
     if not states:
         return []
     rows = [[Cell(topic), Cell(state, kind=f"state {state}")] for topic, state in states[:MAX_ROWS]]
     heads = (("Topic on the source", ""), ("State", ""))
     return [
-        "<h3>Topics that were paused or stopped</h3>",
+        "<h3>Topics that were paused, stopped or promoted</h3>",
         _folded(f"states-{flow.flow}", heads, rows, total=len(states), kind="states"),
     ]
 

@@ -31,7 +31,8 @@ A step that fails stays due, so the next turn repeats it. The steps after it wai
 valid: the tasks keep copying while an admin call fails.
 
 A stopped topic is left out of the assignment and of the syncs of configs and ACLs. Paused topics stay in both: only
-their records are not fetched.
+their records are not fetched. Promoted topics stay in the assignment, so that a task hands them over, also while the
+source is unavailable. Nothing else happens to them: they are not created, grown, deleted or synced.
 
 The outcome of a turn determines the state of the flow:
 
@@ -114,7 +115,7 @@ class FlowControl:
         heartbeats: HeartbeatSettings | None = None,
         claim: FlowClaim | None = None,
         states: FlowStates | None = None,
-        pause: Callable[[frozenset[str]], None] = lambda _topics: None,
+        request: Callable[[Mapping[str, RequestedState]], None] = lambda _states: None,
         clock: Callable[[], float] = time.monotonic,
         carry: Callable[[FlowSettings], None] = copy_worker_offsets,
         forget: Callable[[FlowSettings, Collection[str]], None] = forget_topics,
@@ -133,7 +134,8 @@ class FlowControl:
                 there.
             claim: Claim of the flow. None: always held.
             states: Requested states of the flow and its topics. None: all are RUNNING.
-            pause: Receiver of the source topics that are not fetched, before each new assignment.
+            request: Receiver of the source topics that an operator paused, stopped or promoted, with their states,
+                before each new assignment.
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
@@ -150,7 +152,7 @@ class FlowControl:
         self._claim = claim or FlowClaim.always()
         self._states = states or FlowStates()
         self._published_states = RequestedStates()
-        self._pause = pause
+        self._request = request
         self._times_taken = self._claim.times_taken
         self._clock = clock
         self._carry = carry
@@ -262,15 +264,27 @@ class FlowControl:
         self._remote_topics.check_supported()
 
     def _lead_without_source(self) -> None:
-        """Let klamm lead its remote topics, so that they can be read on the target while the source is unavailable."""
-        if self._settings.replica is None or self._is_published or not self._claim.is_held:
+        """Let klamm lead its remote topics while the source is unavailable: they can be read and promoted."""
+        if self._settings.replica is None or not self._claim.is_held:
+            return
+        if self._is_published:
+            if self._states.current != self._published_states:
+                self._published_states = self._states.current
+                self._publish_rows(self._published, self._published_states)
             return
         self._remote_topics.check_supported()
         self._states.load()
         states = self._states.current
-        rows = () if states.flow is RequestedState.STOPPED else self._remote_topics.led()
+        rows = () if states.flow is RequestedState.STOPPED else (*self._remote_topics.led(), *self._promoted(states))
         if rows:
-            self._publish_rows(rows, states)
+            self._published_states = states
+            self._publish_rows(sorted(set(rows)), states)
+
+    def _promoted(self, states: RequestedStates) -> Assignment:
+        """Return the promoted topics whose remote topics exist: a promotion that was interrupted is finished."""
+        names = {topic: self._settings.remote_topic(topic) for topic, own in states.topics.items() if own.is_promoted}
+        counts = partition_counts(self._target) if names else {}
+        return tuple((topic, name, counts[name]) for topic, name in names.items() if name in counts)
 
     def _withdraw(self) -> None:
         """Release the flow, because another process mirrors it. That process may change the requested states."""
@@ -348,7 +362,9 @@ class FlowControl:
         selected = selected_topics(here, self._settings.selection)
         self._warn_if_none(here, selected)
         counts = partition_counts(self._target)
-        plan = plan_topics(selected, counts, self._settings.remote_topic)
+        states = self._states.current
+        mirrored = {topic: count for topic, count in selected.items() if not states.of(topic).is_promoted}
+        plan = plan_topics(mirrored, counts, self._settings.remote_topic)
         if self._settings.replica is not None and plan.create:
             self._await_broker(selected)
         try:
@@ -360,13 +376,13 @@ class FlowControl:
                 self._assign(selected, counts)  # klamm accepts partitions of all topics until then
             raise
         counts |= self._grow(plan.grow)
-        remote = [name for name in map(self._settings.remote_topic, selected) if name in counts]
-        self._spread(remote)
-        self._note_misplaced(remote)
+        self._spread([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
+        self._note_misplaced([name for name in map(self._settings.remote_topic, selected) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
-        handled = self._delete(here, counts)
+        promoted = {topic: 0 for topic, state in states.topics.items() if state.is_promoted}
+        handled = self._delete(promoted | here, counts)
         self._log_gone({topic: remote_topic for topic, remote_topic in gone.items() if topic not in handled})
 
     def _delete(self, here: Mapping[str, int], counts: Mapping[str, int]) -> Collection[str]:
@@ -537,7 +553,7 @@ class FlowControl:
             self._publish_assignment()
 
     def _publish_assignment(self) -> None:
-        """Publish the partitions of all topics that are not stopped, after the topics that must not be fetched."""
+        """Publish the partitions of all topics that are not stopped, after the states of the topics."""
         states = self._published_states = self._states.current
         self._status.set_topic_states(self._settings.name, states.topics)
         self._publish_rows(self._assignment, states)
@@ -545,15 +561,16 @@ class FlowControl:
     def _publish_rows(self, rows: Sequence[tuple[str, str, int]], states: RequestedStates) -> None:
         by_topic = {topic: states.of(topic) for topic, _, _ in rows}
         # Stopped topics too: a topic that was paused before must not be fetched while its lease ends.
-        self._pause(frozenset(topic for topic, state in by_topic.items() if state is not RequestedState.RUNNING))
+        self._request({topic: state for topic, state in by_topic.items() if state is not RequestedState.RUNNING})
         self._is_published = True
         self._published = tuple(rows)
         self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
 
     def _mirrored_topics(self) -> list[str]:
-        """Return the source topics to sync: all of the assignment that are not stopped."""
+        """Return the source topics to sync: all of the assignment that are neither stopped nor promoted."""
         states = self._published_states
-        return [topic for topic, _, _ in self._assignment if states.of(topic) is not RequestedState.STOPPED]
+        without = (RequestedState.STOPPED, RequestedState.PROMOTED, RequestedState.FAILED_OVER)
+        return [topic for topic, _, _ in self._assignment if states.of(topic) not in without]
 
 
 def _reason(requested: RequestedState) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.operations import commands
 from klamm.mirror.operations.commands import MirrorCommandError, MirrorCommands
 from klamm.mirror.operations.offset_reset import OffsetChange
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
@@ -75,10 +76,13 @@ class Rig:
     def wait_released(self, flow: str, topics: Collection[str], timeout_s: float) -> bool:
         raise AssertionError((flow, topics, timeout_s))
 
-    def report(self, topic: str, state: CopyState) -> None:
+    def promote(self, *topics: str, **more: bool) -> dict[str, Any]:
+        return self.commands.run({"action": "promote", "flow": FLOW, "topics": list(topics)} | more)
+
+    def report(self, topic: str, state: CopyState, reason: str = "") -> None:
         row = PartitionProgress(
             flow=FLOW, topic=topic, partition=0, remote_topic=f"A.{topic}", next_offset=0, end_offset=0, records=0,
-            bytes=0, last_timestamp=-1, state=state, reason="",
+            bytes=0, last_timestamp=-1, state=state, reason=reason,
         )  # fmt: skip
         self.status.update("session", [row.to_json()])
 
@@ -244,6 +248,54 @@ def test_restart_of_failed_flow_lets_it_try_again() -> None:
     assert rig.run("restart")["restarted_flow"]
     assert rig.run("restart", "a-topic-that-it-did-not-reach")["restarted_flow"]
     assert rig.states.restarts == 2
+
+
+def replica_rig() -> Rig:
+    """Return a mirror of a flow whose remote topics klamm leads."""
+    return Rig(
+        klamm_offsets="preserve",
+        klamm_offsets_by="replica",
+        klamm_replica_experimental="true",
+        klamm_replica_node_id="9",
+        klamm_replica_listeners="127.0.0.1:9192",
+        B_bootstrap_controllers="127.0.0.1:9093",
+    )
+
+
+def test_promotion_of_a_topic_is_stored_and_ends_other_commands_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    answer = rig.promote("orders", execute=True)
+    (orders,) = answer["topics"]
+    assert (orders["remote_topic"], orders["partitions"], orders["lag"]) == ("A.orders", 1, 0)
+    assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
+    with pytest.raises(MirrorCommandError, match="topic orders is PROMOTED: klamm mirror demote"):
+        rig.run("stop", "orders")
+    with pytest.raises(MirrorCommandError, match="topic users is RUNNING, not promoted"):
+        rig.run("demote", "users")
+    monkeypatch.setattr(commands, "led_by_brokers", lambda _flow, _topics: "A.orders")
+    with pytest.raises(MirrorCommandError, match=r"brokers lead A\.orders now: delete it to mirror it again"):
+        rig.run("demote")
+    monkeypatch.setattr(commands, "led_by_brokers", lambda _flow, _topics: "")
+    assert rig.run("demote") == {"flow": FLOW, "state": "RUNNING", "topics": {"orders": "RUNNING"}}
+
+
+def test_promotion_without_the_source_concerns_all_topics_by_default() -> None:
+    rig = replica_rig()
+    rig.promote(execute=True, accept_loss=True)
+    topics = ("orders", "users", "of-a-task-that-starts")
+    assert rig.store.saved[-1].topics == dict.fromkeys(topics, RequestedState.FAILED_OVER)
+
+
+def test_promotion_names_what_partitions_wait_for() -> None:
+    rig = replica_rig()
+    rig.report("orders", CopyState.STOPPED, "a reason")
+    (orders, users) = rig.promote("orders", "users", execute=True)["topics"]
+    assert (orders["obstacles"], users["obstacles"]) == (("orders-0: a reason",), ())
+
+
+def test_promotion_of_a_flow_that_produces_is_rejected() -> None:
+    with pytest.raises(MirrorCommandError, match=r"need no promotion: expected klamm\.offsets\.by=replica"):
+        Rig().promote("orders", execute=True)
 
 
 @pytest.mark.parametrize(

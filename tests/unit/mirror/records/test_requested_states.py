@@ -6,6 +6,7 @@ from klamm.mirror.records import requested_states, source_offsets
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 
 PAUSED, RUNNING, STOPPED = RequestedState.PAUSED, RequestedState.RUNNING, RequestedState.STOPPED
+PROMOTED, FAILED_OVER = RequestedState.PROMOTED, RequestedState.FAILED_OVER
 
 
 def test_topic_has_stricter_of_both_states() -> None:
@@ -21,11 +22,27 @@ def test_resumed_topics_leave_the_record() -> None:
     assert states.with_flow(RUNNING) == RequestedStates()
 
 
+def test_promoted_topics_keep_their_state_when_the_flow_is_resumed() -> None:
+    states = RequestedStates(flow=STOPPED, topics={"a": PROMOTED, "b": FAILED_OVER, "c": PAUSED})
+    assert [states.of(topic) for topic in "abc"] == [PROMOTED, FAILED_OVER, STOPPED]
+    assert states.with_flow(RUNNING) == RequestedStates(topics={"a": PROMOTED, "b": FAILED_OVER})
+
+
 @pytest.mark.parametrize(
-    "states", [RequestedStates(), RequestedStates(flow=STOPPED), RequestedStates(topics={"a": STOPPED, "b": PAUSED})]
+    "states",
+    [
+        RequestedStates(),
+        RequestedStates(flow=STOPPED),
+        RequestedStates(topics={"a": STOPPED, "b": PAUSED, "c": PROMOTED, "d": FAILED_OVER}),
+    ],
 )
 def test_value_is_read_back(states: RequestedStates) -> None:
     assert requested_states.parse_value(requested_states.value_bytes(states)) == states
+
+
+def test_value_of_a_version_without_promotion_is_read() -> None:
+    value = b'{"flow":"RUNNING","paused":"a","stopped":""}'
+    assert requested_states.parse_value(value) == RequestedStates(topics={"a": PAUSED})
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{", b"[]", b'{"flow":"AWAY","paused":"","stopped":""}', b'{"flow":1}'])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LAGGING_S, LeaderPartition, Leadership, Presence
-from klamm.mirror.replica.window import Chunk, EpochFloor, read_chunk
+from klamm.mirror.replica.window import EpochFloor, read_chunk
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import KafkaFollower, SourceLog, copy_once, feed, stored_batch
 
@@ -432,39 +432,19 @@ def test_unsealed_partition_goes_on_with_the_source() -> None:
     assert [follower.batches for follower in followers] == [source.batches] * 3
 
 
-def test_sealed_partition_accepts_only_klamms_own_batches() -> None:
+def test_sealed_partition_that_was_not_read_ends_where_the_most_advanced_replica_ends() -> None:
     source = source_of()
-    followers = replicas(source)
-    leader = leader_of(source, epoch=2)
-    replicate(source, leader, *followers)
-    end = leader.log_end
-    with pytest.raises(RuntimeError, match="not sealed"):
-        leader.append(*_own(end))
+    first, second, third = replicas(source)
+    leader = leader_of(source)
+    second.end -= 1
+    for follower in (first, second, third):
+        follower.fetch(leader, NOW)
+    leader.tail = None
+
     leader.seal()
 
-    leader.append(*_own(end))
-    replicate(source, leader, *followers)
-
-    assert [follower.end for follower in followers] == [end + 1] * 3
-    assert leader.in_sync() == NODES
-    with pytest.raises(RuntimeError, match="has batches that the source does not have"):
-        leader.unseal()
-
-
-def test_own_batches_have_unused_leader_epoch() -> None:
-    source = source_of()
-    source.leader_epoch = 2
-    source.produce(1)
-    leader = leader_of(source, epoch=2)
-    replicate(source, leader, KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
-
-    assert leader.next_own_epoch == 3
-
-
-def _own(offset: int) -> tuple[Chunk, float]:
-    chunk, _ = read_chunk(memoryview(stored_batch(offset, 1, 2).data), offset)
-    assert chunk is not None
-    return chunk, NOW
+    assert leader.log_end == first.end
+    assert leader.in_sync() == {1, 3}
 
 
 def test_damaged_batch_is_not_served() -> None:

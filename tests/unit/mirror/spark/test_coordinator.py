@@ -14,6 +14,7 @@ from klamm.kafka_client.data.fetch import FetchLimits
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import CopySettings
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
+from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.spark import leases, worker
 from klamm.mirror.spark.channel import ChannelClient, ServerConnection
 from klamm.mirror.spark.coordinator import Coordinator
@@ -247,7 +248,7 @@ def test_last_line_to_a_task_has_the_latest_live_values(
     ask(planner, ask="groups", lease=1)
     task.send({"task": 0, "lease": 1, "pid": 1})
     _until_known(coordinator)
-    pausing = threading.Thread(target=coordinator.set_paused, args=("A->B", frozenset({"t"})))
+    pausing = threading.Thread(target=coordinator.set_topic_states, args=("A->B", {"t": RequestedState.PAUSED}))
     send = ServerConnection.send
 
     def send_late(connection: ServerConnection, message: Mapping[str, Any]) -> None:
@@ -262,7 +263,7 @@ def test_last_line_to_a_task_has_the_latest_live_values(
     pausing.join(WAIT_S)
     # then
     lines = [task.receive(timeout_s=WAIT_S), task.receive(timeout_s=WAIT_S)]
-    assert lines[-1] == {"live": [[90, ["t"], []]]}
+    assert lines[-1] == {"live": [[90, [["t", "PAUSED"]], []]]}
     planner.close()
     task.close()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import copy_settings
+from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.settings.mirror import LiveKeys, parse_settings
 from klamm.mirror.spark import leases, worker
 from klamm.mirror.spark.channel import ChannelClient
@@ -53,8 +54,11 @@ def test_live_values_reach_running_task(tmp_path: Path) -> None:
         wait_until(lambda: copier.throttle.limit == 100, timeout_s=WAIT_S, what="the limit of 100")
         path.write_text(f"{FILE}7")
         wait_until(lambda: copier.throttle.limit == 7, timeout_s=WAIT_S, what="the limit of 7")
-        loops.coordinator.set_paused("A->B", frozenset({"t"}))
+        loops.coordinator.set_topic_states("A->B", {"t": RequestedState.PAUSED})
         wait_until(lambda: copier.paused == {"t"}, timeout_s=WAIT_S, what="the pause")
+        loops.coordinator.set_topic_states("A->B", {"t": RequestedState.PROMOTED})
+        wait_until(lambda: copier.promoted == {"t": "PROMOTED"}, timeout_s=WAIT_S, what="the promotion")
+        assert not copier.paused
         loops.coordinator.restart("A->B", ["t"])
         wait_until(lambda: copier.restarts == {"t": 1}, timeout_s=WAIT_S, what="the restart")
         assert not loops.coordinator.wait_released("A->B", {"t"}, 0.0)

@@ -22,7 +22,7 @@ from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import NewTopic
     from klamm.kafka_client.pool.calls import Outcome
@@ -46,7 +46,7 @@ class Run:
         self.status = MirrorStatus([self.settings.name])
         self.claim = FlowClaim.always()
         self.states = FlowStates()
-        self.paused: list[frozenset[str]] = []
+        self.requested: list[Mapping[str, RequestedState]] = []
         self.forgotten: list[tuple[list[str], bool]] = []
         """Source topics that were forgotten, and whether A.orders existed then."""
         self.control = FlowControl(
@@ -58,7 +58,7 @@ class Run:
             heartbeats=next((pair for pair in parsed.heartbeats if pair.name == "B->A"), None),
             claim=self.claim,
             states=self.states,
-            pause=self.paused.append,
+            request=self.requested.append,
             clock=lambda: self.now,
             forget=lambda _, topics: self.forgotten.append((sorted(topics), "A.orders" in target.topics)),
             remote_topics=remote_topics,
@@ -638,10 +638,10 @@ def test_paused_flow_keeps_partitions_and_creates_topics() -> None:
     run = Run(source, target)
     run.states.change(lambda states: states.with_flow(RequestedState.PAUSED))
     assert run.run_once() == (FlowState.PAUSED, "requested by klamm mirror pause")
-    assert (run.published, run.paused) == ([(("orders", "A.orders", 1),)], [frozenset({"orders"})])
+    assert (run.published, run.requested) == ([(("orders", "A.orders", 1),)], [{"orders": RequestedState.PAUSED}])
     run.states.change(lambda states: states.with_flow(RequestedState.RUNNING))
     assert run.run_once() == (FlowState.RUNNING, "")
-    assert run.paused[-1] == frozenset()
+    assert run.requested[-1] == {}
 
 
 def test_stopped_topic_leaves_assignment_and_paused_topic_stays() -> None:
@@ -651,10 +651,37 @@ def test_stopped_topic_leaves_assignment_and_paused_topic_stays() -> None:
     run.states.change(lambda states: states.with_topics(["users"], RequestedState.PAUSED))
     assert run.run_once() == (FlowState.RUNNING, "")
     assert run.published[-1] == (("users", "A.users", 1),)
-    assert run.paused[-1] == frozenset({"orders", "users"}), "a topic paused before is not fetched until it is released"
+    # A topic that was paused before is not fetched until it is released.
+    assert run.requested[-1] == {"orders": RequestedState.STOPPED, "users": RequestedState.PAUSED}
     (progress,) = run.status.snapshot()
     assert progress.topic_states == (("orders", "STOPPED"), ("users", "PAUSED"))
     assert "topic orders STOPPED" in describe(progress)
+
+
+def test_promoted_topic_stays_assigned_and_is_neither_created_nor_deleted_nor_synced() -> None:
+    source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.users": 1})
+    source.configs["users"] = {"retention.ms": "7"}
+    run = Run(source, target)
+    run.states.change(lambda states: states.with_topics(["orders", "users"], RequestedState.PROMOTED))
+    assert run.run_once() == (FlowState.RUNNING, "")
+    assert run.published == [(("users", "A.users", 1),)]
+    assert run.requested == [{"users": RequestedState.PROMOTED}]
+    assert "A.orders" not in target.topics
+    assert target.configs["A.users"] == {}
+
+
+def test_topics_are_promoted_without_the_source_also_those_that_brokers_lead_already() -> None:
+    source, target = FakeCluster(), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[method-assign]
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    run.states.change(lambda states: states.with_topics(["users"], RequestedState.FAILED_OVER))
+    with pytest.raises(ConnectionLostError):
+        run.control.turn()
+    assert run.published == [(("orders", "A.orders", 3), ("users", "A.users", 1))]
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.FAILED_OVER))
+    with pytest.raises(ConnectionLostError):
+        run.control.turn()
+    assert run.requested[-1] == dict.fromkeys(("orders", "users"), RequestedState.FAILED_OVER)
 
 
 def test_requested_states_are_read_again_after_takeover() -> None:
@@ -714,16 +741,6 @@ def test_flow_that_an_operator_holds_is_not_done(state: RequestedState) -> None:
     (progress,) = run.status.snapshot()
     assert (progress.is_done, progress.is_blocked) == (False, True)
     assert progress.what_blocks == progress.reason
-
-
-REPLICA = {
-    "B_bootstrap_controllers": "c:1",
-    "klamm_offsets": "preserve",
-    "klamm_offsets_by": "replica",
-    "klamm_replica_experimental": "true",
-    "klamm_replica_node_id": "9",
-    "klamm_replica_listeners": "klamm:9192",
-}
 
 
 def test_replica_forgets_topic_ids_before_a_remote_topic_is_created_again() -> None:

@@ -18,6 +18,7 @@ from klamm.configs.definitions import (
     own_broker_configs,
 )
 from klamm.configs.layers import BrokerLayers
+from klamm.configs.operations import ConfigSchema
 from klamm.configs.values import format_value, invalid_value
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 from klamm.protocol.types import ConfigOperation, ConfigType, UpdateMode
@@ -67,7 +68,7 @@ _HOST = re.compile(r"[0-9a-zA-Z\-%._:]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSchema:
+class BrokerSchema(ConfigSchema):
     """Schema of the dynamic configs of one broker or of the cluster-wide default."""
 
     layers: BrokerLayers

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import ConfigTable, client_metrics_configs, group_configs
-from klamm.configs.topics import reject_topic_list
+from klamm.configs.operations import ConfigSchema
 from klamm.patterns import compile_pattern
-from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from klamm.configs.layers import BrokerLayers
     from klamm.configs.values import ConfigValue
-    from klamm.protocol.types import ConfigOperation
 
 # Group configs that the broker configs group.<kind>.min.<name> and group.<kind>.max.<name> limit, as far as they exist.
 # In the order in which Kafka checks them.
@@ -57,23 +56,11 @@ _MATCHABLE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSchema:
+class GroupSchema(ConfigSchema):
     """Schema of the configs of one group."""
 
     group_id: str
     layers: BrokerLayers
-
-    def is_list(self, name: str) -> bool:
-        """Return whether a config is a list. No group config is."""
-        return False
-
-    def list_in_force(self, name: str) -> str | None:
-        """Return None: no group config is a list."""
-        return None
-
-    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT."""
-        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check names, values, the broker's bounds, and that the session timeout exceeds the heartbeat interval.
@@ -126,22 +113,10 @@ class GroupSchema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientMetricsSchema:
+class ClientMetricsSchema(ConfigSchema):
     """Schema of the configs of one client metrics subscription (KIP-714)."""
 
     subscription: str
-
-    def is_list(self, name: str) -> bool:
-        """Return whether a config takes APPEND and SUBTRACT. None does, although two are described as lists."""
-        return False
-
-    def list_in_force(self, name: str) -> str | None:
-        """Return None: no client metrics config takes list operations."""
-        return None
-
-    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT."""
-        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check names, values, the range of the interval and the match patterns.

@@ -6,7 +6,7 @@ decides differently.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.values import JAVA_BLANKS
@@ -38,20 +38,27 @@ class ConfigDelta(NamedTuple):
     """New value. None means that the config is no longer set on the resource."""
 
 
-class ConfigSchema(Protocol):
-    """Rules for the configs of one resource. An instance is bound to the resource's name."""
+class ConfigSchema:
+    """Rules for the configs of one resource. An instance is bound to the resource's name.
+
+    Without further methods, no config is a list.
+    """
+
+    __slots__ = ()
 
     def is_list(self, name: str) -> bool:
         """Return whether a config is a list, which APPEND and SUBTRACT require."""
-        ...
+        _ = name
+        return False
 
     def list_in_force(self, name: str) -> str | None:
         """Return the effective value of a list config that the resource does not set, as text; None if it has none."""
-        ...
+        _ = name
+        return None
 
     def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on a config that is not a list."""
-        ...
+        """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
+        return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check the outcome of a request.
@@ -63,7 +70,7 @@ class ConfigSchema(Protocol):
         Raises:
             KafkaApiError: The first error found.
         """
-        ...
+        raise NotImplementedError
 
 
 def check_operations(operations: Sequence[AlterOperation]) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import topic_configs
 from klamm.configs.names import check_topic_name
-from klamm.configs.operations import check_lengths
-from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
-from klamm.protocol.types import ConfigOperation, ConfigType
+from klamm.configs.operations import ConfigSchema, check_lengths
+from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
+from klamm.protocol.types import ConfigType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,13 +22,8 @@ _MAX_LAG = "max.compaction.lag.ms"
 _REMOTE_STORAGE = "remote.storage.enable"
 
 
-def reject_topic_list(operation: ConfigOperation, name: str) -> KafkaApiError:
-    """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
-    return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSchema:
+class TopicSchema(ConfigSchema):
     """Schema of the configs of one topic."""
 
     topic: str
@@ -43,10 +38,6 @@ class TopicSchema:
     def list_in_force(self, name: str) -> str | None:
         """Return the effective list value for a topic that does not set the config."""
         return self.layers.list_in_force(name)
-
-    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for APPEND or SUBTRACT on a config that is not a list."""
-        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Check the topic name, then the config names, then the touched values, then consistency between configs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.properties import SettingsError
 from klamm.protocol.errors import KafkaApiError, SecurityDisabledError
@@ -39,55 +39,6 @@ _MAX_REMEMBERED_NAME: Final = 249
 """Longest resource name of a cached decision: Kafka's limit for topic names. Longer names are rare and would use up
 memory.
 """
-
-T = TypeVar("T")
-
-
-class Authorizer(Protocol):
-    """Authorizer interface that handlers use."""
-
-    @property
-    def is_enabled(self) -> bool:
-        """Return whether an authorizer is configured. Without one, every action is allowed."""
-        ...
-
-    def is_allowed(self, session: Session, operation: AclOperation, resource_type: AclResourceType, name: str) -> bool:
-        """Return whether the principal of a session may perform an operation on a resource."""
-        ...
-
-    def is_allowed_on_any(self, session: Session, operation: AclOperation, resource_type: AclResourceType) -> bool:
-        """Return whether the principal may perform an operation on at least one resource of a type."""
-        ...
-
-    def find(self, wanted: AclFilter) -> Sequence[Acl]:
-        """Return the ACLs that match a filter.
-
-        Raises:
-            SecurityDisabledError: No authorizer is configured.
-        """
-        ...
-
-    async def create(self, acls: Sequence[Acl], slices: TimeSlice) -> Sequence[KafkaApiError | None]:
-        """Add ACLs and return the outcome of each: None or its error.
-
-        Raises:
-            SecurityDisabledError: No authorizer is configured.
-            StorageError: The metadata cannot be written. Nothing was applied.
-        """
-        ...
-
-    async def delete(self, filters: Sequence[AclFilter], slices: TimeSlice) -> Sequence[Sequence[Acl] | KafkaApiError]:
-        """Remove the ACLs that match each filter; return the removed ACLs or the error, by filter.
-
-        Raises:
-            SecurityDisabledError: No authorizer is configured.
-            StorageError: The metadata cannot be written. Nothing was applied.
-        """
-        ...
-
-    def load(self) -> None:
-        """Load the ACLs from the metadata store."""
-        ...
 
 
 class AllowAll:
@@ -204,6 +155,10 @@ class AclAuthorizer:
         if changes:
             self._decided.clear()
         await self._store.submit(changes)
+
+
+Authorizer: TypeAlias = AllowAll | AclAuthorizer
+"""Authorizer of a broker. Changes raise StorageError if the metadata cannot be written; then nothing was applied."""
 
 
 def open_authorizer(store: MetadataStore, configs: Mapping[str, str]) -> Authorizer:

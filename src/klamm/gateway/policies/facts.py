@@ -14,7 +14,7 @@ from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
 from klamm.configs.definitions import topic_synonyms
 from klamm.configs.layers import BrokerLayers
-from klamm.configs.topics import reject_topic_list
+from klamm.configs.operations import ConfigSchema
 from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from klamm.admin.results import PerKeyResult
     from klamm.impact.changes import Change
     from klamm.impact.findings import Impact
-    from klamm.protocol.types import ConfigOperation
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -265,7 +264,7 @@ def inherited(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamSchema:
+class UpstreamSchema(ConfigSchema):
     """Schema of a resource of the upstream. The upstream itself has validated the request before."""
 
     built_in: Mapping[str, str] = field(default_factory=dict)
@@ -278,10 +277,6 @@ class UpstreamSchema:
     def list_in_force(self, name: str) -> str | None:
         """Return the built-in default of a list."""
         return self.built_in.get(name)
-
-    def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
-        """Return the error for an operation that a list requires."""
-        return reject_topic_list(operation, name)
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Accept the outcome, which the upstream has validated."""

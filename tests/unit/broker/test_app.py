@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,10 @@ from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import StorageError
 from klamm.storage.metadata.store import MetadataStore
+from tests.support.broker_app import running
 from tests.support.failing_disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
     from klamm.broker.context import Services
@@ -39,22 +38,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-@asynccontextmanager
-async def running(data_dir: Path, *more: str) -> AsyncIterator[Services]:
-    """Run a broker without listeners."""
-    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *more])
-    node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
-    app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
-    try:
-        yield app.services
-    finally:
-        await app.stop()
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 20))
-
-
 async def register(services: Services, *entities: ClientConfigEntity) -> None:
     for entity in entities:
         await services.client_configs.register(registration(entity, "a/1", ["acks"]))
@@ -66,84 +49,69 @@ async def delete_topic(services: Services, name: str) -> None:
     await services.topics.begin_delete(topic)
 
 
-def test_deleting_the_registrations_topic_clears_registrations(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as services:
-            await register(services, APP1, APP2)
-            await services.topics.create("other", [[0]], configs={})
-            await delete_topic(services, "other")
-            assert set(services.client_configs.registered) == {APP1, APP2}
-            # when
+async def test_deleting_the_registrations_topic_clears_registrations(tmp_path: Path) -> None:
+    async with running(tmp_path) as services:
+        await register(services, APP1, APP2)
+        await services.topics.create("other", [[0]], configs={})
+        await delete_topic(services, "other")
+        assert set(services.client_configs.registered) == {APP1, APP2}
+        # when
+        await delete_topic(services, TOPIC)
+        # then
+        assert set(services.client_configs.registered) == set()
+        await register(services, APP2)
+        assert set(services.client_configs.registered) == {APP2}
+    async with running(tmp_path) as services:
+        assert set(services.client_configs.registered) == {APP2}
+
+
+async def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: Disk) -> None:
+    async with running(tmp_path) as services:
+        await register(services, APP1, APP2)
+        disk.failures = 1
+        with pytest.raises(StorageError):
             await delete_topic(services, TOPIC)
-            # then
-            assert set(services.client_configs.registered) == set()
-            await register(services, APP2)
-            assert set(services.client_configs.registered) == {APP2}
-        async with running(tmp_path) as services:
-            assert set(services.client_configs.registered) == {APP2}
-
-    run(main())
+        assert set(services.client_configs.registered) == {APP1, APP2}
 
 
-def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: Disk) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as services:
-            await register(services, APP1, APP2)
-            disk.failures = 1
-            with pytest.raises(StorageError):
-                await delete_topic(services, TOPIC)
-            assert set(services.client_configs.registered) == {APP1, APP2}
-
-    run(main())
-
-
-def test_internal_topic_is_created_once_with_configured_partitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        configs = "offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=2000000"
-        async with running(tmp_path, *(part for config in configs for part in ("--set", config))) as services:
-            created = ensure_internal_topic(CONSUMER_OFFSETS, services)
-            assert created is not None
-            assert ensure_internal_topic(CONSUMER_OFFSETS, services) is created
-            assert (created.is_internal, created.partitions) == (True, ((1,),) * 7)
-            in_force = services.configs.topic_config(CONSUMER_OFFSETS)
-            assert (in_force["cleanup.policy"], in_force["segment.bytes"]) == (("compact",), 2_000_000)
-            assert ensure_internal_topic("__share_group_state", services) is None
-        async with running(tmp_path) as services:
-            assert services.topics.get(CONSUMER_OFFSETS) == created
-
-    run(main())
+async def test_internal_topic_is_created_once_with_configured_partitions(tmp_path: Path) -> None:
+    configs = "offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=2000000"
+    async with running(tmp_path, *(part for config in configs for part in ("--set", config))) as services:
+        created = ensure_internal_topic(CONSUMER_OFFSETS, services)
+        assert created is not None
+        assert ensure_internal_topic(CONSUMER_OFFSETS, services) is created
+        assert (created.is_internal, created.partitions) == (True, ((1,),) * 7)
+        in_force = services.configs.topic_config(CONSUMER_OFFSETS)
+        assert (in_force["cleanup.policy"], in_force["segment.bytes"]) == (("compact",), 2_000_000)
+        assert ensure_internal_topic("__share_group_state", services) is None
+    async with running(tmp_path) as services:
+        assert services.topics.get(CONSUMER_OFFSETS) == created
 
 
-def test_internal_topic_that_failed_to_be_stored_is_created_again(
+async def test_internal_topic_that_failed_to_be_stored_is_created_again(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as services:
-            disk.failures = 1
-            assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
-            while "could not be stored and will be created again later" not in caplog.text:  # noqa: ASYNC110 -- no event says so
-                await asyncio.sleep(0.01)
-            assert services.topics.get(TRANSACTION_STATE) is None
-            assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
-        async with running(tmp_path) as services:
-            assert services.topics.get(TRANSACTION_STATE) is not None
-
-    run(main())
+    async with running(tmp_path) as services:
+        disk.failures = 1
+        assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
+        while "could not be stored and will be created again later" not in caplog.text:  # noqa: ASYNC110 -- no event says so
+            await asyncio.sleep(0.01)
+        assert services.topics.get(TRANSACTION_STATE) is None
+        assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
+    async with running(tmp_path) as services:
+        assert services.topics.get(TRANSACTION_STATE) is not None
 
 
-def test_user_topic_with_internal_name_becomes_internal_after_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path) as services:
-            await services.topics.create(CONSUMER_OFFSETS, [[1]], configs={})
-        async with running(tmp_path) as services:
-            topic = services.topics.get(CONSUMER_OFFSETS)
-            assert topic is not None
-            assert topic.is_internal
-
-    run(main())
+async def test_user_topic_with_internal_name_becomes_internal_after_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as services:
+        await services.topics.create(CONSUMER_OFFSETS, [[1]], configs={})
+    async with running(tmp_path) as services:
+        topic = services.topics.get(CONSUMER_OFFSETS)
+        assert topic is not None
+        assert topic.is_internal
 
 
-def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> None:
+async def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> None:
     async def buffer_bytes(*more: str) -> tuple[int, int]:
         settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), *more])
         node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
@@ -155,10 +123,7 @@ def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> None:
             await app.stop()
         return before, after
 
-    async def main() -> None:
-        _, as_kafka = await buffer_bytes()
-        assert as_kafka in {102_400, 2 * 102_400}, "Linux doubles it"
-        before, left_alone = await buffer_bytes("--set", "socket.send.buffer.bytes=-1")
-        assert left_alone == before
-
-    run(main())
+    _, as_kafka = await buffer_bytes()
+    assert as_kafka in {102_400, 2 * 102_400}, "Linux doubles it"
+    before, left_alone = await buffer_bytes("--set", "socket.send.buffer.bytes=-1")
+    assert left_alone == before

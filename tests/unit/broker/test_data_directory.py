@@ -13,14 +13,11 @@ import stat
 import subprocess
 import sys
 import tarfile
-from contextlib import asynccontextmanager, closing, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.broker.app import BrokerApp
-from klamm.broker.cluster import AdvertisedBroker
-from klamm.broker.settings import parse_arguments
 from klamm.broker.transactions.model import TransactionPartition
 from klamm.cli.arguments import shown_moment
 from klamm.protocol.records import iter_batches, patch_header
@@ -29,33 +26,18 @@ from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.directories import CLEAN_SHUTDOWN, CLEANER_OFFSETS, write_offsets
 from klamm.storage.metadata.history import read_config_history
 from klamm.storage.metadata.identity import MetadataLostError
+from tests.support.broker_app import running
 from tests.support.damaged_records import NESTED
 from tests.support.data_archive import ARCHIVES
 from tests.support.logs import batch, read_all
 from tests.support.transactions import ABORT, COMMIT, committed_values, end, write
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import Callable
     from pathlib import Path
 
     from klamm.broker.context import Services
     from klamm.storage.log import PartitionLog
-
-
-@asynccontextmanager
-async def running(data_dir: Path, *options: str) -> AsyncIterator[Services]:
-    """Run a broker without listeners."""
-    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), *options])
-    node = AdvertisedBroker(node_id=settings.node_ids[0], host="127.0.0.1", port=9092)
-    app = await BrokerApp.start(settings, {settings.listeners[0].name: (node,)})
-    try:
-        yield app.services
-    finally:
-        await app.stop()
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 20))
 
 
 def log_of(services: Services, name: str, partition: int = 0) -> PartitionLog:
@@ -124,75 +106,65 @@ DAMAGES = [lose, empty, overwrite, damage_a_page, damage_a_page_after_a_clean_en
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_logs_without_metadata_are_not_started_as_a_new_cluster(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    async def main() -> None:
-        await fill(tmp_path)
-        damage(tmp_path)
-        before = sorted(path.name for path in (tmp_path / "logs").iterdir())
-        # when
-        with pytest.raises(DataDirectoryError, match=r"start once with --recover: .* It loses all configs"):
-            async with running(tmp_path):
-                pass
-        # then
-        assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == before
-
-    run(main())
+async def test_logs_without_metadata_are_not_started_as_a_new_cluster(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    await fill(tmp_path)
+    damage(tmp_path)
+    before = sorted(path.name for path in (tmp_path / "logs").iterdir())
+    # when
+    with pytest.raises(DataDirectoryError, match=r"start once with --recover: .* It loses all configs"):
+        async with running(tmp_path):
+            pass
+    # then
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_recovery_keeps_records_topic_ids_and_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    async def main() -> None:
-        cluster_id = await fill(tmp_path)
-        was = (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text()
-        damage(tmp_path)
-        # when
-        async with running(tmp_path, "--recover") as services:
-            assert services.cluster.cluster_id == cluster_id
-            topic = services.topics.get("orders")
-            assert topic is not None
-            assert topic.partitions == ((1,), (1,))
-            assert [read_all(log_of(services, "orders", partition))[0].value for partition in (0, 1)] == [b"kept"] * 2
-            config = services.configs.topic_config("orders")
-            assert (config["retention.ms"], config["retention.bytes"]) == (-1, -1)
-            # then: what was open is aborted, and its producer id is nobody else's
-            assert committed_values(log_of(services, "orders")) == ["kept"]
-            assert log_of(services, "orders").last_stable_offset == 3
-            assert await services.producer_ids.allocate() > 1_000_000
-        assert (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text() == was
-        # and: the option may stay
-        async with running(tmp_path, "--recover") as services:
-            assert await services.producer_ids.allocate() > 1_001_000
-
-    run(main())
+async def test_recovery_keeps_records_topic_ids_and_files(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    cluster_id = await fill(tmp_path)
+    was = (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text()
+    damage(tmp_path)
+    # when
+    async with running(tmp_path, "--recover") as services:
+        assert services.cluster.cluster_id == cluster_id
+        topic = services.topics.get("orders")
+        assert topic is not None
+        assert topic.partitions == ((1,), (1,))
+        assert [read_all(log_of(services, "orders", partition))[0].value for partition in (0, 1)] == [b"kept"] * 2
+        config = services.configs.topic_config("orders")
+        assert (config["retention.ms"], config["retention.bytes"]) == (-1, -1)
+        # then: what was open is aborted, and its producer id is nobody else's
+        assert committed_values(log_of(services, "orders")) == ["kept"]
+        assert log_of(services, "orders").last_stable_offset == 3
+        assert await services.producer_ids.allocate() > 1_000_000
+    assert (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text() == was
+    # and: the option may stay
+    async with running(tmp_path, "--recover") as services:
+        assert await services.producer_ids.allocate() > 1_001_000
 
 
-def test_metadata_of_another_cluster_is_rejected(tmp_path: Path) -> None:
-    async def main() -> None:
-        await fill(tmp_path / "ours")
-        await fill(tmp_path / "theirs")
-        shutil.copy(tmp_path / "theirs" / "metadata.sqlite", tmp_path / "ours" / "metadata.sqlite")
+async def test_metadata_of_another_cluster_is_rejected(tmp_path: Path) -> None:
+    await fill(tmp_path / "ours")
+    await fill(tmp_path / "theirs")
+    shutil.copy(tmp_path / "theirs" / "metadata.sqlite", tmp_path / "ours" / "metadata.sqlite")
 
-        for options in ([], ["--recover"]):
-            with pytest.raises(DataDirectoryError, match="put back the metadata and logs that belong together"):
-                async with running(tmp_path / "ours", *options):
-                    pass
-
-    run(main())
+    for options in ([], ["--recover"]):
+        with pytest.raises(DataDirectoryError, match="put back the metadata and logs that belong together"):
+            async with running(tmp_path / "ours", *options):
+                pass
 
 
-def test_missing_meta_properties_is_restored_for_old_data_directory(tmp_path: Path) -> None:
-    async def main() -> None:
-        cluster_id = await fill(tmp_path)
-        copy = tmp_path / "logs" / "meta.properties"
-        copy.unlink()
-        async with running(tmp_path) as services:
-            assert services.cluster.cluster_id == cluster_id
-        assert f"cluster.id={cluster_id}" in copy.read_text()
-
-    run(main())
+async def test_missing_meta_properties_is_restored_for_old_data_directory(tmp_path: Path) -> None:
+    cluster_id = await fill(tmp_path)
+    copy = tmp_path / "logs" / "meta.properties"
+    copy.unlink()
+    async with running(tmp_path) as services:
+        assert services.cluster.cluster_id == cluster_id
+    assert f"cluster.id={cluster_id}" in copy.read_text()
 
 
-def test_only_the_brokers_own_user_can_read_the_data(tmp_path: Path) -> None:
+async def test_only_the_brokers_own_user_can_read_the_data(tmp_path: Path) -> None:
     def modes(data_dir: Path) -> dict[str, str]:
         paths = [data_dir, *data_dir.rglob("*")]
         return {
@@ -201,50 +173,41 @@ def test_only_the_brokers_own_user_can_read_the_data(tmp_path: Path) -> None:
             if path.is_dir() or path.name.startswith("metadata.sqlite")
         }
 
-    async def main() -> None:
-        data_dir = tmp_path / "new" / "data"
-        async with running(data_dir) as services:
-            await services.topics.create("orders", [[1]], configs={})
-            log_of(services, "orders").append(batch("secret"))
-            private = {"data": "0o700", "logs": "0o700", "orders-0": "0o700"}
-            files = ("metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm")
-            assert modes(data_dir) == private | dict.fromkeys(files, "0o600")
-        assert stat.S_IMODE(data_dir.parent.stat().st_mode) == 0o700
-        # and: a file that an older klamm made is closed to others
-        (data_dir / "metadata.sqlite").chmod(0o644)
-        async with running(data_dir):
-            assert modes(data_dir)["metadata.sqlite"] == "0o600"
-
-    run(main())
+    data_dir = tmp_path / "new" / "data"
+    async with running(data_dir) as services:
+        await services.topics.create("orders", [[1]], configs={})
+        log_of(services, "orders").append(batch("secret"))
+        private = {"data": "0o700", "logs": "0o700", "orders-0": "0o700"}
+        files = ("metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm")
+        assert modes(data_dir) == private | dict.fromkeys(files, "0o600")
+    assert stat.S_IMODE(data_dir.parent.stat().st_mode) == 0o700
+    # and: a file that an older klamm made is closed to others
+    (data_dir / "metadata.sqlite").chmod(0o644)
+    async with running(data_dir):
+        assert modes(data_dir)["metadata.sqlite"] == "0o600"
 
 
-def test_leader_epoch_increases_after_each_unclean_shutdown(tmp_path: Path) -> None:
-    async def main() -> None:
-        await fill(tmp_path)
-        for expected in (0, 1, 1, 2):
-            async with running(tmp_path) as services:
-                log = log_of(services, "orders")
-                assert (services.cluster.leader_epoch, log.leader_epoch) == (expected, expected)
-                log.append(batch("x"))
-                assert log.epochs.latest == expected
-            if expected != 1 or log.epochs.epoch_of(log.end_offset - 2) == 1:
-                (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
-
-    run(main())
-
-
-def test_recovered_leader_epoch_is_above_that_of_the_logs(tmp_path: Path) -> None:
-    async def main() -> None:
-        await fill(tmp_path)
-        for _ in range(3):
+async def test_leader_epoch_increases_after_each_unclean_shutdown(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    for expected in (0, 1, 1, 2):
+        async with running(tmp_path) as services:
+            log = log_of(services, "orders")
+            assert (services.cluster.leader_epoch, log.leader_epoch) == (expected, expected)
+            log.append(batch("x"))
+            assert log.epochs.latest == expected
+        if expected != 1 or log.epochs.epoch_of(log.end_offset - 2) == 1:
             (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
-            async with running(tmp_path) as services:
-                log_of(services, "orders").append(batch("x"))
-        lose(tmp_path)
-        async with running(tmp_path, "--recover") as services:
-            assert services.cluster.leader_epoch == 3 + 1000
 
-    run(main())
+
+async def test_recovered_leader_epoch_is_above_that_of_the_logs(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    for _ in range(3):
+        (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
+        async with running(tmp_path) as services:
+            log_of(services, "orders").append(batch("x"))
+    lose(tmp_path)
+    async with running(tmp_path, "--recover") as services:
+        assert services.cluster.leader_epoch == 3 + 1000
 
 
 @pytest.fixture(scope="module")
@@ -300,34 +263,31 @@ def test_start_with_a_corrupt_file_succeeds_or_names_the_directory(tmp_path: Pat
 
     error = None
     try:
-        run(main())
+        asyncio.run(main())
     except DataDirectoryError as raised:
         error = raised
     assert error is None or str(data_dir) in str(error)
     if isinstance(error, MetadataLostError):
-        run(main("--recover"))
+        asyncio.run(main("--recover"))
 
 
 @pytest.mark.parametrize("left", ["no directory", "an empty directory"])
 @pytest.mark.parametrize("options", [[], ["--recover"]])
-def test_topics_without_their_log_directory_are_rejected(tmp_path: Path, left: str, options: list[str]) -> None:
-    async def main() -> None:
-        cluster_id = await fill(tmp_path)
-        logs = tmp_path / "logs"
-        logs.rename(tmp_path / "unmounted")
-        if left == "an empty directory":
-            logs.mkdir()
-        with pytest.raises(DataDirectoryError, match="has 1 topic, whose records are missing"):
-            async with running(tmp_path, *options):
-                pass
-        # when
-        logs.mkdir(exist_ok=True)
-        (logs / "meta.properties").write_text(f"cluster.id={cluster_id}\n")
-        # then
-        async with running(tmp_path) as services:
-            assert log_of(services, "orders").end_offset == 0
-
-    run(main())
+async def test_topics_without_their_log_directory_are_rejected(tmp_path: Path, left: str, options: list[str]) -> None:
+    cluster_id = await fill(tmp_path)
+    logs = tmp_path / "logs"
+    logs.rename(tmp_path / "unmounted")
+    if left == "an empty directory":
+        logs.mkdir()
+    with pytest.raises(DataDirectoryError, match="has 1 topic, whose records are missing"):
+        async with running(tmp_path, *options):
+            pass
+    # when
+    logs.mkdir(exist_ok=True)
+    (logs / "meta.properties").write_text(f"cluster.id={cluster_id}\n")
+    # then
+    async with running(tmp_path) as services:
+        assert log_of(services, "orders").end_offset == 0
 
 
 @pytest.mark.process
@@ -361,45 +321,42 @@ def clear_control_bits(partition: Path) -> None:
 
 @pytest.mark.parametrize("was_clean", [True, False])
 @pytest.mark.parametrize("is_compacted", [True, False])
-def test_start_restores_lost_control_bits_of_markers(
+async def test_start_restores_lost_control_bits_of_markers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, was_clean: bool, is_compacted: bool
 ) -> None:
     def values(log: PartitionLog) -> tuple[list[str], list[str]]:
         read = [record.value.decode() for record in read_all(log) if record.value and record.key == b"k"]
         return committed_values(log), read
 
-    async def main() -> None:
-        async with running(tmp_path) as services:
-            await services.topics.create("orders", [[1]], configs={"message.timestamp.type": "LogAppendTime"})
-            log = log_of(services, "orders")
-            for sequence, (value, how) in enumerate([("a", COMMIT), ("b", ABORT), ("c", COMMIT), ("d", COMMIT)]):
-                write(log, 7, value, sequence=sequence)
-                end(log, 7, how)
-            end(log, 7, ABORT)  # as a start after kill -9 wrote it, which found the transactions open
-            expected = values(log)
-            assert expected == (["a", "c", "d"], ["a", "b", "c", "d"])
-        logs = tmp_path / "logs"
-        clear_control_bits(logs / "orders-0")
-        if is_compacted:
-            write_offsets(logs / CLEANER_OFFSETS, {"orders-0": 1})
-        if not was_clean:
-            (logs / CLEAN_SHUTDOWN).unlink()
-        with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as database:
-            database.execute("DELETE FROM settings WHERE name = 'markers_restored'")
-            database.commit()
-        # when
-        async with running(tmp_path) as services:
-            log = log_of(services, "orders")
-            # then
-            assert values(log) == expected
-            assert log.last_stable_offset == log.end_offset == 9
-            assert [item.is_control for item in iter_batches(log.read(0, 1 << 20))] == [False, True] * 4 + [True]
-        (warning,) = [text for text in caplog.messages if "control bit" in text]
-        assert warning.startswith("orders-0: restored the control bit of 5 transaction markers")
-        assert ("records of committed transactions may be missing" in warning) == is_compacted
-        # and: no other start reads the logs for it
-        clear_control_bits(logs / "orders-0")
-        async with running(tmp_path) as services:
-            assert not any(item.is_control for item in iter_batches(log_of(services, "orders").read(0, 1 << 20)))
-
-    run(main())
+    async with running(tmp_path) as services:
+        await services.topics.create("orders", [[1]], configs={"message.timestamp.type": "LogAppendTime"})
+        log = log_of(services, "orders")
+        for sequence, (value, how) in enumerate([("a", COMMIT), ("b", ABORT), ("c", COMMIT), ("d", COMMIT)]):
+            write(log, 7, value, sequence=sequence)
+            end(log, 7, how)
+        end(log, 7, ABORT)  # as a start after kill -9 wrote it, which found the transactions open
+        expected = values(log)
+        assert expected == (["a", "c", "d"], ["a", "b", "c", "d"])
+    logs = tmp_path / "logs"
+    clear_control_bits(logs / "orders-0")
+    if is_compacted:
+        write_offsets(logs / CLEANER_OFFSETS, {"orders-0": 1})
+    if not was_clean:
+        (logs / CLEAN_SHUTDOWN).unlink()
+    with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as database:
+        database.execute("DELETE FROM settings WHERE name = 'markers_restored'")
+        database.commit()
+    # when
+    async with running(tmp_path) as services:
+        log = log_of(services, "orders")
+        # then
+        assert values(log) == expected
+        assert log.last_stable_offset == log.end_offset == 9
+        assert [item.is_control for item in iter_batches(log.read(0, 1 << 20))] == [False, True] * 4 + [True]
+    (warning,) = [text for text in caplog.messages if "control bit" in text]
+    assert warning.startswith("orders-0: restored the control bit of 5 transaction markers")
+    assert ("records of committed transactions may be missing" in warning) == is_compacted
+    # and: no other start reads the logs for it
+    clear_control_bits(logs / "orders-0")
+    async with running(tmp_path) as services:
+        assert not any(item.is_control for item in iter_batches(log_of(services, "orders").read(0, 1 << 20)))

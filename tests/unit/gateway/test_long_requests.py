@@ -57,14 +57,6 @@ def intercepted(handle: Callable[[Any, FilterContext], Awaitable[CreateTopicsRes
     return feature(filters={CreateTopicsRequest.API_KEY: interceptor})
 
 
-def played(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(3 * WAIT_S):
-            await test()
-
-    asyncio.run(limited())
-
-
 COMMIT = request_frame(
     OffsetCommitRequest(
         group_id="g",
@@ -114,24 +106,23 @@ def gated(step: str, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 @pytest.mark.parametrize("step", ["decode_request", "response_frame"])
-def test_other_connections_are_served_while_a_long_message_is_coded(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        gate = gated(step, monkeypatch)
-        shared = shared_objects(intercepted(answer_here))
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            sending = asyncio.create_task(rig.client.send(LONG))
-            await until(lambda: gate.is_entered)
-            assert await other.is_served()
-            gate.release()
-            assert (await rig.client.read_frame())[:4] == (1).to_bytes(4)
-            await sending
-        assert gate.was_released
-
-    played(test)
+async def test_other_connections_are_served_while_a_long_message_is_coded(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = gated(step, monkeypatch)
+    shared = shared_objects(intercepted(answer_here))
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        sending = asyncio.create_task(rig.client.send(LONG))
+        await until(lambda: gate.is_entered)
+        assert await other.is_served()
+        gate.release()
+        assert (await rig.client.read_frame())[:4] == (1).to_bytes(4)
+        await sending
+    assert gate.was_released
 
 
 @pytest.mark.parametrize(("step", "is_denied"), [("decode_request", False), ("_rejection", True)])
-def test_other_connections_are_served_during_long_offset_commit(
+async def test_other_connections_are_served_during_long_offset_commit(
     step: str, is_denied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[OffsetCommitRequest] = []
@@ -140,24 +131,21 @@ def test_other_connections_are_served_during_long_offset_commit(
         judged.append(commit)
         return ApiError(ErrorCode.INVALID_GROUP_ID, None) if is_denied else None
 
-    async def test() -> None:
-        gate = gated(step, monkeypatch)
-        commits = filter_of(OffsetCommitRequest, OffsetCommitResponse, judge)
-        shared = shared_objects(feature(filters={OffsetCommitRequest.API_KEY: commits}))
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            sending = asyncio.create_task(rig.client.send(COMMIT))
-            await until(lambda: gate.is_entered)
-            assert await other.is_served()
-            gate.release()
-            if not is_denied:
-                assert await rig.upstream.read(len(COMMIT)) == COMMIT
-                await rig.upstream.send(response(1, b"answer"))
-            assert (await rig.client.read_frame())[:4] == (1).to_bytes(4)
-            await sending
-            assert shared.figures.requests.counts.total() == len(judged) + 1
-        assert gate.was_released
-
-    played(test)
+    gate = gated(step, monkeypatch)
+    commits = filter_of(OffsetCommitRequest, OffsetCommitResponse, judge)
+    shared = shared_objects(feature(filters={OffsetCommitRequest.API_KEY: commits}))
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        sending = asyncio.create_task(rig.client.send(COMMIT))
+        await until(lambda: gate.is_entered)
+        assert await other.is_served()
+        gate.release()
+        if not is_denied:
+            assert await rig.upstream.read(len(COMMIT)) == COMMIT
+            await rig.upstream.send(response(1, b"answer"))
+        assert (await rig.client.read_frame())[:4] == (1).to_bytes(4)
+        await sending
+        assert shared.figures.requests.counts.total() == len(judged) + 1
+    assert gate.was_released
 
 
 class Everything(PlainTransport):
@@ -208,30 +196,27 @@ def test_pipelined_requests_of_one_connection_do_not_hold_the_event_loop(frame: 
             await until(lambda: ends[0].taken > 0 and rig.relay.is_idle)
 
     with callbacks_of_this_thread() as held:
-        played(test)
+        asyncio.run(test())
         assert held.longest().seconds < MAX_HELD_S
     assert ends[0].taken >= 20 * count
 
 
-def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_are_not_forwarded() -> None:
-    async def test() -> None:
-        shared = shared_objects(intercepted(forward))
-        heartbeat = request(12, 0, b"body", correlation_id=7)
-        malformed = request(CreateTopicsRequest.API_KEY, VERSION, b"\xff" * 2 * LARGE_FRAME_BYTES)
-        with RelayRig(shared) as rig:
-            sending = asyncio.create_task(rig.client.send(heartbeat + malformed + heartbeat))
-            assert await rig.upstream.read(len(heartbeat)) == heartbeat
-            await until(lambda: shared.figures.closed["request"] == 1)
-            await rig.upstream.send(response(7, b"answer"))
-            assert await rig.client.read_frame() == response(7, b"answer")[4:]
-            assert await rig.upstream.read(1) == b""
-            assert await rig.client.is_closed()
-            sending.cancel()
-
-    played(test)
+async def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_are_not_forwarded() -> None:
+    shared = shared_objects(intercepted(forward))
+    heartbeat = request(12, 0, b"body", correlation_id=7)
+    malformed = request(CreateTopicsRequest.API_KEY, VERSION, b"\xff" * 2 * LARGE_FRAME_BYTES)
+    with RelayRig(shared) as rig:
+        sending = asyncio.create_task(rig.client.send(heartbeat + malformed + heartbeat))
+        assert await rig.upstream.read(len(heartbeat)) == heartbeat
+        await until(lambda: shared.figures.closed["request"] == 1)
+        await rig.upstream.send(response(7, b"answer"))
+        assert await rig.client.read_frame() == response(7, b"answer")[4:]
+        assert await rig.upstream.read(1) == b""
+        assert await rig.client.is_closed()
+        sending.cancel()
 
 
-def test_long_malformed_response_to_filter_closes_its_connection_only() -> None:
+async def test_long_malformed_response_to_filter_closes_its_connection_only() -> None:
     lost: list[ConnectionLostError] = []
 
     async def forward_in_vain(request: Any, context: FilterContext) -> CreateTopicsResponse:
@@ -241,15 +226,12 @@ def test_long_malformed_response_to_filter_closes_its_connection_only() -> None:
             lost.append(error)
             raise
 
-    async def test() -> None:
-        shared = shared_objects(intercepted(forward_in_vain))
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            sending = asyncio.create_task(rig.client.send(LONG))
-            assert await rig.upstream.read(len(LONG)) == LONG
-            await rig.upstream.send(response(1, b"\xff" * 2 * LARGE_FRAME_BYTES))
-            assert await rig.client.is_closed()
-            assert shared.figures.closed["response"] == len(lost) == 1
-            assert await other.is_served()
-            await sending
-
-    played(test)
+    shared = shared_objects(intercepted(forward_in_vain))
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        sending = asyncio.create_task(rig.client.send(LONG))
+        assert await rig.upstream.read(len(LONG)) == LONG
+        await rig.upstream.send(response(1, b"\xff" * 2 * LARGE_FRAME_BYTES))
+        assert await rig.client.is_closed()
+        assert shared.figures.closed["response"] == len(lost) == 1
+        assert await other.is_served()
+        await sending

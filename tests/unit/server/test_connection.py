@@ -28,7 +28,7 @@ from tests.support.quotas import NoQuotas
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 IDLE_S = 10.0
 
@@ -145,92 +145,72 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
-
-
 def ask(correlation_id: int = 1, *, version: int = 9) -> bytes:
     return request_frame(MetadataRequest(topics=[]), version, correlation_id=correlation_id)
 
 
 @pytest.mark.parametrize("piece", [1, 3, 7, 1000])
-def test_requests_are_answered_in_order_however_the_bytes_arrive(piece: int) -> None:
-    async def test() -> None:
-        peer = Peer()
-        data = b"".join(ask(number) for number in range(5))
-        for at in range(0, len(data), piece):
-            await peer.send(data[at : at + piece])
-        assert peer.correlation_ids() == [0, 1, 2, 3, 4]
-
-    run(test())
+async def test_requests_are_answered_in_order_however_the_bytes_arrive(piece: int) -> None:
+    peer = Peer()
+    data = b"".join(ask(number) for number in range(5))
+    for at in range(0, len(data), piece):
+        await peer.send(data[at : at + piece])
+    assert peer.correlation_ids() == [0, 1, 2, 3, 4]
 
 
-def test_next_request_starts_after_the_previous_response() -> None:
-    async def test() -> None:
-        started: list[int] = []
-        gate = asyncio.Event()
+async def test_next_request_starts_after_the_previous_response() -> None:
+    started: list[int] = []
+    gate = asyncio.Event()
 
-        async def slow(_: object, __: object) -> MetadataResponse:
-            started.append(len(started))
-            await gate.wait()
-            return MetadataResponse()
+    async def slow(_: object, __: object) -> MetadataResponse:
+        started.append(len(started))
+        await gate.wait()
+        return MetadataResponse()
 
-        peer = Peer(slow)
-        await peer.send(ask(1) + ask(2))
-        assert (started, peer.correlation_ids(), peer.connection.is_idle) == ([0], [], False)
-        gate.set()
-        await settle()
-        assert (peer.correlation_ids(), peer.connection.is_idle) == ([1, 2], True)
-
-    run(test())
+    peer = Peer(slow)
+    await peer.send(ask(1) + ask(2))
+    assert (started, peer.correlation_ids(), peer.connection.is_idle) == ([0], [], False)
+    gate.set()
+    await settle()
+    assert (peer.correlation_ids(), peer.connection.is_idle) == ([1, 2], True)
 
 
-def test_pipelined_frames_are_limited() -> None:
-    async def test() -> None:
-        gate = asyncio.Event()
+async def test_pipelined_frames_are_limited() -> None:
+    gate = asyncio.Event()
 
-        async def slow(_: object, __: object) -> MetadataResponse:
-            await gate.wait()
-            return MetadataResponse()
+    async def slow(_: object, __: object) -> MetadataResponse:
+        await gate.wait()
+        return MetadataResponse()
 
-        peer = Peer(slow)
-        await peer.send(b"".join(ask(number) for number in range(MAX_WAITING_FRAMES + 10)))
-        assert not peer.transport.is_reading
-        gate.set()
-        await settle()
-        assert peer.transport.is_reading
-        assert peer.correlation_ids() == list(range(MAX_WAITING_FRAMES + 10))
-
-    run(test())
+    peer = Peer(slow)
+    await peer.send(b"".join(ask(number) for number in range(MAX_WAITING_FRAMES + 10)))
+    assert not peer.transport.is_reading
+    gate.set()
+    await settle()
+    assert peer.transport.is_reading
+    assert peer.correlation_ids() == list(range(MAX_WAITING_FRAMES + 10))
 
 
-def test_peer_that_does_not_read_gets_no_further_response() -> None:
-    async def test() -> None:
-        peer = Peer()
-        peer.connection.pause_writing()
-        await peer.send(ask(1))
-        assert peer.correlation_ids() == []
-        peer.connection.resume_writing()
-        await settle()
-        assert peer.correlation_ids() == [1]
-
-    run(test())
+async def test_peer_that_does_not_read_gets_no_further_response() -> None:
+    peer = Peer()
+    peer.connection.pause_writing()
+    await peer.send(ask(1))
+    assert peer.correlation_ids() == []
+    peer.connection.resume_writing()
+    await settle()
+    assert peer.correlation_ids() == [1]
 
 
-def test_request_without_a_response_does_not_delay_the_next() -> None:
+async def test_request_without_a_response_does_not_delay_the_next() -> None:
     """As Produce with acks=0."""
+    answers = iter([None, MetadataResponse()])
 
-    async def test() -> None:
-        answers = iter([None, MetadataResponse()])
+    async def silent(_: object, __: object) -> MetadataResponse | None:
+        return next(answers)
 
-        async def silent(_: object, __: object) -> MetadataResponse | None:
-            return next(answers)
-
-        peer = Peer(silent)
-        await peer.send(ask(1) + ask(2))
-        assert peer.correlation_ids() == [2]
-
-    run(test())
+    peer = Peer(silent)
+    await peer.send(ask(1) + ask(2))
+    assert peer.correlation_ids() == [2]
 
 
 @pytest.mark.parametrize(
@@ -244,31 +224,24 @@ def test_request_without_a_response_does_not_delay_the_next() -> None:
     ],
     ids=["too large", "negative size", "unknown api", "unserved version", "cut request"],
 )
-def test_protocol_errors_close_the_connection(caplog: pytest.LogCaptureFixture, data: bytes, reason: str) -> None:
-    async def test() -> None:
-        peer = Peer()
-        with caplog.at_level(logging.WARNING):
-            await peer.send(data)
-        assert peer.transport.ended == "close"
-        assert "Connection of 127.0.0.1:5000 closed: " in caplog.text
-        assert reason in caplog.text
-
-    run(test())
+async def test_protocol_errors_close_the_connection(caplog: pytest.LogCaptureFixture, data: bytes, reason: str) -> None:
+    peer = Peer()
+    with caplog.at_level(logging.WARNING):
+        await peer.send(data)
+    assert peer.transport.ended == "close"
+    assert "Connection of 127.0.0.1:5000 closed: " in caplog.text
+    assert reason in caplog.text
 
 
-def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
+async def test_unsupported_api_versions_version_is_answered_in_version_0() -> None:
     """KIP-511."""
-
-    async def test() -> None:
-        peer = Peer()
-        frame = bytearray(request_frame(ApiVersionsRequest(), 3, correlation_id=7))
-        frame[6:8] = (99).to_bytes(2)
-        await peer.send(bytes(frame))
-        answer = decode(ApiVersionsResponse, 0, memoryview(peer.transport.written), 8)
-        assert (answer.error_code, peer.transport.ended) == (35, "")
-        assert [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys] == [(18, 0, 3)]
-
-    run(test())
+    peer = Peer()
+    frame = bytearray(request_frame(ApiVersionsRequest(), 3, correlation_id=7))
+    frame[6:8] = (99).to_bytes(2)
+    await peer.send(bytes(frame))
+    answer = decode(ApiVersionsResponse, 0, memoryview(peer.transport.written), 8)
+    assert (answer.error_code, peer.transport.ended) == (35, "")
+    assert [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys] == [(18, 0, 3)]
 
 
 @pytest.mark.parametrize(
@@ -288,77 +261,62 @@ def test_handler_error_closes_its_connection_and_is_logged(
         assert other.correlation_ids() == [3]
 
     with caplog.at_level(logging.WARNING):
-        run(test())
+        asyncio.run(test())
     assert "127.0.0.1:5000" in caplog.text
 
 
-def test_lost_connection_is_released_from_the_limits() -> None:
-    async def test() -> None:
-        peer = Peer(configs={"max.connections.per.ip": 1})
-        assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is None
-        peer.connection.connection_lost(None)
-        assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is not None
-
-    run(test())
+async def test_lost_connection_is_released_from_the_limits() -> None:
+    peer = Peer(configs={"max.connections.per.ip": 1})
+    assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is None
+    peer.connection.connection_lost(None)
+    assert peer.limits.admit("127.0.0.1", "PLAINTEXT") is not None
 
 
 @pytest.mark.parametrize(("unread", "ended"), [(0, "close"), (100, "abort")])
-def test_idle_connection_is_closed_and_aborted_if_responses_are_unread(unread: int, ended: str) -> None:
-    async def test() -> None:
-        peer = Peer()
-        await peer.send(ask())
-        peer.transport.unread = unread
-        for now in (0.0, IDLE_S - 1):
-            peer.connection.close_if_idle(now, IDLE_S)
-        assert peer.transport.ended == ""
-        peer.connection.close_if_idle(2 * IDLE_S, IDLE_S)
-        assert peer.transport.ended == ended
-
-    run(test())
+async def test_idle_connection_is_closed_and_aborted_if_responses_are_unread(unread: int, ended: str) -> None:
+    peer = Peer()
+    await peer.send(ask())
+    peer.transport.unread = unread
+    for now in (0.0, IDLE_S - 1):
+        peer.connection.close_if_idle(now, IDLE_S)
+    assert peer.transport.ended == ""
+    peer.connection.close_if_idle(2 * IDLE_S, IDLE_S)
+    assert peer.transport.ended == ended
 
 
-def test_request_in_progress_keeps_its_connection_open() -> None:
-    async def test() -> None:
-        async def slow(_: object, __: object) -> MetadataResponse:
+async def test_request_in_progress_keeps_its_connection_open() -> None:
+    async def slow(_: object, __: object) -> MetadataResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    peer = Peer(slow)
+    await peer.send(ask())
+    for now in range(0, 100, 5):
+        peer.connection.close_if_idle(float(now), IDLE_S)
+    assert peer.transport.ended == ""
+
+
+async def test_request_of_closed_connection_is_canceled() -> None:
+    cancelled = []
+
+    async def slow(_: object, __: object) -> MetadataResponse:
+        try:
             await asyncio.Event().wait()
-            raise AssertionError
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+        raise AssertionError
 
-        peer = Peer(slow)
-        await peer.send(ask())
-        for now in range(0, 100, 5):
-            peer.connection.close_if_idle(float(now), IDLE_S)
-        assert peer.transport.ended == ""
-
-    run(test())
-
-
-def test_request_of_closed_connection_is_canceled() -> None:
-    async def test() -> None:
-        cancelled = []
-
-        async def slow(_: object, __: object) -> MetadataResponse:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(True)
-                raise
-            raise AssertionError
-
-        peer = Peer(slow)
-        await peer.send(ask())
-        peer.connection.connection_lost(None)
-        await settle()
-        assert (cancelled, peer.shared.connections) == ([True], set())
-
-    run(test())
+    peer = Peer(slow)
+    await peer.send(ask())
+    peer.connection.connection_lost(None)
+    await settle()
+    assert (cancelled, peer.shared.connections) == ([True], set())
 
 
-def test_bytes_are_counted_in_both_directions() -> None:
-    async def test() -> None:
-        peer = Peer()
-        await peer.send(ask())
-        body = encode(MetadataResponse(cluster_id="here"), 9)
-        assert peer.shared.traffic.received_bytes == len(ask()) - 4
-        assert peer.shared.traffic.sent_bytes == len(body)
-
-    run(test())
+async def test_bytes_are_counted_in_both_directions() -> None:
+    peer = Peer()
+    await peer.send(ask())
+    body = encode(MetadataResponse(cluster_id="here"), 9)
+    assert peer.shared.traffic.received_bytes == len(ask()) - 4
+    assert peer.shared.traffic.sent_bytes == len(body)

@@ -24,7 +24,7 @@ from tests.support.failing_disk import Disk
 from tests.support.groups import COORDINATOR_CONFIG, GROUP_CONFIGS, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from klamm.broker.groups.classic.model import Moment
@@ -87,105 +87,83 @@ def host(tmp_path: Path) -> CoordinatorHost:
     return CoordinatorHost(tmp_path)
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 20))
-
-
-def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(host: CoordinatorHost) -> None:
+async def test_members_offsets_and_a_rebalance_in_the_middle_survive_a_restart(host: CoordinatorHost) -> None:
     """K848-13."""
-
-    async def main() -> None:
-        async with host.running() as groups:
-            first = await host.beat(groups, "m1", 0)
-            assert first.assignment is not None
-            await host.beat(groups, "m2", 0, topic_names=None, topic_regex="t")
-            await host.beat(groups, "m1", 2, owned=first.assignment)  # hears that it has to revoke two
-            by = Committer(group_id="g", member_id="m1", generation_id=2)
-            assert await groups.offsets.commit(
-                by, [OffsetToCommit(topic="t", partition=0, offset=7)], api_version=9
-            ) == (ErrorCode.NONE,)
-            before = groups.consumers.describe("g")
-        async with host.running() as groups:
-            after = groups.consumers.describe("g")
-            assert (after.members, after.target) == (before.members, before.target)
-            assert (after.group_epoch, after.assignment_epoch, after.state) == (3, 3, before.state)
-            ((_, ((_, offset),)),) = await groups.offsets.fetch("g", [("t", [0])])
-            assert getattr(offset, "offset", None) == 7
-            kept = after.members["m1"].assigned
-            assert (await host.beat(groups, "m1", 2, owned=kept)).member_epoch == 3
-            reply = await host.beat(groups, "m2", 3)
-            assert reply.assignment is not None
-            assert sum(map(len, reply.assignment.values())) == 2
-            assert after.group_epoch == 3
-
-    run(main())
+    async with host.running() as groups:
+        first = await host.beat(groups, "m1", 0)
+        assert first.assignment is not None
+        await host.beat(groups, "m2", 0, topic_names=None, topic_regex="t")
+        await host.beat(groups, "m1", 2, owned=first.assignment)  # hears that it has to revoke two
+        by = Committer(group_id="g", member_id="m1", generation_id=2)
+        assert await groups.offsets.commit(by, [OffsetToCommit(topic="t", partition=0, offset=7)], api_version=9) == (
+            ErrorCode.NONE,
+        )
+        before = groups.consumers.describe("g")
+    async with host.running() as groups:
+        after = groups.consumers.describe("g")
+        assert (after.members, after.target) == (before.members, before.target)
+        assert (after.group_epoch, after.assignment_epoch, after.state) == (3, 3, before.state)
+        ((_, ((_, offset),)),) = await groups.offsets.fetch("g", [("t", [0])])
+        assert getattr(offset, "offset", None) == 7
+        kept = after.members["m1"].assigned
+        assert (await host.beat(groups, "m1", 2, owned=kept)).member_epoch == 3
+        reply = await host.beat(groups, "m2", 3)
+        assert reply.assignment is not None
+        assert sum(map(len, reply.assignment.values())) == 2
+        assert after.group_epoch == 3
 
 
-def test_session_without_heartbeats_after_a_restart_expires(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await host.beat(groups, "m1", 0)
-        host.timings["consumer.session.timeout.ms"] = 50
-        async with host.running() as groups:
-            while groups.consumers.describe("g").members:  # noqa: ASYNC110 -- a timer ends the session
-                await asyncio.sleep(0.01)
-
-    run(main())
+async def test_session_without_heartbeats_after_a_restart_expires(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+    host.timings["consumer.session.timeout.ms"] = 50
+    async with host.running() as groups:
+        while groups.consumers.describe("g").members:  # noqa: ASYNC110 -- a timer ends the session
+            await asyncio.sleep(0.01)
 
 
-def test_held_heartbeat_response_delivers_released_partitions(host: CoordinatorHost) -> None:
+async def test_held_heartbeat_response_delivers_released_partitions(host: CoordinatorHost) -> None:
     """K848-17."""
-
-    async def main() -> None:
-        async with host.running() as groups:
-            first = await host.beat(groups, "m1", 0)
-            waits_briefly = await host.beat(groups, "m2", 0)
-            assert waits_briefly.assignment == {}
-            host.heartbeat_interval_ms = 3_600_000
-            held = [asyncio.create_task(host.beat(groups, f"m{number}", 0)) for number in (2, 3, 4)]
-            while groups.consumers.describe("g").assignment_epoch < 5:  # noqa: ASYNC110 -- until all have joined
-                await asyncio.sleep(0)
-            revoking = await host.beat(groups, "m1", 2, owned=first.assignment)
-            assert not any(task.done() for task in held)
-            await host.beat(groups, "m1", 2, owned=revoking.assignment)
-            got = await asyncio.gather(*held)
-            assert [sum(map(len, (reply.assignment or {}).values())) for reply in got] == [1, 1, 1]
-        async with host.running() as groups:
-            members = groups.consumers.describe("g").members
-            assert all(members[reply.member_id].assigned == reply.assignment for reply in got)
-
-    run(main())
+    async with host.running() as groups:
+        first = await host.beat(groups, "m1", 0)
+        waits_briefly = await host.beat(groups, "m2", 0)
+        assert waits_briefly.assignment == {}
+        host.heartbeat_interval_ms = 3_600_000
+        held = [asyncio.create_task(host.beat(groups, f"m{number}", 0)) for number in (2, 3, 4)]
+        while groups.consumers.describe("g").assignment_epoch < 5:  # noqa: ASYNC110 -- until all have joined
+            await asyncio.sleep(0)
+        revoking = await host.beat(groups, "m1", 2, owned=first.assignment)
+        assert not any(task.done() for task in held)
+        await host.beat(groups, "m1", 2, owned=revoking.assignment)
+        got = await asyncio.gather(*held)
+        assert [sum(map(len, (reply.assignment or {}).values())) for reply in got] == [1, 1, 1]
+    async with host.running() as groups:
+        members = groups.consumers.describe("g").members
+        assert all(members[reply.member_id].assigned == reply.assignment for reply in got)
 
 
-def test_held_heartbeat_response_is_sent_before_client_timeout(
+async def test_held_heartbeat_response_is_sent_before_client_timeout(
     host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_coordinator, "MAX_HOLD_S", 0.01)
-
-    async def main() -> None:
-        async with host.running() as groups:
-            await host.beat(groups, "m1", 0)
-            host.heartbeat_interval_ms = 3_600_000
-            async with asyncio.timeout(10):
-                assert (await host.beat(groups, "m2", 0)).assignment == {}
-
-    run(main())
-
-
-def test_stopping_coordinator_answers_held_heartbeats(host: CoordinatorHost) -> None:
-    async def main() -> None:
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
         host.heartbeat_interval_ms = 3_600_000
-        async with host.running() as groups:
-            await host.beat(groups, "m1", 0)
-            held = asyncio.create_task(host.beat(groups, "m2", 0))
-            while "m2" not in groups.consumers.describe("g").members:  # noqa: ASYNC110 -- until it has joined
-                await asyncio.sleep(0)
-        assert (await held).assignment == {}
-
-    run(main())
+        async with asyncio.timeout(10):
+            assert (await host.beat(groups, "m2", 0)).assignment == {}
 
 
-def test_many_changes_at_once_are_assigned_and_written_together(
+async def test_stopping_coordinator_answers_held_heartbeats(host: CoordinatorHost) -> None:
+    host.heartbeat_interval_ms = 3_600_000
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+        held = asyncio.create_task(host.beat(groups, "m2", 0))
+        while "m2" not in groups.consumers.describe("g").members:  # noqa: ASYNC110 -- until it has joined
+            await asyncio.sleep(0)
+    assert (await held).assignment == {}
+
+
+async def test_many_changes_at_once_are_assigned_and_written_together(
     host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K848-15, -16: also without an interval between two target assignments."""
@@ -197,79 +175,63 @@ def test_many_changes_at_once_are_assigned_and_written_together(
         assigned.append(len(group.target))
 
     monkeypatch.setattr(ConsumerGroup, "assign", count)
+    async with host.running() as groups:
+        submitted: list[object] = []
+        submit = host.store.submit
 
-    async def main() -> None:
-        async with host.running() as groups:
-            submitted: list[object] = []
-            submit = host.store.submit
+        def note(changes: Sequence[Change]) -> asyncio.Future[None]:
+            submitted.extend(changes)
+            return submit(changes)
 
-            def note(changes: Sequence[Change]) -> asyncio.Future[None]:
-                submitted.extend(changes)
-                return submit(changes)
+        host.store.submit = note  # type: ignore[method-assign]
 
-            host.store.submit = note  # type: ignore[method-assign]
+        replies = await asyncio.gather(*(host.beat(groups, f"m{number}", 0) for number in range(50)))
 
-            replies = await asyncio.gather(*(host.beat(groups, f"m{number}", 0) for number in range(50)))
-
-            assert len(assigned) < 10
-            assert assigned[-1] == 50
-            group = groups.consumers.describe("g")
-            assert {reply.member_epoch for reply in replies} == {2, group.group_epoch}
-            assert len([change for change in submitted if isinstance(change, PutGroup)]) < 10
-        async with host.running() as groups:
-            assert len(groups.consumers.describe("g").members) == 50
-
-    run(main())
+        assert len(assigned) < 10
+        assert assigned[-1] == 50
+        group = groups.consumers.describe("g")
+        assert {reply.member_epoch for reply in replies} == {2, group.group_epoch}
+        assert len([change for change in submitted if isinstance(change, PutGroup)]) < 10
+    async with host.running() as groups:
+        assert len(groups.consumers.describe("g").members) == 50
 
 
-def test_failed_write_rolls_back_the_change(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await host.beat(groups, "m1", 0)
-            host.disk.failures = 1
-            failed = await asyncio.gather(
-                *(host.beat(groups, f"n{number}", 0) for number in range(3)), return_exceptions=True
-            )
-            assert [type(error) for error in failed] == [NotCoordinatorError] * 3
-            assert list(groups.consumers.describe("g").members) == ["m1"]
-            assert (await host.beat(groups, "m1", 2)).member_epoch == 2
-
-    run(main())
+async def test_failed_write_rolls_back_the_change(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+        host.disk.failures = 1
+        failed = await asyncio.gather(
+            *(host.beat(groups, f"n{number}", 0) for number in range(3)), return_exceptions=True
+        )
+        assert [type(error) for error in failed] == [NotCoordinatorError] * 3
+        assert list(groups.consumers.describe("g").members) == ["m1"]
+        assert (await host.beat(groups, "m1", 2)).member_epoch == 2
 
 
-def test_group_deleted_during_write_stays_deleted(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await asyncio.gather(*(host.beat(groups, f"m{number}", 0) for number in range(3)))
-            leaving = [asyncio.create_task(groups.consumers.leave("g", f"m{number}", None, -1)) for number in range(3)]
-            await asyncio.sleep(0)
-            await asyncio.gather(groups.delete("g"), *leaving)
-        async with host.running() as groups:
-            with pytest.raises(GroupIdNotFoundError):
-                groups.consumers.describe("g")
-
-    run(main())
+async def test_group_deleted_during_write_stays_deleted(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await asyncio.gather(*(host.beat(groups, f"m{number}", 0) for number in range(3)))
+        leaving = [asyncio.create_task(groups.consumers.leave("g", f"m{number}", None, -1)) for number in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.gather(groups.delete("g"), *leaving)
+    async with host.running() as groups:
+        with pytest.raises(GroupIdNotFoundError):
+            groups.consumers.describe("g")
 
 
-def test_offset_fetch_requires_the_member_epoch(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await host.beat(groups, "m1", 0)
-            groups.offsets.admit_fetch("g", "m1", 2)
-            groups.offsets.admit_fetch("other", "m1", 1)
-            with pytest.raises(StaleMemberEpochError):
-                groups.offsets.admit_fetch("g", "m1", 3)
-
-    run(main())
+async def test_offset_fetch_requires_the_member_epoch(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+        groups.offsets.admit_fetch("g", "m1", 2)
+        groups.offsets.admit_fetch("other", "m1", 1)
+        with pytest.raises(StaleMemberEpochError):
+            groups.offsets.admit_fetch("g", "m1", 3)
 
 
-def test_empty_consumer_group_accepts_classic_members(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await host.beat(groups, "m1", 0)
-            await groups.consumers.leave("g", "m1", None, -1)
-            joined = await groups.classic.join("g", attempt("", version=3))
-            assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 4)
-            assert [group.group_type for group in groups.list_groups()] == ["classic"]
-
-    run(main())
+async def test_empty_consumer_group_accepts_classic_members(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await host.beat(groups, "m1", 0)
+        await groups.consumers.leave("g", "m1", None, -1)
+        joined = await groups.classic.join("g", attempt("", version=3))
+        assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 4)
+        assert [group.group_type for group in groups.list_groups()] == ["classic"]

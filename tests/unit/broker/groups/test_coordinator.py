@@ -34,7 +34,7 @@ from tests.support.failing_disk import Disk
 from tests.support.groups import COORDINATOR_CONFIG, GROUP_CONFIGS, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
 
@@ -104,10 +104,6 @@ def host(tmp_path: Path) -> CoordinatorHost:
     return CoordinatorHost(tmp_path)
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 20))
-
-
 async def join(groups: GroupCoordinator, group_id: str = "g", **settings: Any) -> JoinReply:
     first = await groups.classic.join(group_id, attempt(**settings))
     assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -153,102 +149,78 @@ async def fetch(groups: GroupCoordinator, group_id: str = "g") -> dict[tuple[str
 # ---- members
 
 
-def test_group_continues_after_a_restart(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
-        async with host.running() as groups:
-            await groups.classic.heartbeat("g", joined.member_id, None, joined.generation_id)
-            assert await commit(groups, offset(value=8), member_id=joined.member_id, generation_id=1) == (
-                ErrorCode.NONE,
-            )
-            assert await fetch(groups) == {("a", 0): 8}
-            synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1))
-            assert synced.assignment == b"share"
-
-    run(main())
+async def test_group_continues_after_a_restart(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
+    async with host.running() as groups:
+        await groups.classic.heartbeat("g", joined.member_id, None, joined.generation_id)
+        assert await commit(groups, offset(value=8), member_id=joined.member_id, generation_id=1) == (ErrorCode.NONE,)
+        assert await fetch(groups) == {("a", 0): 8}
+        synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1))
+        assert synced.assignment == b"share"
 
 
-def test_rebalance_interrupted_by_restart_resumes_from_last_generation(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            parked = asyncio.create_task(join(groups, protocols=(("range", b"other"),)))
-            await asyncio.sleep(0.01)
-            with pytest.raises(RebalanceInProgressError):
-                await groups.classic.heartbeat("g", joined.member_id, None, 1)
-        assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
-        async with host.running() as groups:
+async def test_rebalance_interrupted_by_restart_resumes_from_last_generation(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        parked = asyncio.create_task(join(groups, protocols=(("range", b"other"),)))
+        await asyncio.sleep(0.01)
+        with pytest.raises(RebalanceInProgressError):
             await groups.classic.heartbeat("g", joined.member_id, None, 1)
-            assert groups.describe("g").state is GroupState.STABLE
-
-    run(main())
-
-
-def test_stopping_coordinator_parks_no_request(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            await groups.stop()
-            unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert (await groups.classic.join("g", attempt(joined.member_id))).error_code == unavailable
-            assert (await groups.classic.sync("g", sync_attempt(joined.member_id, 1))).error_code == unavailable
-
-    run(main())
+    assert (await parked).error_code == ErrorCode.NOT_COORDINATOR
+    async with host.running() as groups:
+        await groups.classic.heartbeat("g", joined.member_id, None, 1)
+        assert groups.describe("g").state is GroupState.STABLE
 
 
-def test_assignment_is_durable_before_it_is_returned(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await join(groups)
-            await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
-            assert b'"generation_id":1' in host.store.load_groups()[0].payload
-
-    run(main())
-
-
-def test_silent_member_expires_by_timer(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        host.config["group.min.session.timeout.ms"] = 1
-        async with host.running() as groups:
-            await stable(groups, session_timeout_ms=300)
-            while groups.describe("g").state is not GroupState.EMPTY:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0.01)
-        async with host.running() as groups:
-            assert groups.describe("g").state is GroupState.EMPTY
-
-    run(main())
+async def test_stopping_coordinator_parks_no_request(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        await groups.stop()
+        unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await groups.classic.join("g", attempt(joined.member_id))).error_code == unavailable
+        assert (await groups.classic.sync("g", sync_attempt(joined.member_id, 1))).error_code == unavailable
 
 
-def test_raised_session_timeout_extends_membership(host: CoordinatorHost) -> None:
+async def test_assignment_is_durable_before_it_is_returned(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await join(groups)
+        await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
+        assert b'"generation_id":1' in host.store.load_groups()[0].payload
+
+
+async def test_silent_member_expires_by_timer(host: CoordinatorHost) -> None:
+    host.config["group.min.session.timeout.ms"] = 1
+    async with host.running() as groups:
+        await stable(groups, session_timeout_ms=300)
+        while groups.describe("g").state is not GroupState.EMPTY:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.01)
+    async with host.running() as groups:
+        assert groups.describe("g").state is GroupState.EMPTY
+
+
+async def test_raised_session_timeout_extends_membership(host: CoordinatorHost) -> None:
     """K649-78: Changed session.timeout.ms is sent to the coordinator by a new JoinGroup; a stable group must not
     rebalance for that alone.
     """
-
-    async def main() -> None:
-        host.config["group.min.session.timeout.ms"] = 1
-        async with host.running() as groups:
-            joined = await stable(groups, session_timeout_ms=2000)
-            again = await groups.classic.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
-            assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
-            await asyncio.sleep(2.2)
-            await groups.classic.heartbeat("g", joined.member_id, None, 1)
-            assert b'"session_timeout_ms":30000' in host.store.load_groups()[0].payload
-
-    run(main())
+    host.config["group.min.session.timeout.ms"] = 1
+    async with host.running() as groups:
+        joined = await stable(groups, session_timeout_ms=2000)
+        again = await groups.classic.join("g", attempt(joined.member_id, session_timeout_ms=30_000))
+        assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
+        await asyncio.sleep(2.2)
+        await groups.classic.heartbeat("g", joined.member_id, None, 1)
+        assert b'"session_timeout_ms":30000' in host.store.load_groups()[0].payload
 
 
-def test_disconnect_during_parked_join_does_not_affect_others(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            gone = asyncio.create_task(join(groups))
-            await asyncio.sleep(0.01)
-            gone.cancel()
-            assert (await groups.classic.join("g", attempt(joined.member_id))).generation_id == 2
-
-    run(main())
+async def test_disconnect_during_parked_join_does_not_affect_others(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        gone = asyncio.create_task(join(groups))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        assert (await groups.classic.join("g", attempt(joined.member_id))).generation_id == 2
 
 
 @pytest.mark.parametrize(
@@ -274,396 +246,317 @@ def test_disconnect_during_parked_join_does_not_affect_others(host: CoordinatorH
         "many protocols",
     ],
 )
-def test_join_above_limits_is_rejected_and_creates_no_group(
+async def test_join_above_limits_is_rejected_and_creates_no_group(
     host: CoordinatorHost, group_id: str, change: dict[str, Any], error_code: ErrorCode
 ) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            reply = await groups.classic.join(group_id, attempt(**change))
-            assert reply == JoinReply(error_code=error_code, member_id=change.get("member_id", ""))
-            assert groups.list_groups() == []
-
-    run(main())
+    async with host.running() as groups:
+        reply = await groups.classic.join(group_id, attempt(**change))
+        assert reply == JoinReply(error_code=error_code, member_id=change.get("member_id", ""))
+        assert groups.list_groups() == []
 
 
-def test_member_ids_name_their_client(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            dynamic = await groups.classic.join("g", attempt())
-            static = await groups.classic.join("s", attempt(instance_id="i"))
-            assert dynamic.member_id.startswith("client-")
-            assert static.member_id.startswith("i-")
-
-    run(main())
+async def test_member_ids_name_their_client(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        dynamic = await groups.classic.join("g", attempt())
+        static = await groups.classic.join("s", attempt(instance_id="i"))
+        assert dynamic.member_id.startswith("client-")
+        assert static.member_id.startswith("i-")
 
 
-def test_requests_to_unknown_group_are_rejected(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            assert await groups.classic.sync("g", sync_attempt("m", 1)) == SyncReply(
-                error_code=ErrorCode.UNKNOWN_MEMBER_ID
-            )
-            identities = [MemberIdentity(member_id="m", group_instance_id=None)] * 2
-            assert await groups.classic.leave("g", identities) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
-            with pytest.raises(UnknownMemberIdError):
-                await groups.classic.heartbeat("g", "m", None, 1)
-            assert await groups.classic.sync("", sync_attempt("m", 1)) == SyncReply(
-                error_code=ErrorCode.INVALID_GROUP_ID
-            )
-            with pytest.raises(InvalidGroupIdError):
-                await groups.classic.leave("", identities)
-            with pytest.raises(InvalidGroupIdError):
-                await groups.classic.heartbeat("", "m", None, 1)
-
-    run(main())
+async def test_requests_to_unknown_group_are_rejected(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        assert await groups.classic.sync("g", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        identities = [MemberIdentity(member_id="m", group_instance_id=None)] * 2
+        assert await groups.classic.leave("g", identities) == (ErrorCode.UNKNOWN_MEMBER_ID,) * 2
+        with pytest.raises(UnknownMemberIdError):
+            await groups.classic.heartbeat("g", "m", None, 1)
+        assert await groups.classic.sync("", sync_attempt("m", 1)) == SyncReply(error_code=ErrorCode.INVALID_GROUP_ID)
+        with pytest.raises(InvalidGroupIdError):
+            await groups.classic.leave("", identities)
+        with pytest.raises(InvalidGroupIdError):
+            await groups.classic.heartbeat("", "m", None, 1)
 
 
-def test_oversized_assignment_is_rejected(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await join(groups)
-            too_much = sync_attempt(joined.member_id, 1, own=bytes(MAX_ASSIGNMENT_BYTES + 1))
-            assert (await groups.classic.sync("g", too_much)).error_code == ErrorCode.INVALID_REQUEST
-
-    run(main())
+async def test_oversized_assignment_is_rejected(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await join(groups)
+        too_much = sync_attempt(joined.member_id, 1, own=bytes(MAX_ASSIGNMENT_BYTES + 1))
+        assert (await groups.classic.sync("g", too_much)).error_code == ErrorCode.INVALID_REQUEST
 
 
 # ---- offsets
 
 
-def test_committed_offsets_survive_a_restart(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            codes = await commit(groups, offset(value=1), offset("b", 2, 5, "note"))
-            assert codes == (ErrorCode.NONE, ErrorCode.NONE)
-        async with host.running() as groups:
-            assert await fetch(groups) == {("a", 0): 1, ("b", 2): 5}
-            ((_, ((_, row),)),) = await groups.offsets.fetch("g", [("b", [2])])
-            assert isinstance(row, PutGroupOffset)
-            assert (row.metadata, row.leader_epoch) == ("note", 0)
-            assert groups.describe("g").protocol_type == ""
-
-    run(main())
+async def test_committed_offsets_survive_a_restart(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        codes = await commit(groups, offset(value=1), offset("b", 2, 5, "note"))
+        assert codes == (ErrorCode.NONE, ErrorCode.NONE)
+    async with host.running() as groups:
+        assert await fetch(groups) == {("a", 0): 1, ("b", 2): 5}
+        ((_, ((_, row),)),) = await groups.offsets.fetch("g", [("b", [2])])
+        assert isinstance(row, PutGroupOffset)
+        assert (row.metadata, row.leader_epoch) == ("note", 0)
+        assert groups.describe("g").protocol_type == ""
 
 
-def test_uncommitted_group_has_no_offset(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await commit(groups, offset())
-            assert await groups.offsets.fetch("g", [("a", [1]), ("nowhere", [0])]) == (
-                ("a", ((1, None),)),
-                ("nowhere", ((0, None),)),
-            )
-            assert await groups.offsets.fetch("unknown", [("a", [0])]) == (("a", ((0, None),)),)
-            assert await groups.offsets.fetch("unknown", None) == ()
-
-    run(main())
+async def test_uncommitted_group_has_no_offset(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await commit(groups, offset())
+        assert await groups.offsets.fetch("g", [("a", [1]), ("nowhere", [0])]) == (
+            ("a", ((1, None),)),
+            ("nowhere", ((0, None),)),
+        )
+        assert await groups.offsets.fetch("unknown", [("a", [0])]) == (("a", ((0, None),)),)
+        assert await groups.offsets.fetch("unknown", None) == ()
 
 
-def test_invalid_partitions_and_metadata_do_not_fail_others(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            codes = await commit(
-                groups,
-                offset("nowhere"),
-                offset("a", 3),
-                offset("a", -1),
-                offset("a", 0, metadata="x" * 11),
-                offset("a", 1, metadata="x" * 10),
-                offset("a", 2, metadata="\N{GRINNING FACE}" * 6),
-                offset("b", 0, metadata="\N{GRINNING FACE}" * 5),
-            )
-            unknown, large, none = (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                ErrorCode.OFFSET_METADATA_TOO_LARGE,
-                ErrorCode.NONE,
-            )
-            assert codes == (unknown, unknown, unknown, large, none, large, none)
-            assert await fetch(groups) == {("a", 1): 7, ("b", 0): 7}
-
-    run(main())
+async def test_invalid_partitions_and_metadata_do_not_fail_others(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        codes = await commit(
+            groups,
+            offset("nowhere"),
+            offset("a", 3),
+            offset("a", -1),
+            offset("a", 0, metadata="x" * 11),
+            offset("a", 1, metadata="x" * 10),
+            offset("a", 2, metadata="\N{GRINNING FACE}" * 6),
+            offset("b", 0, metadata="\N{GRINNING FACE}" * 5),
+        )
+        unknown, large, none = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            ErrorCode.NONE,
+        )
+        assert codes == (unknown, unknown, unknown, large, none, large, none)
+        assert await fetch(groups) == {("a", 1): 7, ("b", 0): 7}
 
 
-def test_unknown_topic_is_reported_before_group_errors(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            codes = await commit(groups, offset("nowhere"), member_id="stranger", generation_id=4)
-            assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
-            codes = await commit(groups, offset("nowhere"), offset("a"), member_id="stranger", generation_id=4)
-            assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
-
-    run(main())
+async def test_unknown_topic_is_reported_before_group_errors(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        codes = await commit(groups, offset("nowhere"), member_id="stranger", generation_id=4)
+        assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
+        codes = await commit(groups, offset("nowhere"), offset("a"), member_id="stranger", generation_id=4)
+        assert codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 @pytest.mark.parametrize(("version", "error_code"), [(8, "ILLEGAL_GENERATION"), (9, "GROUP_ID_NOT_FOUND")])
-def test_commit_to_deleted_group_has_the_error_of_its_version(
+async def test_commit_to_deleted_group_has_the_error_of_its_version(
     host: CoordinatorHost, version: int, error_code: str
 ) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            by = Committer(group_id="g", member_id="m", generation_id=3)
-            codes = await groups.offsets.commit(by, [offset()], api_version=version)
-            assert codes == (ErrorCode[error_code],)
-
-    run(main())
+    async with host.running() as groups:
+        by = Committer(group_id="g", member_id="m", generation_id=3)
+        codes = await groups.offsets.commit(by, [offset()], api_version=version)
+        assert codes == (ErrorCode[error_code],)
 
 
-def test_commit_by_outsider_to_active_group_is_rejected(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            await commit(groups, offset(value=9), member_id=joined.member_id, generation_id=1)
-            assert await commit(groups, offset(value=0)) == (ErrorCode.UNKNOWN_MEMBER_ID,)
-            assert await fetch(groups) == {("a", 0): 9}
-
-    run(main())
+async def test_commit_by_outsider_to_active_group_is_rejected(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        await commit(groups, offset(value=9), member_id=joined.member_id, generation_id=1)
+        assert await commit(groups, offset(value=0)) == (ErrorCode.UNKNOWN_MEMBER_ID,)
+        assert await fetch(groups) == {("a", 0): 9}
 
 
-def test_recreated_topic_inherits_no_offsets(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await commit(groups, offset("a"), offset("b"))
-            host.topics.topics[0] = fake_topic(UUID(int=3), "a")
-            groups.forget_topic(UUID(int=1))
-            await host.store.submit((DropTopic(topic_id=UUID(int=1)),))
-            assert await fetch(groups) == {("b", 0): 7}
-            assert await groups.offsets.fetch("g", [("a", [0])]) == (("a", ((0, None),)),)
-        async with host.running() as groups:
-            assert await fetch(groups) == {("b", 0): 7}
-
-    run(main())
+async def test_recreated_topic_inherits_no_offsets(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await commit(groups, offset("a"), offset("b"))
+        host.topics.topics[0] = fake_topic(UUID(int=3), "a")
+        groups.forget_topic(UUID(int=1))
+        await host.store.submit((DropTopic(topic_id=UUID(int=1)),))
+        assert await fetch(groups) == {("b", 0): 7}
+        assert await groups.offsets.fetch("g", [("a", [0])]) == (("a", ((0, None),)),)
+    async with host.running() as groups:
+        assert await fetch(groups) == {("b", 0): 7}
 
 
-def test_thousands_of_offset_commits_share_few_disk_commits(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await asyncio.gather(*(commit(groups, offset(value=n), group_id=f"g{n % 50}") for n in range(2000)))
-            assert host.store.commits < 20
-            assert len(host.store.load_group_offsets()) == 50
-
-    run(main())
+async def test_thousands_of_offset_commits_share_few_disk_commits(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await asyncio.gather(*(commit(groups, offset(value=n), group_id=f"g{n % 50}") for n in range(2000)))
+        assert host.store.commits < 20
+        assert len(host.store.load_group_offsets()) == 50
 
 
-def test_offsets_are_deleted_unless_the_group_uses_them(host: CoordinatorHost) -> None:
+async def test_offsets_are_deleted_unless_the_group_uses_them(host: CoordinatorHost) -> None:
     """KIP-496."""
     subscription = b"\0\0\0\0\0\1\0\1a"
-
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups, protocols=(("range", subscription),))
-            by = {"member_id": joined.member_id, "generation_id": 1}
-            await commit(groups, offset("a"), offset("b"), offset("b", 1), **by)
-            codes = await groups.offsets.delete("g", [("a", 0), ("b", 0), ("b", 2), ("b", 9), ("nowhere", 0)])
-            assert codes == (
-                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-                ErrorCode.NONE,
-                ErrorCode.NONE,
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            )
-        async with host.running() as groups:
-            assert await fetch(groups) == {("a", 0): 7, ("b", 1): 7}
-
-    run(main())
+    async with host.running() as groups:
+        joined = await stable(groups, protocols=(("range", subscription),))
+        by = {"member_id": joined.member_id, "generation_id": 1}
+        await commit(groups, offset("a"), offset("b"), offset("b", 1), **by)
+        codes = await groups.offsets.delete("g", [("a", 0), ("b", 0), ("b", 2), ("b", 9), ("nowhere", 0)])
+        assert codes == (
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+            ErrorCode.NONE,
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+    async with host.running() as groups:
+        assert await fetch(groups) == {("a", 0): 7, ("b", 1): 7}
 
 
-def test_offset_delete_of_active_group_with_other_protocol_type_is_rejected(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await join(groups, protocol_type="connect", protocols=(("default", b""),))
-            with pytest.raises(NonEmptyGroupError):
-                await groups.offsets.delete("g", [("a", 0)])
-            with pytest.raises(GroupIdNotFoundError):
-                await groups.offsets.delete("unknown", [("a", 0)])
-
-    run(main())
+async def test_offset_delete_of_active_group_with_other_protocol_type_is_rejected(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await join(groups, protocol_type="connect", protocols=(("default", b""),))
+        with pytest.raises(NonEmptyGroupError):
+            await groups.offsets.delete("g", [("a", 0)])
+        with pytest.raises(GroupIdNotFoundError):
+            await groups.offsets.delete("unknown", [("a", 0)])
 
 
-def test_old_offsets_expire_and_their_group_with_them(host: CoordinatorHost) -> None:
+async def test_old_offsets_expire_and_their_group_with_them(host: CoordinatorHost) -> None:
     """KIP-211."""
-
-    async def main() -> None:
-        host.config["offsets.retention.check.interval.ms"] = 20
-        async with host.running() as groups:
-            await commit(groups, offset())
-            await asyncio.sleep(0.1)
-            assert await fetch(groups) == {("a", 0): 7}
-            host.clock.skipped_s = 3601
-            await asyncio.sleep(0.1)
-            assert groups.list_groups() == []
-        async with host.running() as groups:
-            assert await fetch(groups) == {}
-
-    run(main())
+    host.config["offsets.retention.check.interval.ms"] = 20
+    async with host.running() as groups:
+        await commit(groups, offset())
+        await asyncio.sleep(0.1)
+        assert await fetch(groups) == {("a", 0): 7}
+        host.clock.skipped_s = 3601
+        await asyncio.sleep(0.1)
+        assert groups.list_groups() == []
+    async with host.running() as groups:
+        assert await fetch(groups) == {}
 
 
-def test_offsets_of_deleted_topics_expire(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await commit(groups, offset("a"))
-            host.topics.topics = []
-            groups.offsets.expire()
-            assert groups.list_groups() == []
-
-    run(main())
+async def test_offsets_of_deleted_topics_expire(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await commit(groups, offset("a"))
+        host.topics.topics = []
+        groups.offsets.expire()
+        assert groups.list_groups() == []
 
 
 # ---- administration
 
 
-def test_group_filters_ignore_case(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await stable(groups, "s")
-            await commit(groups, offset(), group_id="e")
+async def test_group_filters_ignore_case(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await stable(groups, "s")
+        await commit(groups, offset(), group_id="e")
 
-            def listed(**filters: Any) -> list[str]:
-                return sorted(group.group_id for group in groups.list_groups(**filters))
+        def listed(**filters: Any) -> list[str]:
+            return sorted(group.group_id for group in groups.list_groups(**filters))
 
-            assert listed() == ["e", "s"]
-            assert listed(states=["stable"]) == ["s"]
-            assert listed(states=[" EMPTY ", "Dead"]) == ["e"]
-            assert listed(states=["nonsense"]) == []
-            assert listed(types=["Classic", "consumer"]) == ["e", "s"]
-            assert listed(types=["consumer"]) == []
-
-    run(main())
+        assert listed() == ["e", "s"]
+        assert listed(states=["stable"]) == ["s"]
+        assert listed(states=[" EMPTY ", "Dead"]) == ["e"]
+        assert listed(states=["nonsense"]) == []
+        assert listed(types=["Classic", "consumer"]) == ["e", "s"]
+        assert listed(types=["consumer"]) == []
 
 
-def test_stable_group_is_described_with_its_protocol(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            group = groups.describe("g")
-            assert (group.state, group.protocol_type, group.protocol_name) == (GroupState.STABLE, "consumer", "range")
-            (member,) = group.members
-            assert (member.member_id, member.client_id, member.client_host, member.metadata, member.assignment) == (
-                joined.member_id,
-                "client",
-                "/127.0.0.1",
-                b"subscription",
-                b"share",
-            )
-            with pytest.raises(GroupIdNotFoundError, match="Group unknown not found"):
-                groups.describe("unknown")
-
-    run(main())
+async def test_stable_group_is_described_with_its_protocol(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        group = groups.describe("g")
+        assert (group.state, group.protocol_type, group.protocol_name) == (GroupState.STABLE, "consumer", "range")
+        (member,) = group.members
+        assert (member.member_id, member.client_id, member.client_host, member.metadata, member.assignment) == (
+            joined.member_id,
+            "client",
+            "/127.0.0.1",
+            b"subscription",
+            b"share",
+        )
+        with pytest.raises(GroupIdNotFoundError, match="Group unknown not found"):
+            groups.describe("unknown")
 
 
-def test_only_an_empty_group_is_deleted_with_its_offsets(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
-            with pytest.raises(NonEmptyGroupError):
-                await groups.delete("g")
-            await groups.classic.leave("g", [MemberIdentity(member_id=joined.member_id, group_instance_id=None)])
+async def test_only_an_empty_group_is_deleted_with_its_offsets(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        await commit(groups, offset(), member_id=joined.member_id, generation_id=1)
+        with pytest.raises(NonEmptyGroupError):
             await groups.delete("g")
-            assert await fetch(groups) == {}
-            with pytest.raises(GroupIdNotFoundError):
-                await groups.delete("g")
-        async with host.running() as groups:
-            assert groups.list_groups() == []
-            assert await fetch(groups) == {}
-
-    run(main())
+        await groups.classic.leave("g", [MemberIdentity(member_id=joined.member_id, group_instance_id=None)])
+        await groups.delete("g")
+        assert await fetch(groups) == {}
+        with pytest.raises(GroupIdNotFoundError):
+            await groups.delete("g")
+    async with host.running() as groups:
+        assert groups.list_groups() == []
+        assert await fetch(groups) == {}
 
 
 # ---- when the disk rejects
 
 
-def test_failed_commit_is_rejected_and_rolled_back(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await commit(groups, offset(value=1))
-            host.disk.failures = 1
-            assert await commit(groups, offset(value=2)) == (ErrorCode.NOT_COORDINATOR,)
-            assert await fetch(groups) == {("a", 0): 1}
-            assert await commit(groups, offset(value=3)) == (ErrorCode.NONE,)
-            assert await fetch(groups) == {("a", 0): 3}
-
-    run(main())
+async def test_failed_commit_is_rejected_and_rolled_back(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        await commit(groups, offset(value=1))
+        host.disk.failures = 1
+        assert await commit(groups, offset(value=2)) == (ErrorCode.NOT_COORDINATOR,)
+        assert await fetch(groups) == {("a", 0): 1}
+        assert await commit(groups, offset(value=3)) == (ErrorCode.NONE,)
+        assert await fetch(groups) == {("a", 0): 3}
 
 
-def test_offset_is_not_fetched_before_it_is_durable(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            host.disk.failures = 1
-            committing = asyncio.create_task(commit(groups, offset(value=2)))
-            await asyncio.sleep(0)
-            with pytest.raises(NotCoordinatorError):
-                await groups.offsets.fetch("g", None)
-            assert await committing == (ErrorCode.NOT_COORDINATOR,)
-
-    run(main())
+async def test_offset_is_not_fetched_before_it_is_durable(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        host.disk.failures = 1
+        committing = asyncio.create_task(commit(groups, offset(value=2)))
+        await asyncio.sleep(0)
+        with pytest.raises(NotCoordinatorError):
+            await groups.offsets.fetch("g", None)
+        assert await committing == (ErrorCode.NOT_COORDINATOR,)
 
 
-def test_assignment_that_failed_to_be_stored_is_not_returned(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await join(groups)
-            host.disk.failures = 1
-            synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
-            assert synced.error_code == ErrorCode.NOT_COORDINATOR
-            with pytest.raises(UnknownMemberIdError):
-                await groups.classic.heartbeat("g", joined.member_id, None, 1)
-            assert (await stable(groups)).generation_id == 1
-
-    run(main())
-
-
-def test_join_waiting_during_disk_failure_gets_retriable_error(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            joined = await stable(groups)
-            parked = asyncio.create_task(join(groups))
-            await asyncio.sleep(0.01)
-            host.disk.failures = 1
-            await commit(groups, offset(), group_id="other")
-            assert (await parked).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+async def test_assignment_that_failed_to_be_stored_is_not_returned(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await join(groups)
+        host.disk.failures = 1
+        synced = await groups.classic.sync("g", sync_attempt(joined.member_id, 1, own=b"share"))
+        assert synced.error_code == ErrorCode.NOT_COORDINATOR
+        with pytest.raises(UnknownMemberIdError):
             await groups.classic.heartbeat("g", joined.member_id, None, 1)
-            with pytest.raises(IllegalGenerationError):
-                await groups.classic.heartbeat("g", joined.member_id, None, 2)
-
-    run(main())
+        assert (await stable(groups)).generation_id == 1
 
 
-def test_unreadable_stored_group_is_skipped(host: CoordinatorHost, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with host.running() as groups:
-            await commit(groups, offset(), group_id="broken")
-            await host.store.submit((PutGroup(group_id="broken", payload=b"[" * 100_000),))
-        async with host.running() as groups:
-            assert len(await fetch(groups, "broken")) == 1
-            assert not groups.describe("broken").members
-        assert "Stored group 'broken' cannot be read" in caplog.text
+async def test_join_waiting_during_disk_failure_gets_retriable_error(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        parked = asyncio.create_task(join(groups))
+        await asyncio.sleep(0.01)
+        host.disk.failures = 1
+        await commit(groups, offset(), group_id="other")
+        assert (await parked).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await groups.classic.heartbeat("g", joined.member_id, None, 1)
+        with pytest.raises(IllegalGenerationError):
+            await groups.classic.heartbeat("g", joined.member_id, None, 2)
 
-    run(main())
+
+async def test_unreadable_stored_group_is_skipped(host: CoordinatorHost, caplog: pytest.LogCaptureFixture) -> None:
+    async with host.running() as groups:
+        await commit(groups, offset(), group_id="broken")
+        await host.store.submit((PutGroup(group_id="broken", payload=b"[" * 100_000),))
+    async with host.running() as groups:
+        assert len(await fetch(groups, "broken")) == 1
+        assert not groups.describe("broken").members
+    assert "Stored group 'broken' cannot be read" in caplog.text
 
 
-def test_hundred_members_join_and_leave(host: CoordinatorHost) -> None:
-    async def main() -> None:
-        host.config["group.initial.rebalance.delay.ms"] = 50
-        async with host.running() as groups:
-            replies = await asyncio.gather(*(join(groups) for _ in range(100)))
-            assert {reply.generation_id for reply in replies} == {1}
-            leader = next(reply for reply in replies if reply.members)
-            shares = tuple((member.member_id, member.member_id.encode()) for member in leader.members)
-            synced = await asyncio.gather(
-                *(
-                    groups.classic.sync("g", replace(sync_attempt(reply.member_id, 1), assignments=shares))
-                    for reply in replies
-                )
+async def test_hundred_members_join_and_leave(host: CoordinatorHost) -> None:
+    host.config["group.initial.rebalance.delay.ms"] = 50
+    async with host.running() as groups:
+        replies = await asyncio.gather(*(join(groups) for _ in range(100)))
+        assert {reply.generation_id for reply in replies} == {1}
+        leader = next(reply for reply in replies if reply.members)
+        shares = tuple((member.member_id, member.member_id.encode()) for member in leader.members)
+        synced = await asyncio.gather(
+            *(
+                groups.classic.sync("g", replace(sync_attempt(reply.member_id, 1), assignments=shares))
+                for reply in replies
             )
-            assert [sync.assignment.decode() for sync in synced] == [reply.member_id for reply in replies]
-            identities = [MemberIdentity(member_id=reply.member_id, group_instance_id=None) for reply in replies]
-            assert set(await groups.classic.leave("g", identities)) == {ErrorCode.NONE}
-            assert groups.describe("g").state is GroupState.EMPTY
+        )
+        assert [sync.assignment.decode() for sync in synced] == [reply.member_id for reply in replies]
+        identities = [MemberIdentity(member_id=reply.member_id, group_instance_id=None) for reply in replies]
+        assert set(await groups.classic.leave("g", identities)) == {ErrorCode.NONE}
+        assert groups.describe("g").state is GroupState.EMPTY
 
-    run(main())
 
-
-def test_fetch_is_a_consistent_snapshot_during_commits(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fetch_is_a_consistent_snapshot_during_commits(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("klamm.server.time_slice.SLICE_S", 0)
     names = [f"many-{number}" for number in range(550)]
     host.topics.topics += [fake_topic(UUID(int=100 + number), name) for number, name in enumerate(names)]
@@ -682,19 +575,16 @@ def test_fetch_is_a_consistent_snapshot_during_commits(host: CoordinatorHost, mo
         assert len(offsets) == len(names if topics is None else topics)
         return set(offsets)
 
-    async def main() -> None:
-        async with host.running() as groups:
-            await commit_all(groups, 1)
-            everything = [(name, [0]) for name in names]
-            seen = await asyncio.gather(
-                commit_all(groups, 2),
-                *(
-                    committed_offsets(groups, names, 150 * n)
-                    for n in range(5)
-                    for names in (None, everything, everything[:400])
-                ),
-            )
-            assert [offsets for offsets in seen if offsets is not None and len(offsets) != 1] == []
-            assert await committed_offsets(groups, None, 0) == {2}
-
-    run(main())
+    async with host.running() as groups:
+        await commit_all(groups, 1)
+        everything = [(name, [0]) for name in names]
+        seen = await asyncio.gather(
+            commit_all(groups, 2),
+            *(
+                committed_offsets(groups, names, 150 * n)
+                for n in range(5)
+                for names in (None, everything, everything[:400])
+            ),
+        )
+        assert [offsets for offsets in seen if offsets is not None and len(offsets) != 1] == []
+        assert await committed_offsets(groups, None, 0) == {2}

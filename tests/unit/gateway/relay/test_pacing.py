@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from klamm.gateway.relay.pacing import BUSY_PER_S, CALM_PER_S, PAUSE_S, RENEWED_S, RETRIED_S, SAMPLE, Pacer
 from tests.support.relay_rig import RelayRig, request, response, shared_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 PIECE = 16_384
 
@@ -46,92 +42,63 @@ class Load:
         return await self.samples(int(seconds * self.per_second / SAMPLE) + 2)
 
 
-def played(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await test()
-
-    asyncio.run(limited())
-
-
 @pytest.mark.parametrize("per_second", [BUSY_PER_S / 2, BUSY_PER_S * 2], ids=["below", "above"])
-def test_event_loop_pauses_only_above_a_rate_of_reads(per_second: float) -> None:
-    async def test() -> None:
-        load = Load()
-        load.per_second = per_second
-        assert set(await load.samples(3)) == {per_second > BUSY_PER_S}
-
-    played(test)
+async def test_event_loop_pauses_only_above_a_rate_of_reads(per_second: float) -> None:
+    load = Load()
+    load.per_second = per_second
+    assert set(await load.samples(3)) == {per_second > BUSY_PER_S}
 
 
-def test_several_reads_of_one_turn_of_the_loop_make_one_pause() -> None:
-    async def test() -> None:
-        load = Load()
-        for _ in range(SAMPLE + 10):
-            load.pacer.on_read(PIECE, asyncio.get_running_loop())
-        await asyncio.sleep(0)
-        assert load.pauses == [PAUSE_S]
-
-    played(test)
+async def test_several_reads_of_one_turn_of_the_loop_make_one_pause() -> None:
+    load = Load()
+    for _ in range(SAMPLE + 10):
+        load.pacer.on_read(PIECE, asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    assert load.pauses == [PAUSE_S]
 
 
-def test_pauses_end_below_their_start_rate() -> None:
-    async def test() -> None:
-        load = Load()
-        paused = []
-        between = (CALM_PER_S + BUSY_PER_S) / 2
-        for load.per_second in (BUSY_PER_S * 2, between, CALM_PER_S / 2, between):
-            paused.append(await load.sample())
-        assert paused == [True, True, False, False]
-
-    played(test)
+async def test_pauses_end_below_their_start_rate() -> None:
+    load = Load()
+    paused = []
+    between = (CALM_PER_S + BUSY_PER_S) / 2
+    for load.per_second in (BUSY_PER_S * 2, between, CALM_PER_S / 2, between):
+        paused.append(await load.sample())
+    assert paused == [True, True, False, False]
 
 
-def test_useless_pauses_end_until_a_later_trial() -> None:
-    async def test() -> None:
-        load = Load()
-        load.paused_bytes = PIECE
-        assert await load.samples(3) == [True, False, False]
-        assert (await load.play(RETRIED_S)).count(True) == 1
-
-    played(test)
+async def test_useless_pauses_end_until_a_later_trial() -> None:
+    load = Load()
+    load.paused_bytes = PIECE
+    assert await load.samples(3) == [True, False, False]
+    assert (await load.play(RETRIED_S)).count(True) == 1
 
 
-def test_pauses_start_at_once_when_reads_are_small() -> None:
-    async def test() -> None:
-        load = Load()
-        load.unpaused_bytes = load.paused_bytes
-        assert await load.samples(3) == [True, False, False]
-        load.unpaused_bytes = PIECE
-        assert await load.samples(2) == [True, True]
-
-    played(test)
+async def test_pauses_start_at_once_when_reads_are_small() -> None:
+    load = Load()
+    load.unpaused_bytes = load.paused_bytes
+    assert await load.samples(3) == [True, False, False]
+    load.unpaused_bytes = PIECE
+    assert await load.samples(2) == [True, True]
 
 
-def test_pauses_end_when_a_sample_shows_no_gain() -> None:
-    async def test() -> None:
-        load = Load()
-        await load.samples(2)
-        assert (await load.play(RENEWED_S)).count(False) == 1
-        load.unpaused_bytes = load.paused_bytes
-        assert not any((await load.play(RENEWED_S + 2 * SAMPLE / load.per_second))[-2:])
-
-    played(test)
+async def test_pauses_end_when_a_sample_shows_no_gain() -> None:
+    load = Load()
+    await load.samples(2)
+    assert (await load.play(RENEWED_S)).count(False) == 1
+    load.unpaused_bytes = load.paused_bytes
+    assert not any((await load.play(RENEWED_S + 2 * SAMPLE / load.per_second))[-2:])
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_only_pipelining_clients_make_the_loop_pause(in_flight: int) -> None:
-    async def test() -> None:
-        load = Load()
-        with RelayRig(shared_objects(pacer=load.pacer)) as rig:
-            heartbeat = request(12, 0, b"body")
-            for _ in range(40):
-                await rig.client.send(heartbeat * in_flight)
-                for _ in range(in_flight):
-                    await rig.upstream.read(len(heartbeat))
-                await rig.upstream.send(response(1) * in_flight)
-                for _ in range(in_flight):
-                    await rig.client.read_frame()
-        assert bool(load.pauses) == (in_flight > 1)
-
-    played(test)
+async def test_only_pipelining_clients_make_the_loop_pause(in_flight: int) -> None:
+    load = Load()
+    with RelayRig(shared_objects(pacer=load.pacer)) as rig:
+        heartbeat = request(12, 0, b"body")
+        for _ in range(40):
+            await rig.client.send(heartbeat * in_flight)
+            for _ in range(in_flight):
+                await rig.upstream.read(len(heartbeat))
+            await rig.upstream.send(response(1) * in_flight)
+            for _ in range(in_flight):
+                await rig.client.read_frame()
+    assert bool(load.pauses) == (in_flight > 1)

@@ -34,122 +34,96 @@ UNKNOWN_VERSION = 99
 """Version of ApiVersions that the gateway answers itself."""
 
 
-def played(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await test()
-
-    asyncio.run(limited())
-
-
-def test_own_gateway_responses_keep_the_request_order() -> None:
-    async def test() -> None:
-        with RelayRig(shared_objects()) as rig:
-            count = 5000
-            frames = [request(18, UNKNOWN_VERSION, correlation_id=number) for number in range(count)]
-            sending = asyncio.create_task(rig.client.send(b"".join(frames)))
-            answered = [int.from_bytes((await rig.client.read_frame())[:4]) for _ in range(count)]
-            await sending
-            assert answered == list(range(count))
-            assert await rig.is_served()
-
-    played(test)
+async def test_own_gateway_responses_keep_the_request_order() -> None:
+    with RelayRig(shared_objects()) as rig:
+        count = 5000
+        frames = [request(18, UNKNOWN_VERSION, correlation_id=number) for number in range(count)]
+        sending = asyncio.create_task(rig.client.send(b"".join(frames)))
+        answered = [int.from_bytes((await rig.client.read_frame())[:4]) for _ in range(count)]
+        await sending
+        assert answered == list(range(count))
+        assert await rig.is_served()
 
 
-def test_unread_gateway_responses_fill_no_memory() -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            # when
-            sent = await rig.client.send_until_blocked(request(18, UNKNOWN_VERSION) * 1000)
-            # then
-            assert shared.memory.backlog.kept_bytes < 1_000_000
-            assert await other.is_served()
-            # when it reads again
-            for _ in range(sent // len(request(18, UNKNOWN_VERSION))):
-                await rig.client.read_frame()
-
-    played(test)
+async def test_unread_gateway_responses_fill_no_memory() -> None:
+    shared = shared_objects()
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        # when
+        sent = await rig.client.send_until_blocked(request(18, UNKNOWN_VERSION) * 1000)
+        # then
+        assert shared.memory.backlog.kept_bytes < 1_000_000
+        assert await other.is_served()
+        # when it reads again
+        for _ in range(sent // len(request(18, UNKNOWN_VERSION))):
+            await rig.client.read_frame()
 
 
-def test_relay_of_disconnected_client_closes_although_broker_is_silent() -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        with RelayRig(shared) as gone, RelayRig(shared) as waiting:
-            for rig in (gone, waiting):
-                await rig.client.send(request(1, 4, b"a fetch that waits"))
-                await rig.upstream.read_frame()
-            gone.client.close()
-            await until(lambda: gone.relay.has_ended)
-            for now in (100.0, 100.0 + ENDED_S - 1):
-                close_stalled(shared, now)
-                assert not gone.relay.is_closed
-            close_stalled(shared, 100.0 + ENDED_S)
-            assert await gone.upstream.is_closed()
-            assert not waiting.relay.is_closed
-
-    played(test)
+async def test_relay_of_disconnected_client_closes_although_broker_is_silent() -> None:
+    shared = shared_objects()
+    with RelayRig(shared) as gone, RelayRig(shared) as waiting:
+        for rig in (gone, waiting):
+            await rig.client.send(request(1, 4, b"a fetch that waits"))
+            await rig.upstream.read_frame()
+        gone.client.close()
+        await until(lambda: gone.relay.has_ended)
+        for now in (100.0, 100.0 + ENDED_S - 1):
+            close_stalled(shared, now)
+            assert not gone.relay.is_closed
+        close_stalled(shared, 100.0 + ENDED_S)
+        assert await gone.upstream.is_closed()
+        assert not waiting.relay.is_closed
 
 
 @pytest.mark.parametrize("side", ["client", "upstream"])
-def test_peer_that_reads_no_bytes_is_disconnected(side: str) -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        with RelayRig(shared) as stuck, RelayRig(shared) as other:
-            if side == "upstream":
-                await stuck.client.send_until_blocked(request(12, 0, bytes(100_000)))
-            else:
-                await stuck.client.send(request(1, 4))
-                await stuck.upstream.read_frame()
-                await stuck.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4))
-                await stuck.upstream.send_until_blocked(bytes(100_000))
-            assert shared.memory.backlog.kept_bytes > 0
-            for now in (5.0, 5.0 + STUCK_S - 1):
-                close_stalled(shared, now)
-                assert not stuck.relay.is_closed
-            close_stalled(shared, 5.0 + STUCK_S)
-            assert stuck.relay.is_closed
-            assert shared.memory.backlog.kept_bytes == 0
-            assert await other.is_served()
-
-    played(test)
+async def test_peer_that_reads_no_bytes_is_disconnected(side: str) -> None:
+    shared = shared_objects()
+    with RelayRig(shared) as stuck, RelayRig(shared) as other:
+        if side == "upstream":
+            await stuck.client.send_until_blocked(request(12, 0, bytes(100_000)))
+        else:
+            await stuck.client.send(request(1, 4))
+            await stuck.upstream.read_frame()
+            await stuck.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4))
+            await stuck.upstream.send_until_blocked(bytes(100_000))
+        assert shared.memory.backlog.kept_bytes > 0
+        for now in (5.0, 5.0 + STUCK_S - 1):
+            close_stalled(shared, now)
+            assert not stuck.relay.is_closed
+        close_stalled(shared, 5.0 + STUCK_S)
+        assert stuck.relay.is_closed
+        assert shared.memory.backlog.kept_bytes == 0
+        assert await other.is_served()
 
 
-def test_connection_with_repeated_correlation_ids_stays_open_while_responses_arrive() -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        with RelayRig(shared) as rig:
-            await rig.client.send(request(12, 0) * (MAX_IN_FLIGHT + 10))
-            await until(lambda: len(rig.relay.exchanges) == MAX_IN_FLIGHT)
-            close_stalled(shared, 5.0)
-            await rig.upstream.send(response(1))
-            await rig.client.read_frame()
-            close_stalled(shared, 5.0 + STUCK_S)
-            assert not rig.relay.is_closed
-            close_stalled(shared, 5.0 + 2 * STUCK_S)
-            assert rig.relay.is_closed
-
-    played(test)
+async def test_connection_with_repeated_correlation_ids_stays_open_while_responses_arrive() -> None:
+    shared = shared_objects()
+    with RelayRig(shared) as rig:
+        await rig.client.send(request(12, 0) * (MAX_IN_FLIGHT + 10))
+        await until(lambda: len(rig.relay.exchanges) == MAX_IN_FLIGHT)
+        close_stalled(shared, 5.0)
+        await rig.upstream.send(response(1))
+        await rig.client.read_frame()
+        close_stalled(shared, 5.0 + STUCK_S)
+        assert not rig.relay.is_closed
+        close_stalled(shared, 5.0 + 2 * STUCK_S)
+        assert rig.relay.is_closed
 
 
-def test_largest_stalled_connections_are_closed_above_the_byte_limit() -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        with RelayRig(shared) as large, RelayRig(shared) as small:
-            for rig, size in ((large, 3_000_000), (small, 200_000)):
-                await rig.client.send(request(3, 1, b"\0\0\0\0"))
-                await rig.upstream.read_frame()
-                metadata = b"\0\0\0\0\0\0\0\0" + (size // 10).to_bytes(4)  # no brokers, a controller, topics
-                await rig.upstream.send(response(1, metadata + bytes(size)))
-                await until(lambda each=rig.relay, least=size - 150_000: each.kept_bytes >= least)  # type: ignore[misc]
-            for now in (1.0, 9.0):
-                close_stalled(shared, now, max_bytes=10_000_000)
-            assert not large.relay.is_closed
-            close_stalled(shared, 10.0, max_bytes=1_000_000)
-            assert large.relay.is_closed
-            assert not small.relay.is_closed
-
-    played(test)
+async def test_largest_stalled_connections_are_closed_above_the_byte_limit() -> None:
+    shared = shared_objects()
+    with RelayRig(shared) as large, RelayRig(shared) as small:
+        for rig, size in ((large, 3_000_000), (small, 200_000)):
+            await rig.client.send(request(3, 1, b"\0\0\0\0"))
+            await rig.upstream.read_frame()
+            metadata = b"\0\0\0\0\0\0\0\0" + (size // 10).to_bytes(4)  # no brokers, a controller, topics
+            await rig.upstream.send(response(1, metadata + bytes(size)))
+            await until(lambda each=rig.relay, least=size - 150_000: each.kept_bytes >= least)  # type: ignore[misc]
+        for now in (1.0, 9.0):
+            close_stalled(shared, now, max_bytes=10_000_000)
+        assert not large.relay.is_closed
+        close_stalled(shared, 10.0, max_bytes=1_000_000)
+        assert large.relay.is_closed
+        assert not small.relay.is_closed
 
 
 class SlowClient(PlainTransport):
@@ -163,52 +137,46 @@ class SlowClient(PlainTransport):
         return sent
 
 
-def test_moving_and_empty_connections_stay_open_above_the_byte_limit() -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        transports: list[SlowClient] = []
+async def test_moving_and_empty_connections_stay_open_above_the_byte_limit() -> None:
+    shared = shared_objects()
+    transports: list[SlowClient] = []
 
-        def transport(sock: socket.socket) -> SlowClient:
-            transports.append(SlowClient(sock))
-            return transports[-1]
+    def transport(sock: socket.socket) -> SlowClient:
+        transports.append(SlowClient(sock))
+        return transports[-1]
 
-        with RelayRig(shared, transport) as slow, RelayRig(shared) as waiting:
-            await waiting.client.send(request(12, 0) * (MAX_IN_FLIGHT + 10))
-            await until(lambda: len(waiting.relay.exchanges) == MAX_IN_FLIGHT)
-            await slow.client.send(request(1, 4))
-            await slow.upstream.read_frame()
-            await slow.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4) + bytes(92))
-            for now in (1.0, 10.0, 20.0):
-                await until(lambda: slow.relay.kept_bytes == 100)
-                close_stalled(shared, now, max_bytes=50)
-                assert not slow.relay.is_closed
-                assert not waiting.relay.is_closed
-                transports[0].room = 100
-                await until(lambda: slow.relay.kept_bytes == 0)
-                await slow.upstream.send(bytes(100))
+    with RelayRig(shared, transport) as slow, RelayRig(shared) as waiting:
+        await waiting.client.send(request(12, 0) * (MAX_IN_FLIGHT + 10))
+        await until(lambda: len(waiting.relay.exchanges) == MAX_IN_FLIGHT)
+        await slow.client.send(request(1, 4))
+        await slow.upstream.read_frame()
+        await slow.upstream.send((1 << 30).to_bytes(4) + (1).to_bytes(4) + bytes(92))
+        for now in (1.0, 10.0, 20.0):
             await until(lambda: slow.relay.kept_bytes == 100)
-            for now in (21.0, 23.0):
-                close_stalled(shared, now, max_bytes=50)
-            assert slow.relay.is_closed
+            close_stalled(shared, now, max_bytes=50)
+            assert not slow.relay.is_closed
             assert not waiting.relay.is_closed
+            transports[0].room = 100
+            await until(lambda: slow.relay.kept_bytes == 0)
+            await slow.upstream.send(bytes(100))
+        await until(lambda: slow.relay.kept_bytes == 100)
+        for now in (21.0, 23.0):
+            close_stalled(shared, now, max_bytes=50)
+        assert slow.relay.is_closed
+        assert not waiting.relay.is_closed
 
-    played(test)
 
-
-def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_to_others() -> None:
-    async def test() -> None:
-        shared = shared_objects(feature(filters={19: _interceptor(_forwarded)}), request_budget=HeldBudget(200_000))
-        with RelayRig(shared) as hostile, RelayRig(shared) as other:
-            await hostile.client.send(request(19, 1, bytes(180_000))[:-1])
-            await until(lambda: shared.memory.request_budget.held_bytes >= 100_000)
-            await other.client.send(request(3, 1, b"\0\0\0\0"))
-            await other.upstream.read_frame()
-            answer = response(1, bytes(400_000))
-            sending = asyncio.create_task(other.upstream.send(answer))
-            assert await other.client.read(len(answer)) == answer
-            await sending
-
-    played(test)
+async def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_to_others() -> None:
+    shared = shared_objects(feature(filters={19: _interceptor(_forwarded)}), request_budget=HeldBudget(200_000))
+    with RelayRig(shared) as hostile, RelayRig(shared) as other:
+        await hostile.client.send(request(19, 1, bytes(180_000))[:-1])
+        await until(lambda: shared.memory.request_budget.held_bytes >= 100_000)
+        await other.client.send(request(3, 1, b"\0\0\0\0"))
+        await other.upstream.read_frame()
+        answer = response(1, bytes(400_000))
+        sending = asyncio.create_task(other.upstream.send(answer))
+        assert await other.client.read(len(answer)) == answer
+        await sending
 
 
 def _interceptor(handle: Callable[[Any, FilterContext], Awaitable[Message]]) -> Filter:
@@ -220,7 +188,7 @@ async def _forwarded(message: Any, context: FilterContext) -> Message:
     return answer
 
 
-def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
+async def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
     """An interceptor may hold the turn of a policy, for which the changes of all other clients wait."""
     turn = asyncio.Lock()
 
@@ -228,87 +196,75 @@ def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
         async with turn:
             return await _forwarded(message, context)
 
-    async def test() -> None:
-        shared = shared_objects(feature(filters={19: _interceptor(in_turn)}))
-        with RelayRig(shared) as stuck, RelayRig(shared) as other:
-            creation = request_frame(CreateTopicsRequest(topics=[]), 5)
-            answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])
-            while not stuck.relay.kept_bytes:  # the client reads none of the gateway's responses
-                await stuck.client.send(request(18, UNKNOWN_VERSION) + creation)
-                assert await stuck.upstream.read(len(creation)) == creation
-                await stuck.upstream.send(answer)
-            await other.client.send(creation)
-            assert await other.upstream.read(len(creation)) == creation
-
-    played(test)
+    shared = shared_objects(feature(filters={19: _interceptor(in_turn)}))
+    with RelayRig(shared) as stuck, RelayRig(shared) as other:
+        creation = request_frame(CreateTopicsRequest(topics=[]), 5)
+        answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])
+        while not stuck.relay.kept_bytes:  # the client reads none of the gateway's responses
+            await stuck.client.send(request(18, UNKNOWN_VERSION) + creation)
+            assert await stuck.upstream.read(len(creation)) == creation
+            await stuck.upstream.send(answer)
+        await other.client.send(creation)
+        assert await other.upstream.read(len(creation)) == creation
 
 
-def test_exception_in_filter_closes_connection_without_forwarding(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_filter_closes_connection_without_forwarding(caplog: pytest.LogCaptureFixture) -> None:
     def judge(_request: object, _context: object) -> None:
         raise LookupError("a defect")
 
-    async def test() -> None:
-        shared = shared_objects(feature(filters={12: filter_of(HeartbeatRequest, HeartbeatResponse, judge)}))
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            await rig.client.send(request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0))
-            assert await rig.upstream.read(1) == b""
-            assert await rig.client.is_closed()
-            await other.client.send(request(10, 1, b"forwarded"))
-            assert await other.upstream.read_frame() == request(10, 1, b"forwarded")[4:]
-
-    played(test)
+    shared = shared_objects(feature(filters={12: filter_of(HeartbeatRequest, HeartbeatResponse, judge)}))
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        await rig.client.send(request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0))
+        assert await rig.upstream.read(1) == b""
+        assert await rig.client.is_closed()
+        await other.client.send(request(10, 1, b"forwarded"))
+        assert await other.upstream.read_frame() == request(10, 1, b"forwarded")[4:]
     assert "the relay failed" in caplog.text
 
 
-def test_policy_sees_principal_client_id_and_listener() -> None:
+async def test_policy_sees_principal_client_id_and_listener() -> None:
     seen: list[Author] = []
 
     def judge(_request: object, context: FilterContext) -> None:
         seen.append(context.author)
 
-    async def test() -> None:
-        heartbeats = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
-        with RelayRig(shared_objects(feature(filters={12: heartbeats}), listener="PUBLIC")) as rig:
-            heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0, client_id="app")
-            await rig.client.send(heartbeat)
-            assert await rig.upstream.read(len(heartbeat)) == heartbeat
-
-    played(test)
+    heartbeats = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
+    with RelayRig(shared_objects(feature(filters={12: heartbeats}), listener="PUBLIC")) as rig:
+        heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0, client_id="app")
+        await rig.client.send(heartbeat)
+        assert await rig.upstream.read(len(heartbeat)) == heartbeat
     assert seen == [Author(principal="User:ANONYMOUS", client_id="app", listener="PUBLIC")]
 
 
-def test_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
+async def test_request_before_the_token_of_a_login_is_rejected_by_the_upstream() -> None:
     judged: list[object] = []
 
     async def judge(message: Any, context: FilterContext) -> Message:
         judged.append(message)
         return await _forwarded(message, context)
 
-    async def test() -> None:
-        handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
-        interception = feature(filters={19: _interceptor(judge)}, admit=judged.append)
-        shared = shared_objects(interception, needs_login=True)
-        with RelayRig(shared) as rig:
-            await rig.client.send(handshake)
-            assert await rig.upstream.read(len(handshake)) == handshake
-            await rig.upstream.send(response(1, b"\0\0\0\0\0\0"))
-            await rig.client.read_frame()
-            # when
-            await rig.client.send(early)
-            # then
-            assert await rig.upstream.read(len(early)) == early
-            await rig.upstream.send(response(1, b"rejected"))
-            assert await rig.client.read_frame() == response(1, b"rejected")[4:]
-            await rig.client.send(early)
-            assert await rig.upstream.read(1) == b""
-            assert await rig.client.is_closed()
-
-    played(test)
+    handshake, early = request(17, 1, b"\0\5PLAIN"), request(19, 5, b"anything")
+    interception = feature(filters={19: _interceptor(judge)}, admit=judged.append)
+    shared = shared_objects(interception, needs_login=True)
+    with RelayRig(shared) as rig:
+        await rig.client.send(handshake)
+        assert await rig.upstream.read(len(handshake)) == handshake
+        await rig.upstream.send(response(1, b"\0\0\0\0\0\0"))
+        await rig.client.read_frame()
+        # when
+        await rig.client.send(early)
+        # then
+        assert await rig.upstream.read(len(early)) == early
+        await rig.upstream.send(response(1, b"rejected"))
+        assert await rig.client.read_frame() == response(1, b"rejected")[4:]
+        await rig.client.send(early)
+        assert await rig.upstream.read(1) == b""
+        assert await rig.client.is_closed()
     assert judged == []
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
-def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejected_it(is_accepted: bool) -> None:
+async def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejected_it(is_accepted: bool) -> None:
     authors: list[Author] = []
 
     def judge(_request: object, context: FilterContext) -> None:
@@ -317,87 +273,75 @@ def test_requests_behind_a_token_wait_until_the_upstream_has_accepted_or_rejecte
     def token(user: bytes) -> bytes:
         return request(36, 1, (len(user) + 3).to_bytes(4) + b"\0" + user + b"\0x")
 
-    async def test() -> None:
-        handshake = request(17, 1, b"\0\5PLAIN")
-        heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0)
-        frames = [handshake, token(b"a"), heartbeat, handshake, token(b"admin"), heartbeat]
-        accepted = b"\0\0\xff\xff\0\0\0\0" + bytes(8)
-        last = accepted if is_accepted else b"\0\x3a" + accepted[2:]
-        heartbeats = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
-        with RelayRig(shared_objects(feature(filters={12: heartbeats}), needs_login=True)) as rig:
-            # when: the client waits for no response
-            await rig.client.send(b"".join(frames))
-            # then
-            answers = [b"\0\0\0\0\0\0", accepted, b"ok", b"\0\0\0\0\0\0", last, b"ok"]
-            for frame, answer in zip(frames, answers, strict=True):
-                assert await rig.upstream.read(len(frame)) == frame
-                await rig.upstream.send(response(1, answer))
-            await rig.client.read(sum(len(response(1, answer)) for answer in answers))
-
-    played(test)
+    handshake = request(17, 1, b"\0\5PLAIN")
+    heartbeat = request_frame(HeartbeatRequest(group_id="g", member_id="m"), 0)
+    frames = [handshake, token(b"a"), heartbeat, handshake, token(b"admin"), heartbeat]
+    accepted = b"\0\0\xff\xff\0\0\0\0" + bytes(8)
+    last = accepted if is_accepted else b"\0\x3a" + accepted[2:]
+    heartbeats = filter_of(HeartbeatRequest, HeartbeatResponse, judge)
+    with RelayRig(shared_objects(feature(filters={12: heartbeats}), needs_login=True)) as rig:
+        # when: the client waits for no response
+        await rig.client.send(b"".join(frames))
+        # then
+        answers = [b"\0\0\0\0\0\0", accepted, b"ok", b"\0\0\0\0\0\0", last, b"ok"]
+        for frame, answer in zip(frames, answers, strict=True):
+            assert await rig.upstream.read(len(frame)) == frame
+            await rig.upstream.send(response(1, answer))
+        await rig.client.read(sum(len(response(1, answer)) for answer in answers))
     assert [author.principal for author in authors] == ["User:a", "User:admin" if is_accepted else "User:a"]
 
 
-def test_client_logs_in_again_while_other_requests_are_in_flight() -> None:
-    async def test() -> None:
-        with RelayRig(shared_objects(needs_login=True)) as rig:
-            for user in (b"a", b"c"):
-                login = request(17, 1, b"\0\5PLAIN"), request(36, 1, b"\0\0\0\4\0" + user + b"\0b")
-                for step, answer in zip(login, (b"\0\0\0\0\0\0", b"\0\0\xff\xff\0\0\0\0" + bytes(8)), strict=True):
-                    await rig.client.send(step)
-                    assert await rig.upstream.read(len(step)) == step
-                    if user == b"c" and step is login[0]:
-                        await rig.upstream.send(response(77, b"late"))
-                        assert await rig.client.read_frame() == response(77, b"late")[4:]
-                    await rig.upstream.send(response(1, answer))
-                    assert await rig.client.read_frame() == response(1, answer)[4:]
-                assert rig.relay.peer.principal == f"User:{user.decode()}"
-                heartbeat = request(12, 0, b"body", correlation_id=77)
-                await rig.client.send(heartbeat)
-                assert await rig.upstream.read(len(heartbeat)) == heartbeat
-
-    played(test)
+async def test_client_logs_in_again_while_other_requests_are_in_flight() -> None:
+    with RelayRig(shared_objects(needs_login=True)) as rig:
+        for user in (b"a", b"c"):
+            login = request(17, 1, b"\0\5PLAIN"), request(36, 1, b"\0\0\0\4\0" + user + b"\0b")
+            for step, answer in zip(login, (b"\0\0\0\0\0\0", b"\0\0\xff\xff\0\0\0\0" + bytes(8)), strict=True):
+                await rig.client.send(step)
+                assert await rig.upstream.read(len(step)) == step
+                if user == b"c" and step is login[0]:
+                    await rig.upstream.send(response(77, b"late"))
+                    assert await rig.client.read_frame() == response(77, b"late")[4:]
+                await rig.upstream.send(response(1, answer))
+                assert await rig.client.read_frame() == response(1, answer)[4:]
+            assert rig.relay.peer.principal == f"User:{user.decode()}"
+            heartbeat = request(12, 0, b"body", correlation_id=77)
+            await rig.client.send(heartbeat)
+            assert await rig.upstream.read(len(heartbeat)) == heartbeat
 
 
 @pytest.mark.parametrize("end", ["half-closed", "malformed request"])
-def test_last_response_arrives_whole_at_a_client_that_sends_no_more(end: str) -> None:
-    async def test() -> None:
-        with RelayRig(shared_objects()) as rig:
-            # given
-            heartbeat, answer = request(12, 0, b"body", correlation_id=7), response(7, b"x" * 1000)
-            await rig.client.send(heartbeat)
-            assert await rig.upstream.read(len(heartbeat)) == heartbeat
-            # when
-            if end == "half-closed":
-                rig.client.end()
-            else:
-                await rig.client.send(request(999, 0))
-            await until(lambda: rig.relay.has_ended)
-            await rig.upstream.send(answer[:100])
-            assert await rig.client.read(100) == answer[:100]
-            await rig.upstream.send(answer[100:])
-            # then
-            assert await rig.client.read(1000) == answer[100:]
-            assert await rig.client.is_closed()
-
-    played(test)
+async def test_last_response_arrives_whole_at_a_client_that_sends_no_more(end: str) -> None:
+    with RelayRig(shared_objects()) as rig:
+        # given
+        heartbeat, answer = request(12, 0, b"body", correlation_id=7), response(7, b"x" * 1000)
+        await rig.client.send(heartbeat)
+        assert await rig.upstream.read(len(heartbeat)) == heartbeat
+        # when
+        if end == "half-closed":
+            rig.client.end()
+        else:
+            await rig.client.send(request(999, 0))
+        await until(lambda: rig.relay.has_ended)
+        await rig.upstream.send(answer[:100])
+        assert await rig.client.read(100) == answer[:100]
+        await rig.upstream.send(answer[100:])
+        # then
+        assert await rig.client.read(1000) == answer[100:]
+        assert await rig.client.is_closed()
 
 
-def test_hanging_filter_delays_its_own_connection_only() -> None:
+async def test_hanging_filter_delays_its_own_connection_only() -> None:
     async def hanging(_asked: object, _context: object) -> Message:
         await asyncio.Event().wait()
         raise AssertionError("never")
 
-    async def test() -> None:
-        shared = shared_objects(feature(filters={19: _interceptor(hanging)}))
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            await rig.client.send(request_frame(CreateTopicsRequest(topics=[]), 2))
-            sent = await rig.client.send_until_blocked(request(12, 0, bytes(10_000)))
-            assert sent < 10_000_000
-            assert await other.is_served()
-            assert rig.relay.is_busy
-
-    played(test)
+    shared = shared_objects(feature(filters={19: _interceptor(hanging)}))
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        await rig.client.send(request_frame(CreateTopicsRequest(topics=[]), 2))
+        sent = await rig.client.send_until_blocked(request(12, 0, bytes(10_000)))
+        assert sent < 10_000_000
+        assert await other.is_served()
+        assert rig.relay.is_busy
 
 
 @pytest.mark.parametrize(
@@ -413,34 +357,28 @@ def test_hanging_filter_delays_its_own_connection_only() -> None:
         pytest.param(b"", id="the end"),
     ],
 )
-def test_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) -> None:
-    async def test() -> None:
-        shared = shared_objects()
-        with RelayRig(shared) as rig, RelayRig(shared) as other:
-            await rig.client.send(request(3, 1, b"\0\0\0\0"))
-            await rig.upstream.read_frame()
-            await rig.upstream.send(garbage)
-            rig.upstream.end()
-            assert await rig.client.read(1) == b""
-            assert await other.is_served()
-
-    played(test)
+async def test_broker_that_sends_garbage_loses_that_connection_only(garbage: bytes) -> None:
+    shared = shared_objects()
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        await rig.client.send(request(3, 1, b"\0\0\0\0"))
+        await rig.upstream.read_frame()
+        await rig.upstream.send(garbage)
+        rig.upstream.end()
+        assert await rig.client.read(1) == b""
+        assert await other.is_served()
 
 
-def test_broker_reset_during_filter_is_not_logged_as_defect(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        async def handle(message: Any, context: FilterContext) -> Message:
-            rig.upstream.reset()
-            return await _forwarded(message, context)
+async def test_broker_reset_during_filter_is_not_logged_as_defect(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(message: Any, context: FilterContext) -> Message:
+        rig.upstream.reset()
+        return await _forwarded(message, context)
 
-        topics = request_frame(CreateTopicsRequest(topics=[]), 5)
-        with RelayRig(shared_objects(feature(filters={19: _interceptor(handle)}))) as rig:
-            await rig.client.send(topics)
-            assert await rig.client.is_closed()
-        await asyncio.sleep(0)
-        gc.collect()
-
-    played(test)
+    topics = request_frame(CreateTopicsRequest(topics=[]), 5)
+    with RelayRig(shared_objects(feature(filters={19: _interceptor(handle)}))) as rig:
+        await rig.client.send(topics)
+        assert await rig.client.is_closed()
+    await asyncio.sleep(0)
+    gc.collect()
     assert "never retrieved" not in caplog.text
 
 

@@ -134,3 +134,28 @@ def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_th
     with AdminClient(b) as admin:
         described = admin.describe_topics(["A.orders", "A.users"]).all().result(30)
     assert {each.leader for topic in described.values() for each in topic.partitions} == {1}
+
+
+def test_topic_is_promoted_without_the_source_by_a_process_that_never_saw_it(
+    cluster: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    b, file = cluster.bootstrap_servers, str(tmp_path / "again" / "mm2.properties")
+    with KlammBroker() as source:
+        keys = properties_of(source.bootstrap_servers, cluster, "lost", KLAMM + 1, "L")
+        fill(source.bootstrap_servers, "lost", 10)
+        with MirrorProcess(keys, tmp_path) as mirror:
+            wait_for_ends(listener(mirror), {"lost": 10})
+            mirror.stop()
+    (tmp_path / "again").mkdir()
+    with MirrorProcess(keys, tmp_path / "again") as again:
+        address = listener(again)
+        wait_until(lambda: flow_of(address)["partitions"] != [], timeout_s=120, what="the task")
+        # when
+        assert main(["mirror", "promote", file, "--metrics", address]) == 1
+        plan = capsys.readouterr().out
+        assert main(["mirror", "promote", file, "--accept-loss", "--yes", "--metrics", address]) == 0
+    # then
+    assert "cluster L does not answer" in plan
+    assert "--accept-loss promotes without cluster L" in plan
+    write(b, "L.lost")
+    assert consume(b, "L.lost", 12)[9:] == [b"9", b"idempotent", b"transactional"]

@@ -92,8 +92,8 @@ def _promote(prog: str, options: argparse.Namespace) -> int:
     print_result(options.output, {"flow": answer["flow"], "topics": results}, lambda: _result_lines(results))
     left = [result["topic"] for result in results if not result["is_promoted"]]
     if left:
-        print_error(f"{prog}: {', '.join(left)}: not promoted within the time of --wait; the promotion is withdrawn")
         send(options, command | {"action": "demote", "topics": left})
+        print_error(f"{prog}: {', '.join(left)}: not promoted within the time of --wait; the promotion is withdrawn")
     return int(bool(left))
 
 

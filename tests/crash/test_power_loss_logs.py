@@ -83,7 +83,7 @@ def test_syncfs_at_shutdown_makes_logs_durable(
     """It takes the place of every fsync of a log: if it did nothing, the same checks would find losses."""
     caplog.set_level(logging.CRITICAL, "klamm")
     if not is_synced:
-        monkeypatch.setattr(RecordedDisk, "_syncfs", lambda *_: None)
+        monkeypatch.setattr(RecordedDisk, "syncfs", lambda *_: None)
     chance, ledger, directory = random.Random(7), new_ledger(7), tmp_path / "logs"
     directory.mkdir()
     # when

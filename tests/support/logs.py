@@ -23,7 +23,7 @@ NOON_MS = 1_600_000_000_000
 
 def open_count(pool: FilePool) -> int:
     """Return the number of open descriptors of a pool."""
-    return sum(file.is_open for file in pool._open)
+    return sum(file.is_open for file in pool.open_files)
 
 
 class Clock:

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 def load_history(store: MetadataStore, *, resource: str | None = None, limit: int = 1000) -> list[RecordedChange]:
     """Return the newest entries of the change history, newest first; None means all resources."""
-    return store._read(lambda database: read_history(database, resource=resource, limit=limit))
+    return store.read(lambda database: read_history(database, resource=resource, limit=limit))

@@ -191,7 +191,7 @@ class RecordedDisk:
         with (
             mock.patch.multiple(os, fsync=self._fsync, **recorders),
             mock.patch.object(io, "open", self._open_python(io.open)),
-            mock.patch.object(flusher, "syncfs", self._syncfs),
+            mock.patch.object(flusher, "syncfs", self.syncfs),
             mock.patch.object(flusher, "is_trusted", return_value=True),
         ):
             yield
@@ -301,7 +301,7 @@ class RecordedDisk:
         with self._during("fsync"):
             self._end_sync(inode, begun)
 
-    def _syncfs(self, _: int) -> None:
+    def syncfs(self, _: int) -> None:
         with self._during("syncfs"):
             for descriptor in tuple(self._rewritten):
                 self._catch_up(descriptor)

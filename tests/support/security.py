@@ -67,7 +67,7 @@ class Certificates:
     def create(cls, directory: Path, key: tuple[str, ...] = _ELLIPTIC) -> Certificates:
         """Make the authority."""
         made = cls(directory=directory, key=key)
-        made._openssl(
+        made.openssl(
             "req", "-x509", *key, "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=klamm CA"
         )
         return made
@@ -88,8 +88,8 @@ class Certificates:
         """
         extensions = self.directory / f"{name}.ext"
         extensions.write_text(f"subjectAltName={''.join(f'DNS:{host},' for host in hosts)}IP:127.0.0.1\n")
-        self._openssl("req", *self.key, "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
-        self._openssl(
+        self.openssl("req", *self.key, "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
+        self.openssl(
             "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
             "-days", str(days), "-out", f"{name}.crt", "-extfile", f"{name}.ext",
         )  # fmt: skip
@@ -105,5 +105,5 @@ class Certificates:
         """Return the key alone."""
         return self.directory / f"{name}.key"
 
-    def _openssl(self, *arguments: str) -> None:
+    def openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self.directory, check=True, capture_output=True)

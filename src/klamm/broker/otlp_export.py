@@ -46,7 +46,7 @@ class OtlpExport:
         self._send = send
         self._queue: deque[bytes] = deque()
         self._size = 0
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self.dropped = 0
         """Number of pushes that were dropped."""
 
@@ -57,15 +57,15 @@ class OtlpExport:
         while self._size > MAX_QUEUED_BYTES:
             self._size -= len(self._queue.popleft())
             self.dropped += 1
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
         """Make one more attempt to send the queued metrics, then stop."""
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+                await self.task
         if self._queue:
             with contextlib.suppress(OSError, TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._send, tuple(self._queue)), _CLOSE_S)
@@ -88,7 +88,7 @@ class OtlpExport:
             for sent in batch:
                 if self._queue and self._queue[0] is sent:  # otherwise it was dropped in the meantime
                     self._size -= len(self._queue.popleft())
-        self._task = None
+        self.task = None
 
 
 def file_export(path: Path) -> OtlpExport:

@@ -38,7 +38,7 @@ class PolicyRuntime:
         self.policies: Final = policies
         self.properties = properties
         """Properties in force."""
-        self._reloader = PolicyReloader(policies, properties)
+        self.reloader = PolicyReloader(policies, properties)
         self._tried: tuple[Mapping[str, str], PreparedPolicies] | None = None
 
     @classmethod
@@ -65,7 +65,7 @@ class PolicyRuntime:
 
     def start(self) -> None:
         """Start to reload policies whose files change."""
-        self._reloader.start()
+        self.reloader.start()
 
     async def follow_upstream(self, describe: ConfigTypes) -> None:
         """Check now, and at each reload, that the upstream has the configs that rules name.
@@ -76,15 +76,15 @@ class PolicyRuntime:
         Raises:
             PolicyLoadError: It does not have one.
         """
-        await self._reloader.follow_upstream(describe)
+        await self.reloader.follow_upstream(describe)
 
     def reload(self) -> None:
         """Reload the policies soon, even if no file has changed."""
-        self._reloader.ask()
+        self.reloader.ask()
 
     async def stop(self) -> None:
         """Stop reloading."""
-        await self._reloader.stop()
+        await self.reloader.stop()
 
     async def check(self, properties: Mapping[str, str], *, validate_only: bool, loads_again: bool = False) -> None:
         """Load a changed rules file, and keep the new instances for ``follow`` unless ``validate_only``.
@@ -96,15 +96,15 @@ class PolicyRuntime:
         """
         if not loads_again and not self._has_new_rules(properties):
             return
-        made = await self._reloader.prepare(properties)
+        made = await self.reloader.prepare(properties)
         try:
             _check_reader(properties, [instance.loaded.files for instance in made.instances])
         except PolicyLoadError:
-            self._reloader.discard(made)
+            self.reloader.discard(made)
             raise
         self._discard_tried()
         if validate_only:
-            self._reloader.discard(made)
+            self.reloader.discard(made)
         else:
             self._tried = properties, made
 
@@ -120,17 +120,17 @@ class PolicyRuntime:
             return
         if self._tried is not None and self._tried[0] == properties:
             (_, made), self._tried = self._tried, None
-            self._reloader.follow(properties, made)
+            self.reloader.follow(properties, made)
         else:  # a change that was reverted because it could not be stored
             self._discard_tried()
-            self._reloader.follow(properties, None)
+            self.reloader.follow(properties, None)
 
     def _has_new_rules(self, properties: Mapping[str, str]) -> bool:
         return self.properties.get(POLICY_RULES_FILE) != properties.get(POLICY_RULES_FILE)
 
     def _discard_tried(self) -> None:
         if self._tried is not None:
-            self._reloader.discard(self._tried[1])
+            self.reloader.discard(self._tried[1])
             self._tried = None
 
 

@@ -112,7 +112,7 @@ async def test_http_export_batches_messages_and_retries_after_error(
     # when
     export.put(PUSH)
     export.put(PUSH)
-    task = export._task
+    task = export.task
     assert task is not None
     async with asyncio.timeout(20):
         await task

@@ -192,7 +192,7 @@ def test_outdated_reload_does_not_undo_a_later_change(
         monkeypatch.setattr("klamm.policy_runtime.reloader.make_instance", slow)
         await runtime.check(new, validate_only=False)
         # when
-        reloading = asyncio.create_task(runtime._reloader.reload())
+        reloading = asyncio.create_task(runtime.reloader.reload())
         await asyncio.sleep(0)
         runtime.follow(new)
         gate.set()

@@ -81,7 +81,7 @@ class FetchedEpochs:
     (KIP-320, KIP-595).
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         """Start after a batch.
@@ -89,11 +89,11 @@ class FetchedEpochs:
         Args:
             leader_epoch: Leader epoch of that batch. -1: unknown.
         """
-        self._entries = [_Entry(_BEGINNING, leader_epoch)]
+        self.entries = [_Entry(_BEGINNING, leader_epoch)]
 
     def begin(self, first_offset: int, leader_epoch: int) -> None:
         """Record a fetched batch. Entries of later offsets are removed, because those offsets are fetched again."""
-        entries = self._entries
+        entries = self.entries
         while len(entries) > 1 and entries[-1].first_offset >= first_offset:
             entries.pop()
         if entries[-1].leader_epoch != leader_epoch:
@@ -102,12 +102,12 @@ class FetchedEpochs:
     def before(self, offset: int) -> int:
         """Return the leader epoch of the last batch before an offset. -1: unknown."""
         return next(
-            (entry.leader_epoch for entry in reversed(self._entries) if entry.first_offset < offset), UNKNOWN_EPOCH
+            (entry.leader_epoch for entry in reversed(self.entries) if entry.first_offset < offset), UNKNOWN_EPOCH
         )
 
     def forget_before(self, offset: int) -> None:
         """Remove entries that are needed for earlier offsets only."""
-        entries = self._entries
+        entries = self.entries
         while len(entries) > 1 and entries[1].first_offset < offset:
             del entries[0]
 

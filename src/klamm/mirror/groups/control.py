@@ -130,7 +130,7 @@ class GroupControl:
         self._mirrored = mirrored
         self._status = status
         self._clock = clock
-        self._now = now
+        self.now = now
         self._is_loaded = False
         self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
         self._groups: tuple[str, ...] = ()
@@ -262,7 +262,7 @@ class GroupControl:
 
     def _write_checkpoints(self) -> None:
         self._syncs.refresh()
-        asked_at_ms = self._now() * 1000
+        asked_at_ms = self.now() * 1000
         offsets = self._offsets_of_groups()
         local = {where for of_group in offsets.values() for where in of_group}
         remote = {(remote_topic_of(self._flow, topic), at) for topic, at in local}
@@ -322,7 +322,7 @@ class GroupControl:
         )
 
     def _note_written(self, written: Iterable[Checkpoint], asked_at_ms: float) -> None:
-        now_ms = self._now() * 1000
+        now_ms = self.now() * 1000
         new = {(each.group, each.topic, each.partition) for each in written}
         written_ms = int(asked_at_ms)
         for group, rows in self._rows.items():

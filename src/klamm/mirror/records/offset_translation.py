@@ -30,14 +30,14 @@ class SyncPair(NamedTuple):
 class SyncRule:
     """Rule that decides which acknowledged records of a partition get an offset sync (Kafka's ``PartitionState``)."""
 
-    __slots__ = ("_last_sync_downstream", "_previous", "_waiting", "lag_max")
+    __slots__ = ("_last_sync_downstream", "_previous", "lag_max", "waiting")
 
     def __init__(self, lag_max: int) -> None:
         self.lag_max = lag_max
         """Most target offsets between two syncs (``offset.lag.max``)."""
         self._previous: SyncPair | None = None
         self._last_sync_downstream = -1
-        self._waiting: SyncPair | None = None
+        self.waiting: SyncPair | None = None
 
     def note(self, pair: SyncPair) -> bool:
         """Record an acknowledged record. Return whether its sync is due now.
@@ -53,7 +53,7 @@ class SyncRule:
             or pair.downstream < before.downstream
         )
         self._previous = pair
-        self._waiting = None if due else pair
+        self.waiting = None if due else pair
         if due:
             self._last_sync_downstream = pair.downstream
         return due
@@ -72,12 +72,12 @@ class SyncRule:
             due_pairs.append(SyncPair(first.upstream + downstream - first.downstream, downstream))
             self._last_sync_downstream = downstream
         self._previous = last = SyncPair(first.upstream + count - 1, end - 1)
-        self._waiting = None if due_pairs and due_pairs[-1] == last else last
+        self.waiting = None if due_pairs and due_pairs[-1] == last else last
         return due_pairs
 
     def flush(self) -> SyncPair | None:
         """Return the waiting pair and count it as written. None: no pair waits."""
-        waiting, self._waiting = self._waiting, None
+        waiting, self.waiting = self.waiting, None
         if waiting is not None:
             self._last_sync_downstream = waiting.downstream
         return waiting

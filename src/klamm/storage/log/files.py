@@ -35,7 +35,7 @@ class FilePool:
 
     def __init__(self, max_open: int = DEFAULT_MAX_OPEN) -> None:
         self.max_open = max_open
-        self._open: deque[LogFile] = deque()
+        self.open_files: deque[LogFile] = deque()
 
     def open(self, path: str, flags: int) -> int:
         """Open a file. If the process has no free descriptor, other files of the pool are closed.
@@ -59,8 +59,8 @@ class FilePool:
                 return
 
     def _close_one(self) -> bool:
-        while self._open:
-            oldest = self._open.popleft()
+        while self.open_files:
+            oldest = self.open_files.popleft()
             if oldest.is_open:
                 oldest.close()
                 return True
@@ -68,12 +68,12 @@ class FilePool:
 
     def opened(self, file: LogFile) -> None:
         """Register a newly opened file, and close another one if the pool is full."""
-        self._open.append(file)
-        while len(self._open) > self.max_open:
-            oldest = self._open.popleft()
+        self.open_files.append(file)
+        while len(self.open_files) > self.max_open:
+            oldest = self.open_files.popleft()
             if oldest.is_open and oldest.used and oldest is not file:
                 oldest.used = False
-                self._open.append(oldest)
+                self.open_files.append(oldest)
             elif oldest is not file:
                 oldest.close()
 
@@ -83,8 +83,8 @@ class FilePool:
 
     def close(self) -> None:
         """Close all files."""
-        while self._open:
-            self._open.popleft().close()
+        while self.open_files:
+            self.open_files.popleft().close()
 
 
 class LogFile:

@@ -162,53 +162,59 @@ class MetadataStore:
 
     def load_topics(self) -> list[PutTopic]:
         """Return all topics by name."""
-        return self._read(statements.read_topics)
+        return self.read(statements.read_topics)
 
     def load_configs(self) -> list[PutConfig]:
         """Return all dynamic configs by resource and name."""
-        return self._read(statements.read_configs)
+        return self.read(statements.read_configs)
 
     def load_client_configs(self) -> list[PutClientConfig]:
         """Return all client configs by entity and name."""
-        return self._read(statements.read_client_configs)
+        return self.read(statements.read_client_configs)
 
     def load_groups(self) -> list[PutGroup]:
         """Return all groups by id."""
-        return self._read(statements.read_groups)
+        return self.read(statements.read_groups)
 
     def load_group_offsets(self) -> list[PutGroupOffset]:
         """Return all committed offsets by group, topic id and partition."""
-        return self._read(statements.read_group_offsets)
+        return self.read(statements.read_group_offsets)
 
     def load_transactions(self) -> list[PutTransaction]:
         """Return the stored transactional ids, by id."""
-        return self._read(statements.read_transactions)
+        return self.read(statements.read_transactions)
 
     def load_decisions(self) -> list[PutDecision]:
         """Return the decisions of transactions whose markers may not be durable, in order."""
-        return self._read(statements.read_decisions)
+        return self.read(statements.read_decisions)
 
     def load_pending_offsets(self) -> list[PutPendingOffset]:
         """Return all pending offsets of open transactions."""
-        return self._read(statements.read_pending_offsets)
+        return self.read(statements.read_pending_offsets)
 
     def load_settings(self) -> list[PutSetting]:
         """Return all settings by name."""
-        return self._read(statements.read_settings)
+        return self.read(statements.read_settings)
 
     def load_quotas(self) -> list[PutQuota]:
         """Return all client quotas by entity and name."""
-        return self._read(statements.read_quotas)
+        return self.read(statements.read_quotas)
 
     def load_acls(self) -> list[PutAcl]:
         """Return all ACL entries by resource."""
-        return self._read(statements.read_acls)
+        return self.read(statements.read_acls)
 
     def load_scram_credentials(self) -> list[PutScramCredential]:
         """Return all SCRAM credentials by user and mechanism."""
-        return self._read(statements.read_scram_credentials)
+        return self.read(statements.read_scram_credentials)
 
-    def _read(self, query: Callable[[Database], list[T]]) -> list[T]:
+    def read(self, query: Callable[[Database], list[T]]) -> list[T]:
+        """Return the rows of a query.
+
+        Raises:
+            StorageError: The database cannot be read at present.
+            MetadataLostError: The database is damaged.
+        """
         try:
             return query(self._reader)
         except (sqlite3.DatabaseError, *DAMAGED_VALUE) as error:

@@ -401,7 +401,9 @@ def test_fetch_sessions_are_limited_and_stale_ones_evicted(broker: DataPath) -> 
 
 def test_fetch_session_epoch_wraps_to_one(broker: DataPath) -> None:
     session = open_session(broker, partition())
-    broker.sessions._sessions[session].epoch = 2**31 - 1
+    cached = broker.sessions.get(session)
+    assert cached is not None
+    cached.epoch = 2**31 - 1
 
     assert next_fetch(broker, session, 2**31 - 1).error_code == 0
     assert next_fetch(broker, session, 1).error_code == 0

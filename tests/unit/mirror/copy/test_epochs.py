@@ -30,7 +30,7 @@ def test_epochs_before_acknowledged_offset_are_dropped() -> None:
     for number in range(1, 100):
         epochs.begin(number * 10, number)
         epochs.forget_before(number * 10)
-    assert len(epochs._entries) == 2
+    assert len(epochs.entries) == 2
     assert epochs.before(990) == 98
     assert epochs.before(991) == 99
 

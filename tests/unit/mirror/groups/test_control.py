@@ -329,7 +329,7 @@ def test_checkpoint_latency_is_reported() -> None:
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500)
-    run.control._now = iter([10.0, *[10.25] * 9]).__next__
+    run.control.now = iter([10.0, *[10.25] * 9]).__next__
     latency = run.turn().offsets[0].checkpoint_latency_ms
     assert latency is not None
     assert (latency.last, latency.least, latency.most, latency.mean) == (250, 250, 250, 250)

@@ -58,7 +58,7 @@ def test_batch_syncs_equal_syncs_of_single_records(batches: list[tuple[int, bool
         upstream += 5 * gap
         pairs = [SyncPair(upstream + at, downstream + at) for at in range(count)]
         assert by_batch.note_batch(pairs[0], count) == [pair for pair in pairs if by_record.note(pair)]
-        assert by_batch._waiting == by_record._waiting
+        assert by_batch.waiting == by_record.waiting
         upstream, downstream = upstream + count, downstream + count
 
 

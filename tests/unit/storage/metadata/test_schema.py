@@ -140,7 +140,8 @@ def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
 def test_database_is_fully_synchronous(tmp_path: Path) -> None:
     store = MetadataStore.open(tmp_path / "metadata.sqlite")
 
-    pragmas = [next(iter(store._reader.execute(f"PRAGMA {name}")))[0] for name in ("journal_mode", "synchronous")]
+    names = ("journal_mode", "synchronous")
+    (pragmas,) = store.read(lambda database: [[row[0] for name in names for row in database.execute(f"PRAGMA {name}")]])
 
     assert pragmas == ["wal", 2]
     asyncio.run(store.close())

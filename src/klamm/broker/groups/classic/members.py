@@ -58,7 +58,7 @@ class GroupMembers:
         """Members that have not sent SyncGroup in this generation."""
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
-        self._support: Counter[str] = Counter()
+        self.support: Counter[str] = Counter()
         self._joining: dict[str, JoinWaiter] = {}
         self._syncing: dict[str, SyncWaiter] = {}
 
@@ -129,7 +129,7 @@ class GroupMembers:
         self._members[member.member_id] = member
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
-        self._support.update(dict(member.protocols).keys())
+        self.support.update(dict(member.protocols).keys())
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.pending.pop(member.member_id, None)
@@ -164,13 +164,13 @@ class GroupMembers:
         """Set the protocols that a member supports."""
         self._withdraw_support(member)
         member.protocols = protocols
-        self._support.update(dict(protocols).keys())
+        self.support.update(dict(protocols).keys())
 
     def _withdraw_support(self, member: Member) -> None:
         for name in dict(member.protocols):
-            self._support[name] -= 1
-            if not self._support[name]:
-                del self._support[name]
+            self.support[name] -= 1
+            if not self.support[name]:
+                del self.support[name]
 
     def elect_joined_leader(self) -> bool:
         """Choose a leader with a parked join, preferably the current one. Return False if no member has one."""
@@ -185,14 +185,14 @@ class GroupMembers:
 
     def supports_any(self, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Return whether every member supports at least one common protocol among these."""
-        return any(self._support[name] == len(self) for name, _ in protocols)
+        return any(self.support[name] == len(self) for name, _ in protocols)
 
     def vote(self) -> str | None:
         """Return the protocol with the most votes among those that all members support; None without members.
 
         Each member votes for its first supported candidate. A tie goes to the candidate that got the earliest vote.
         """
-        candidates = {name for name, count in self._support.items() if count == len(self)}
+        candidates = {name for name, count in self.support.items() if count == len(self)}
         votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in self)
         return max(votes, key=votes.__getitem__, default=None)
 

@@ -79,7 +79,7 @@ def test_protocols_of_former_members_are_removed() -> None:
         group.update_protocols(joining, ((f"other-{number}", b""), ("x", b"")))
         group.remove("b")
 
-    assert dict(group._support) == {"x": 1}
+    assert dict(group.support) == {"x": 1}
 
 
 def test_duplicate_protocol_counts_once_with_its_first_metadata() -> None:
@@ -90,7 +90,7 @@ def test_duplicate_protocol_counts_once_with_its_first_metadata() -> None:
     assert group.vote() == "x"
     assert group.listing("x")[0].metadata == b"first"
     group.remove("a")
-    assert not group._support
+    assert not group.support
 
 
 def test_member_is_looked_up_by_id_and_instance() -> None:

@@ -8,12 +8,12 @@ broker recognizes each of the last five batches of a partition.
 
 from __future__ import annotations
 
-import select
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.kafka_client.connection.connection import wait_for_events
 from klamm.kafka_client.data.produce import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.errors import ErrorCode
@@ -179,14 +179,8 @@ class BatchDelivery:
             for connection in closed:
                 self._lose(connection)
             return
-        poll = select.poll()
-        by_descriptor = {}
-        for connection in self._in_flight:
-            by_descriptor[connection.fileno()] = connection
-            poll.register(connection, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
         oldest = max((connection.oldest_wait_s(self._clock()) for connection in self._in_flight), default=0.0)
-        for descriptor, events in poll.poll(max(0.0, self._timeout_s - oldest) * 1000):
-            connection = by_descriptor[descriptor]
+        for connection, events in wait_for_events(self._in_flight, max(0.0, self._timeout_s - oldest)):
             try:
                 connection.drive(events)
             except ConnectionLostError:

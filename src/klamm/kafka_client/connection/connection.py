@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import select
 import struct
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from klamm import __version__
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
@@ -22,7 +23,7 @@ from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersions
 from klamm.protocol.primitives import skip_tagged_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.kafka_client.connection.buffers import BufferPool, FrameBuffer
     from klamm.kafka_client.connection.transport import Transport
@@ -202,10 +203,8 @@ class Connection:
             if left <= 0:
                 self.close()
                 raise ConnectionLostError(f"No response to {what} within {timeout_s:g} s")
-            poll = select.poll()
-            poll.register(self, select.POLLIN | (select.POLLOUT if self.wants_write else 0))
             try:
-                for _, events in poll.poll(left * 1000):
+                for _, events in wait_for_events([self], left):
                     self.drive(events)
             except ConnectionLostError:
                 # A broker that rejects a login sends the reason and closes the connection immediately.
@@ -331,6 +330,40 @@ class Connection:
             self._transport.close()
             self._out.clear()
             self._waiting.clear()
+
+
+class Pollable(Protocol):
+    """Connection, as a loop that waits for several of them sees it."""
+
+    @property
+    def wants_write(self) -> bool:
+        """Return whether bytes wait to be sent."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+        ...
+
+    def drive(self, events: int) -> None:
+        """Process the events of the descriptor."""
+        ...
+
+
+AnyPollable = TypeVar("AnyPollable", bound=Pollable)
+
+
+def wait_for_events(connections: Iterable[AnyPollable], timeout_s: float) -> list[tuple[AnyPollable, int]]:
+    """Wait until a connection can be read, or written if it wants that. Return these connections with their events.
+
+    Args:
+        connections: Open connections.
+        timeout_s: Time limit in seconds. Empty: none of them could be read or written within it.
+    """
+    by_descriptor = {connection.fileno(): connection for connection in connections}
+    poll = select.poll()
+    for descriptor, connection in by_descriptor.items():
+        poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
+    return [(by_descriptor[descriptor], events) for descriptor, events in poll.poll(math.ceil(timeout_s * 1000))]
 
 
 def api_versions_request(software_version: str) -> tuple[ApiVersionsRequest, int]:

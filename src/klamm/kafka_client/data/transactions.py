@@ -20,10 +20,10 @@ Repeating stops after some seconds with ``ConnectionLostError``.
 from __future__ import annotations
 
 import functools
-import select
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.kafka_client.connection.connection import wait_for_events
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.codec import encode
@@ -329,15 +329,11 @@ class _InitRequests:
         """Drive all connections together until each request has a response, at most 10 s."""
         deadline = time.monotonic() + _TIMEOUT_S
         while self._sent and (left_s := deadline - time.monotonic()) > 0:
-            connections = {connection.fileno(): connection for connection in self._sent.values()}
-            poll = select.poll()
-            for descriptor, connection in connections.items():
-                poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
-            for descriptor, events in poll.poll(left_s * 1000):
+            for connection, events in wait_for_events(self._sent.values(), left_s):
                 try:
-                    connections[descriptor].drive(events)
+                    connection.drive(events)
                 except ConnectionLostError as error:
-                    self._lose([key for key, sent in self._sent.items() if sent is connections[descriptor]], error)
+                    self._lose([key for key, sent in self._sent.items() if sent is connection], error)
         for connection in set(self._sent.values()):
             connection.close()
         self._lose(list(self._sent), TimeoutError(f"no response within {_TIMEOUT_S:g} s"))

@@ -33,13 +33,13 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 import time
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.connection import wait_for_events
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.mirror.copy.fetcher import Fetcher, FetchThrottle
@@ -55,6 +55,7 @@ from klamm.retries import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from klamm.kafka_client.connection.connection import Pollable
     from klamm.mirror.copy.batch import Outgoing
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
     from klamm.mirror.copy.settings import CopySettings
@@ -74,23 +75,6 @@ _FAR_S: Final = 0.005
 """Round trip from which on the target counts as far, in seconds. At this round trip, five batches of 16 KiB in flight
 limit a partition to 16 MB/s.
 """
-
-
-class Pollable(Protocol):
-    """Connection that the copier waits for."""
-
-    @property
-    def wants_write(self) -> bool:
-        """Return whether bytes wait to be sent."""
-        ...
-
-    def fileno(self) -> int:
-        """Return the descriptor to poll."""
-        ...
-
-    def drive(self, events: int) -> None:
-        """Process the events of the descriptor."""
-        ...
 
 
 class ClaimLostError(Exception):
@@ -391,15 +375,12 @@ class Copier:
         self._fetcher.add((topic, partition), self._source.topic_id(topic))
 
     def _poll(self, due_in_s: float) -> None:
-        connections = {connection.fileno(): connection for connection in self._open_connections()}
+        connections = self._open_connections()
         if not connections:
             time.sleep(_IDLE_WAIT_S)
             return
-        poll = select.poll()
-        for descriptor, connection in connections.items():
-            poll.register(descriptor, select.POLLIN | (select.POLLOUT if connection.wants_write else 0))
-        for descriptor, events in poll.poll(math.ceil(min(due_in_s, _IDLE_WAIT_S) * 1000)):
-            connections[descriptor].drive(events)
+        for connection, events in wait_for_events(connections, min(due_in_s, _IDLE_WAIT_S)):
+            connection.drive(events)
 
     def _open_connections(self) -> Sequence[Pollable]:
         return [*self._source.connections(), *self._target.connections()]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.kafka_client.connection.buffers import FrameBuffer
-    from klamm.mirror.copy.copier import Pollable
+    from klamm.kafka_client.connection.connection import Pollable
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets

@@ -22,14 +22,18 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from klamm.admin import ActiveProducer, AdminClient, NewTopic, TopicPartition
+from klamm.admin import ActiveProducer, AdminClient, NewPartitions, NewTopic, TopicPartition
+from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica import placement
 from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.fenced_brokers import fenced_brokers
 from klamm.mirror.replica.promotion import TargetBrokers
 from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.settings.mirror import parse_settings
@@ -46,6 +50,7 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from klamm.kraft.image import ClusterImage
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
 
@@ -309,6 +314,63 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
         (topic,) = admin.describe_topics([name]).all().result(30).values()
         assert (topic.partitions[0].replicas, topic.partitions[0].leader) == ((1,), 1)
         _send(cluster.bootstrap_servers, name, b"v")
+
+
+def test_halted_partition_goes_on_after_a_restart_by_an_operator(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        assert isinstance(copier.copier, ReplicaCopier)
+        node = copier.copier.node
+        leader = node.partition(flow.remote[0], 0)
+        assert leader is not None
+        node.call(leader.halt, "halted by the test")
+        copier.wait(lambda rows: rows[0].state is CopyState.STOPPED, "a stop")
+        flow.produce(3)
+
+        copier.copier.restarts = {flow.topic: 1}
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+
+
+def test_i2_added_partitions_are_in_sync_on_klamm_alone(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(5)
+    replica, (remote,), real = flow.settings.replica, flow.remote, sorted(cluster.nodes)
+    assert replica is not None
+    new = [TopicPartition(remote, number) for number in (1, 2)]
+    with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
+        copier.wait_for_replicas()
+        assert isinstance(copier.copier, ReplicaCopier)
+        member = copier.copier.node.member
+        assert member is not None
+        copier.copier.node.assign([(remote, number) for number in range(3)])
+
+        def rejection() -> str:
+            alone = {remote: NewPartitions(3, ((KLAMM,),) * 2)}
+            return str(admin.create_partitions(alone).values()[remote].exception(30))
+
+        wait_until(lambda: "cordoned" not in rejection(), timeout_s=30, what="the end of the cordon")
+        assert "not consistent with previous partitions" in rejection()
+        with (
+            contextlib.closing(Cluster(flow.settings.target, BufferPool(max_free_bytes=0))) as target,
+            fenced_brokers(replica, target, len(real)) as fenced,
+        ):
+            assert placement.add(admin, {remote: range(1, 3)}, {remote: (KLAMM, *fenced)}) == {remote: None}
+            placement.let_be_alone(admin, new, KLAMM)
+        nodes = [node for node in admin.describe_cluster().result(30).nodes if node.id != KLAMM]
+        assert set(placement.spread(admin, new, nodes, len(real)).values()) == {None}
+
+        def is_spread(image: ClusterImage) -> bool:
+            partitions = image.topics[image.topic_ids[remote]].partitions
+            return len(partitions) == 3 and all(set(each.replicas) == {KLAMM, *real} for each in partitions.values())
+
+        image = member.observer.wait_for(is_spread, 30)
+    for partition in image.topics[image.topic_ids[remote]].partitions.values():
+        assert (partition.leader, partition.isr, partition.removing) == (KLAMM, (KLAMM,), (KLAMM,))
+    assert image.brokers.keys() == {KLAMM, *real}
 
 
 SERVE = """

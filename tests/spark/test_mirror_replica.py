@@ -9,7 +9,7 @@ import pytest
 from klamm.admin import AdminClient
 from klamm.protocol.records import iter_batches
 from tests.support.kafka import KafkaCluster
-from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties
+from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_topic, grow_topic, produce, properties
 from tests.support.processes import free_port, wait_until
 from tests.support.transactional_clients import Confluent
 
@@ -56,6 +56,25 @@ def wait_for_equal_replicas(cluster: KafkaCluster) -> None:
         )
 
 
+def create_late_topic(address: str, value: bytes) -> None:
+    create_topic(address, "late", 2, {"retention.ms": "-1"})
+    produce(address, "late", [(number, Seen(b"k", value, (), TIME)) for number in (0, 1)])
+
+
+def wait_for_late_topic(cluster: KafkaCluster, partitions: int = 2) -> None:
+    for number in range(partitions):
+        wait_until(
+            lambda number=number: stored(cluster, "A.late", number) == stored(cluster, "late", number),  # type: ignore[misc]
+            timeout_s=120,
+            what="the batches of a new topic",
+        )
+
+
+def leader_epoch(address: str, topic: str) -> int | None:
+    with AdminClient(address) as admin:
+        return admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader_epoch
+
+
 def replica_keys(node_id: int, controllers: str) -> str:
     return f"""
 B.bootstrap.controllers = {controllers}
@@ -88,14 +107,18 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
     with MirrorProcess(file, tmp_path, as_users_run_it=True) as again:
         wait_for_equal_replicas(cluster)
         create_topic(address, "other", 16)
-        create_topic(address, "late", 2, {"retention.ms": "-1"})
-        produce(address, "late", [(number, Seen(b"k", b"v", (), TIME)) for number in (0, 1)])
-        for number in (0, 1):
-            wait_until(
-                lambda number=number: stored(cluster, "A.late", number) == stored(cluster, "late", number),  # type: ignore[misc]
-                timeout_s=120,
-                what="the batches of a new topic",
-            )
+        led_with = leader_epoch(address, "A.plain")
+        create_late_topic(address, b"old")
+        wait_for_late_topic(cluster)
+        assert leader_epoch(address, "A.plain") == led_with  # klamm has not left the cluster meanwhile
+        grow_topic(address, "late", 3)
+        produce(address, "late", [(2, Seen(b"k", b"v", (), TIME))])
+        wait_for_late_topic(cluster, 3)
+        delete_topic(address, "late")
+        create_late_topic(address, b"new")
+        again.wait_for("late was deleted and created again on the source")
+        delete_topic(address, "A.late")
+        wait_for_late_topic(cluster)
         write(cluster, 3_000)
         wait_for_equal_replicas(cluster)
         stopped = again.stop()

@@ -205,14 +205,26 @@ def create_topics(
 
 
 def create_partitions(
-    admin: AdminClient, counts: Mapping[str, int], *, validate_only: bool = False
+    admin: AdminClient,
+    counts: Mapping[str, int],
+    *,
+    assignments: Mapping[str, tuple[tuple[int, ...], ...]] = MappingProxyType({}),
+    validate_only: bool = False,
 ) -> dict[str, KafkaApiError | None]:
-    """Increase the partition counts of topics, or only validate the request."""
+    """Increase the partition counts of topics, or only validate the request.
+
+    Args:
+        admin: Admin client of the cluster.
+        counts: New partition counts by topic.
+        assignments: Brokers of the new partitions by topic. For other topics the cluster chooses them.
+        validate_only: Whether nothing is changed.
+    """
+    new = {name: NewPartitions(count, assignments.get(name)) for name, count in counts.items()}
     return _in_portions(
         counts,
         lambda name: counts[name],
         lambda some: rejections(
-            admin.create_partitions({name: NewPartitions(counts[name]) for name in some}, validate_only=validate_only)
+            admin.create_partitions({name: new[name] for name in some}, validate_only=validate_only)
         ),
     )
 

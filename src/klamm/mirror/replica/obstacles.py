@@ -38,7 +38,7 @@ def obstacles(flow: FlowSettings) -> dict[str, str]:
     Raises:
         ConnectionLostError: The target is unavailable.
     """
-    with contextlib.closing(_cluster(flow)) as cluster:
+    with contextlib.closing(connect(flow)) as cluster:
         reasons = [_quorum_obstacle(flow, cluster), _controllers_obstacle(flow), _node_id_obstacle(flow, cluster)]
     text = "; ".join(filter(None, reasons))
     return {"": text} if text else {}
@@ -52,16 +52,14 @@ def target_obstacle(flow: FlowSettings) -> str:
     Raises:
         ConnectionLostError: The target is unavailable.
     """
-    with contextlib.closing(_cluster(flow)) as cluster:
+    with contextlib.closing(connect(flow)) as cluster:
         return _quorum_obstacle(flow, cluster)
 
 
 def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     cluster.refresh([])
-    node = min(cluster.node_ids)
-    request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
-    response = cluster.connection(node).call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
-    quorum = cluster.connection(node).call(_QUORUM, DescribeQuorumResponse, timeout_s=_TIMEOUT_S)
+    level = finalized_features(cluster).get(_FEATURE, 0)
+    quorum = cluster.connection(min(cluster.node_ids)).call(_QUORUM, DescribeQuorumResponse, timeout_s=_TIMEOUT_S)
     voters = {
         voter.replica_id
         for topic in quorum.topics
@@ -72,7 +70,6 @@ def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
         return f"klamm.replica.node.id={flow.replica.node_id}: a controller of cluster {flow.target.alias} has this id"
     if not voters:
         return f"cluster {flow.target.alias} does not name its controllers (DescribeQuorum): expected DESCRIBE on it"
-    level = next((each.max_version_level for each in response.finalized_features if each.name == _FEATURE), 0)
     if level >= CORDON_LEVEL:
         return ""
     return (
@@ -81,11 +78,24 @@ def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     )
 
 
+def finalized_features(cluster: Cluster) -> dict[str, int]:
+    """Return the finalized feature levels of a cluster.
+
+    Raises:
+        ConnectionLostError: It is unavailable.
+    """
+    request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
+    connection = cluster.connection(min(cluster.node_ids))
+    response = connection.call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
+    return {each.name: each.max_version_level for each in response.finalized_features}
+
+
 def _connection(flow: FlowSettings) -> ConnectionSettings:
     return ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan")
 
 
-def _cluster(flow: FlowSettings) -> Cluster:
+def connect(flow: FlowSettings) -> Cluster:
+    """Return connections to the target of a flow. The caller closes them."""
     return Cluster(_connection(flow), BufferPool(max_free_bytes=0))
 
 

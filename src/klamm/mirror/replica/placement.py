@@ -6,16 +6,17 @@ target never elects a broker whose log is shorter than the source.
 ========  ==================  =======  ================================================================================
 State     Replicas            ISR      Entered by
 ========  ==================  =======  ================================================================================
-created   klamm               klamm    CreateTopics or CreatePartitions with klamm as the only replica. The configs are
-                                       set by the same request, because the brokers apply retention and compaction.
+created   klamm               klamm    CreateTopics with klamm as the only replica. The configs are set by the same
+                                       request, because the brokers apply retention and compaction.
+added     klamm, fenced       klamm    CreatePartitions with as many replicas as the first partition has, see
+          brokers                      ``fenced_brokers``. It is created once it is reassigned to klamm alone.
 spread    brokers, klamm      klamm    AlterPartitionReassignments to the brokers. The brokers fetch, and the
                                        reassignment stays in progress: only the leader, klamm, can complete it.
 handed    brokers             brokers  AlterPartition of klamm with all brokers as in-sync replicas (promotion).
 over
 ========  ==================  =======  ================================================================================
 
-A process that dies between the first two steps leaves partitions that are created and not spread. ``unspread`` finds
-them.
+A process that dies between these steps leaves partitions that are not spread. ``unspread`` finds them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
-from klamm.mirror.cluster_admin import create_topics, rejections
+from klamm.mirror.cluster_admin import create_partitions, create_topics, rejections
 from klamm.protocol.errors import InvalidReplicationFactorError
 from klamm.protocol.partitioner import murmur2
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicDescription
 
@@ -63,13 +64,43 @@ def _led_by(topic: NewTopic, node_id: int) -> NewTopic:
     )
 
 
-def unspread(topics: Iterable[TopicDescription], node_id: int) -> list[TopicPartition]:
-    """Return the partitions that klamm alone replicates."""
+def add(
+    admin: AdminClient, added: Mapping[str, range], replicas: Mapping[str, tuple[int, ...]]
+) -> dict[str, KafkaApiError | None]:
+    """Add partitions to remote topics.
+
+    Args:
+        admin: Admin client of the target.
+        added: Numbers of the new partitions by topic.
+        replicas: Replicas of each new partition by topic: klamm, then brokers that are not live.
+
+    Returns:
+        The error of each topic. None: it has grown.
+    """
+    counts = {name: indexes.stop for name, indexes in added.items()}
+    assignments = {name: (replicas[name],) * len(indexes) for name, indexes in added.items()}
+    return create_partitions(admin, counts, assignments=assignments)
+
+
+def let_be_alone(admin: AdminClient, partitions: Iterable[TopicPartition], node_id: int) -> None:
+    """Let klamm be the only replica of partitions that it leads. That is complete at once: klamm is in sync."""
+    if wanted := dict.fromkeys(partitions, (node_id,)):
+        admin.alter_partition_reassignments(wanted).all().result()
+
+
+def unspread(topics: Iterable[TopicDescription], node_id: int, width: int = 1) -> list[TopicPartition]:
+    """Return the partitions that no broker with storage replicates yet. In the others klamm is the last replica.
+
+    Args:
+        topics: Remote topics.
+        node_id: Node id of klamm.
+        width: Fewest replicas of these partitions. 2: only those beside fenced brokers.
+    """
     return [
         TopicPartition(topic.name, partition.partition)
         for topic in topics
         for partition in topic.partitions
-        if tuple(partition.replicas) == (node_id,)
+        if partition.replicas[0] == node_id and len(partition.replicas) >= width
     ]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, error_text
 from klamm.mirror.cluster_admin import outcome, outcomes, rejections
+from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.replica import placement
-from klamm.mirror.replica.obstacles import target_obstacle
+from klamm.mirror.replica.fenced_brokers import fenced_brokers
+from klamm.mirror.replica.obstacles import connect, target_obstacle
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.protocol.errors import (
     InvalidPartitionsError,
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 _MISPLACED: Final = "the cluster has placed partitions of it on broker {}, which stores nothing"
 _MOVED: Final = "they are moved away, and have one replica less until they are reassigned"
 _EMPTY: Final = "no other broker has them, so they are empty: delete the topic and create it again"
-_CANNOT_GROW: Final = "a broker without storage cannot add partitions to a topic"
 
 
 class ReplicaTopics(RemoteTopics):
@@ -48,6 +50,7 @@ class ReplicaTopics(RemoteTopics):
         self._alias = settings.target.alias
         self._factor = settings.replication_factor
         self._node_id = node_id
+        self._replica = replica_settings(settings)
 
     def check_supported(self) -> None:
         """Check that klamm may be a broker with its id, and that other topics can be kept away from it."""
@@ -69,32 +72,54 @@ class ReplicaTopics(RemoteTopics):
         """
         if (few := self._too_few_brokers()) is not None:
             return {topic.name: few for topic in topics}
-        created = placement.create(self._target, topics, self._node_id)
+        return self._check_accepted(placement.create(self._target, topics, self._node_id))
+
+    def _check_accepted(self, created: Outcomes) -> Outcomes:
         not_yet = next((each for each in created.values() if isinstance(each, InvalidReplicaAssignmentError)), None)
         if not_yet is not None:
             raise NoPartitionsYetError(f"broker {self._node_id} accepts no partitions yet: {not_yet}")
         return created
 
     def grow(self, counts: Mapping[str, int]) -> Outcomes:
-        """Reject the growth: Kafka adds only partitions with as many replicas as the others, so klamm is not alone."""
-        return {
-            name: InvalidPartitionsError(
-                f"{_CANNOT_GROW}; the partitions that exist are mirrored. Delete {name} to mirror {count} partitions"
-            )
-            for name, count in counts.items()
-        }
+        """Add partitions with klamm as the only replica.
+
+        Raises:
+            NoPartitionsYetError: klamm accepts no partitions yet.
+            ConnectionLostError: The controllers are unavailable.
+        """
+        described = outcomes(self._target.describe_topics(sorted(counts))) if counts else {}
+        topics = [each for each in described.values() if not isinstance(each, Exception)]
+        led = {each.name: each for each in topics if self._node_id in each.partitions[0].replicas}
+        added = {name: range(len(topic.partitions), counts[name]) for name, topic in led.items()}
+        widths = {name: len(topic.partitions[0].replicas) for name, topic in led.items()}
+        others = [each.name for each in topics if each.name not in led]
+        out: Outcomes = {name: InvalidPartitionsError(f"klamm does not lead {name}") for name in others}
+        if not led or self._replica is None:
+            return out
+        with (
+            contextlib.closing(connect(self._settings)) as target,
+            fenced_brokers(self._replica, target, max(widths.values()) - 1) as fenced,
+        ):
+            replicas = {name: (self._node_id, *fenced[: width - 1]) for name, width in widths.items()}
+            grown = self._check_accepted(placement.add(self._target, added, replicas))
+            new = [TopicPartition(name, index) for name in grown if grown[name] is None for index in added[name]]
+            placement.let_be_alone(self._target, new, self._node_id)
+        self._spread(new)
+        return out | grown
 
     def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
-        """Let brokers with storage replicate the partitions that only klamm replicates."""
+        """Let brokers with storage replicate the partitions that they do not replicate yet."""
         described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
-        alone = placement.unspread(
-            (each for each in described.values() if not isinstance(each, Exception)), self._node_id
-        )
-        if not alone:
+        topics_there = [each for each in described.values() if not isinstance(each, Exception)]
+        placement.let_be_alone(self._target, placement.unspread(topics_there, self._node_id, 2), self._node_id)
+        return self._spread(placement.unspread(topics_there, self._node_id))
+
+    def _spread(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KafkaApiError]:
+        if not partitions:
             return {}
         if (few := self._too_few_brokers()) is not None:
-            return dict.fromkeys(alone, few)
-        placed = placement.spread(self._target, alone, self._brokers(), self._factor)
+            return dict.fromkeys(partitions, few)
+        placed = placement.spread(self._target, partitions, self._brokers(), self._factor)
         return {partition: rejected for partition, rejected in placed.items() if rejected is not None}
 
     def led(self) -> Sequence[tuple[str, str, int]]:

@@ -365,17 +365,17 @@ class FlowControl:
         states = self._states.current
         mirrored = {topic: count for topic, count in selected.items() if not states.of(topic).is_promoted}
         plan = plan_topics(mirrored, counts, self._settings.remote_topic)
-        if self._settings.replica is not None and plan.create:
+        if self._settings.replica is not None and (plan.create or plan.grow):
             self._await_broker(selected)
         try:
             counts |= self._create(plan.create, selected)
+            counts |= self._grow(plan.grow)
         except NoPartitionsYetError:
             raise
         except CLUSTER_ERRORS:
             if self._settings.replica is not None:
                 self._assign(selected, counts)  # klamm accepts partitions of all topics until then
             raise
-        counts |= self._grow(plan.grow)
         self._spread([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
         self._note_misplaced([name for name in map(self._settings.remote_topic, selected) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
@@ -394,7 +394,7 @@ class FlowControl:
             return ()
 
     def _await_broker(self, selected: Mapping[str, int]) -> None:
-        """Let a task join the target as a broker, for topics that are not there yet, and check that it did.
+        """Let a task join the target as a broker, for partitions that are not there yet, and check that it did.
 
         Raises:
             ConnectionLostError: It is not a broker of the target yet.

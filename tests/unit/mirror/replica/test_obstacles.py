@@ -36,7 +36,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A target with the broker 1 and metadata.version 4.3, whose controllers accept the principal."""
     cluster = Mock(node_ids=frozenset({1}), topics={})
     cluster.connection.return_value.call.side_effect = [finalized(30), quorum(3000)]
-    monkeypatch.setattr(obstacles, "_cluster", lambda _flow: cluster)
+    monkeypatch.setattr(obstacles, "connect", lambda _flow: cluster)
     cluster.channel = Mock()
     monkeypatch.setattr(obstacles, "ControllerChannel", lambda _settings: cluster.channel)
     return cluster

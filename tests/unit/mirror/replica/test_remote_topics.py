@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 from uuid import UUID
 
 import pytest
@@ -22,6 +23,8 @@ from klamm.protocol.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from klamm.admin import KafkaApiError
 
 KLAMM = 9
@@ -95,22 +98,77 @@ def test_creation_with_too_few_brokers_is_rejected(target: Mock) -> None:
     target.create_topics.assert_not_called()
 
 
-def test_added_partitions_are_rejected_with_advice(target: Mock) -> None:
-    (error,) = topics(target).grow({"A.orders": 3}).values()
-    assert isinstance(error, InvalidPartitionsError)
-    assert "Delete A.orders to mirror 3 partitions" in str(error)
-
-
-def test_partitions_of_klamm_alone_get_brokers_with_storage(target: Mock) -> None:
+def describe(target: Mock, *replicas: tuple[int, ...]) -> None:
+    """Let the target describe A.orders with these replicas of its partitions."""
     partitions = tuple(
-        PartitionDescription(partition=number, leader=KLAMM, leader_epoch=0, replicas=replicas, isr=(KLAMM,))
-        for number, replicas in enumerate([(KLAMM,), (1, 2, KLAMM)])
+        PartitionDescription(partition=number, leader=KLAMM, leader_epoch=0, replicas=each, isr=(KLAMM,))
+        for number, each in enumerate(replicas)
     )
     described = TopicDescription(name="A.orders", topic_id=UUID(int=1), is_internal=False, partitions=partitions)
     target.describe_topics.return_value = {"A.orders": described}
+
+
+def reassignments(target: Mock) -> list[dict[TopicPartition, set[int]]]:
+    calls = target.alter_partition_reassignments.call_args_list
+    return [{each: set(brokers) for each, brokers in call.args[0].items()} for call in calls]
+
+
+FENCED = (101, 102)
+
+
+@pytest.fixture
+def grown(target: Mock, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What was done until partitions were added, in order."""
+    done: list[object] = []
+
+    @contextlib.contextmanager
+    def fenced_brokers(_replica: object, _target: object, count: int) -> Iterator[tuple[int, ...]]:
+        yield FENCED[:count]
+        done.append(f"{count} unregistered")
+
+    def create(_: object, counts: dict[str, int], *, assignments: dict[str, object]) -> dict[str, None]:
+        done.append((counts, assignments))
+        return dict.fromkeys(counts)
+
+    def reassign(wanted: dict[TopicPartition, tuple[int, ...]]) -> Mock:
+        done.append({each.partition: set(brokers) for each, brokers in wanted.items()})
+        return MagicMock()
+
+    monkeypatch.setattr(remote_topics, "fenced_brokers", fenced_brokers)
+    monkeypatch.setattr(placement, "create_partitions", create)
+    monkeypatch.setattr(placement, "rejections", lambda _: {})
+    target.alter_partition_reassignments.side_effect = reassign
+    return done
+
+
+def test_i2_added_partitions_have_no_live_replica_but_klamm(target: Mock, grown: list[object]) -> None:
+    describe(target, (1, 2, KLAMM))
+    assert topics(target).grow({"A.orders": 3}) == {"A.orders": None}
+    assert grown == [
+        ({"A.orders": 3}, {"A.orders": ((KLAMM, *FENCED),) * 2}),
+        {1: {KLAMM}, 2: {KLAMM}},
+        "2 unregistered",
+        {1: {1, 2}, 2: {1, 2}},
+    ]
+
+
+def test_partitions_that_a_process_left_beside_fenced_brokers_are_spread(target: Mock, grown: list[object]) -> None:
+    describe(target, (1, 2, KLAMM), (KLAMM, *FENCED))
     assert topics(target).spread(["A.orders"]) == {}
-    (reassigned,) = target.alter_partition_reassignments.call_args.args
-    assert {each: set(brokers) for each, brokers in reassigned.items()} == {TopicPartition("A.orders", 0): {1, 2}}
+    assert grown == [{1: {KLAMM}}, {1: {1, 2}}]
+
+
+def test_growth_of_a_promoted_topic_is_rejected(target: Mock, grown: list[object]) -> None:
+    describe(target, (1, 2))
+    (error,) = topics(target).grow({"A.orders": 3}).values()
+    assert isinstance(error, InvalidPartitionsError)
+    assert grown == []
+
+
+def test_partitions_of_klamm_alone_get_brokers_with_storage(target: Mock) -> None:
+    describe(target, (KLAMM,), (1, 2, KLAMM))
+    assert topics(target).spread(["A.orders"]) == {}
+    assert reassignments(target) == [{TopicPartition("A.orders", 0): {1, 2}}]
 
 
 def described(name: str, *replicas: tuple[int, ...]) -> TopicDescription:

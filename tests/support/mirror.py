@@ -33,6 +33,7 @@ from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from tests.support import spark_processes
 from tests.support.class_archives import let_spark_start_quickly
 from tests.support.processes import start_process, wait_until
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
+    from klamm.admin import TopicDescription
     from klamm.protocol.records import Record
 
 
@@ -216,7 +218,7 @@ def wait_for_partitions(address: str, name: str, partitions: int, topic_id: UUID
 
     Brokers of Kafka report a leader before it has opened the partition. Until then, it rejects records with
     NOT_LEADER_OR_FOLLOWER, which a client without retries would report. Nor have they forgotten a deleted topic of the
-    same name at once, which would take the records with it.
+    same name at once, which would take the records with it: not in the metadata, and later than there in the logs.
     """
     ends = {AdminPartition(name, number): OffsetSpec.LATEST for number in range(partitions)}
 
@@ -230,10 +232,23 @@ def wait_for_partitions(address: str, name: str, partitions: int, topic_id: UUID
         if [partition.leader >= 0 for partition in described.partitions] != [True] * partitions:
             return False
         admin.list_offsets(ends).all().result(30)
-        return True
+        return topic_id is None or _serve(admin, topic_id, described)
 
     with AdminClient(address) as admin:
         wait_until(there, timeout_s=30, what=f"{partitions} partitions of {name}", interval_s=0.1)
+
+
+def _serve(admin: AdminClient, topic_id: UUID, topic: TopicDescription) -> bool:
+    """Return whether the leaders of all partitions serve the topic with this id."""
+    nodes = {node.id: node for node in admin.describe_cluster().result(20).nodes}
+    leaders = {partition.leader for partition in topic.partitions}
+    if not leaders <= nodes.keys():
+        return False
+    for leader in leaders:
+        with WireClient(f"{nodes[leader].host}:{nodes[leader].port}") as client:
+            if not client.serves(topic_id, [each.partition for each in topic.partitions if each.leader == leader]):
+                return False
+    return True
 
 
 def set_config(address: str, topic: str, name: str, value: str | None) -> None:

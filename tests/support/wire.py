@@ -7,7 +7,9 @@ import struct
 import time
 from typing import IO, TYPE_CHECKING, Final, Self, TypeVar
 
+from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode, encode
+from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -24,7 +26,7 @@ from klamm.protocol.primitives import skip_tagged_fields
 from klamm.protocol.records import RecordBatch, iter_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from uuid import UUID
 
@@ -38,6 +40,7 @@ SUBTRACT: Final = 3
 
 _TOPIC: Final = 2
 _LATEST: Final = -1
+_FETCH_BY_ID_SINCE: Final = 13
 _COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 _HEADER: Final = struct.Struct(">ihhih")
 _CLIENT_ID: Final = "wire"
@@ -209,6 +212,31 @@ class WireClient:
         ((result,),) = (topic.partitions for topic in answer.responses)
         _check(f"Fetch of {topic}-{partition} at {offset}", result.error_code)
         return tuple(iter_batches(result.records or b"", allow_partial_tail=True)), int(result.high_watermark)
+
+    def serves(self, topic_id: UUID, partitions: Iterable[int]) -> bool:
+        """Return whether the broker leads partitions of the topic with this id. Before Kafka 3.1 it cannot tell.
+
+        By its name, a broker of Kafka serves the log of a deleted topic until it has applied the metadata of the new
+        one, which it reports before. What is written to that log is lost with it.
+        """
+        if self.largest_version(ApiKey.FETCH) < _FETCH_BY_ID_SINCE:
+            return True
+        topic = FetchRequest.FetchTopic(
+            topic_id=topic_id,
+            partitions=[
+                FetchRequest.FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1)
+                for each in partitions
+            ],
+        )
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, session_epoch=-1, topics=[topic])
+        answer = self.ask(request, FetchResponse, _FETCH_BY_ID_SINCE)
+        codes = [answer.error_code, *(each.error_code for topic in answer.responses for each in topic.partitions)]
+        return not any(codes)
+
+    def largest_version(self, api_key: ApiKey) -> int:
+        """Return the largest version of an API that the broker offers. -1: it does not offer the API."""
+        offered = self.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).api_keys
+        return next((each.max_version for each in offered if each.api_key == api_key), -1)
 
     def read_to_end(self, topic: str, partition: int, offset: int = 0) -> Iterator[RecordBatch]:
         """Yield every batch from the one that holds ``offset`` up to the high watermark."""

@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.admin import AdminClient
+from klamm.admin import AdminClient, NewPartitions, NewTopic
 from klamm.protocol.records import iter_batches
 from tests.support.kafka import KafkaCluster
-from tests.support.mirror import MirrorProcess, Seen, create_topic, delete_topic, grow_topic, produce, properties
+from tests.support.mirror import (
+    MirrorProcess,
+    Seen,
+    create_topic,
+    delete_topic,
+    produce,
+    properties,
+    wait_for_partitions,
+)
 from tests.support.processes import free_port, wait_until
 from tests.support.transactional_clients import Confluent
 
@@ -57,8 +65,19 @@ def wait_for_equal_replicas(cluster: KafkaCluster) -> None:
 
 
 def create_late_topic(address: str, value: bytes) -> None:
-    create_topic(address, "late", 2, {"retention.ms": "-1"})
+    on_broker = dict.fromkeys(range(2), (1,))  # not on klamm, which accepts partitions while a remote topic is created
+    with AdminClient(address) as admin:
+        new = NewTopic(name="late", replicas_assignments=on_broker, configs={"retention.ms": "-1"})
+        created = admin.create_topics([new]).values()["late"].result(30)
+    wait_for_partitions(address, "late", 2, created.topic_id)
     produce(address, "late", [(number, Seen(b"k", value, (), TIME)) for number in (0, 1)])
+
+
+def add_partition_to_late_topic(address: str) -> None:
+    with AdminClient(address) as admin:
+        admin.create_partitions({"late": NewPartitions(3, ((1,),))}).all().result(30)
+    wait_for_partitions(address, "late", 3)
+    produce(address, "late", [(2, Seen(b"k", b"v", (), TIME))])
 
 
 def wait_for_late_topic(cluster: KafkaCluster, partitions: int = 2) -> None:
@@ -111,8 +130,7 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
         create_late_topic(address, b"old")
         wait_for_late_topic(cluster)
         assert leader_epoch(address, "A.plain") == led_with  # klamm has not left the cluster meanwhile
-        grow_topic(address, "late", 3)
-        produce(address, "late", [(2, Seen(b"k", b"v", (), TIME))])
+        add_partition_to_late_topic(address)
         wait_for_late_topic(cluster, 3)
         delete_topic(address, "late")
         create_late_topic(address, b"new")

@@ -478,11 +478,18 @@ class ReplicaNode:
             pause_s = 0 if await self._raise_epochs(member, now) else _TICK_S
 
     def _is_complete(self, image: ClusterImage) -> bool:
-        """Return whether all wanted partitions exist, so that the target need not place more here."""
-        return all(
-            (topic := image.topic(name)) is not None and topic.partitions.keys() >= set(indexes)
+        """Return whether all wanted partitions exist, so that the target need not place more here.
+
+        One whose first replica of several is klamm is still to be reassigned to klamm alone (``placement``).
+        """
+        topics = {name: image.topic(name) for name in self._wanted}
+        partitions = [
+            None if (topic := topics[name]) is None else topic.partitions.get(index)
             for name, indexes in self._wanted.items()
-        )
+            for index in indexes
+        ]
+        own = self._settings.node_id
+        return all(each is not None and (each.replicas[0] != own or len(each.replicas) == 1) for each in partitions)
 
     def _cordon(self, member: ClusterMembership) -> None:
         """Accept new partitions only while one of the wanted partitions does not exist yet. Blocks if that changes."""

@@ -103,7 +103,7 @@ class ReplicaTopics(RemoteTopics):
             replicas = {name: (self._node_id, *fenced[: width - 1]) for name, width in widths.items()}
             grown = self._check_accepted(placement.add(self._target, added, replicas))
             new = [TopicPartition(name, index) for name in grown if grown[name] is None for index in added[name]]
-            placement.let_be_alone(self._target, new, self._node_id)
+            self._let_be_alone(new)
         self._spread(new)
         return out | grown
 
@@ -111,8 +111,14 @@ class ReplicaTopics(RemoteTopics):
         """Let brokers with storage replicate the partitions that they do not replicate yet."""
         described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
         topics_there = [each for each in described.values() if not isinstance(each, Exception)]
-        placement.let_be_alone(self._target, placement.unspread(topics_there, self._node_id, 2), self._node_id)
+        self._let_be_alone(placement.unspread(topics_there, self._node_id, 2))
         return self._spread(placement.unspread(topics_there, self._node_id))
+
+    def _let_be_alone(self, partitions: Collection[TopicPartition]) -> None:
+        try:
+            placement.let_be_alone(self._target, partitions, self._node_id)
+        except InvalidReplicaAssignmentError as error:
+            raise NoPartitionsYetError(f"broker {self._node_id} accepts no partitions yet: {error}") from error
 
     def _spread(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KafkaApiError]:
         if not partitions:

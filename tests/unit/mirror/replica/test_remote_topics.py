@@ -14,6 +14,7 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.replica import placement, remote_topics
 from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.remote_topics import NoPartitionsYetError
 from klamm.properties import parse_properties
 from klamm.protocol.errors import (
     InvalidPartitionsError,
@@ -156,6 +157,17 @@ def test_partitions_that_a_process_left_beside_fenced_brokers_are_spread(target:
     describe(target, (1, 2, KLAMM), (KLAMM, *FENCED))
     assert topics(target).spread(["A.orders"]) == {}
     assert grown == [{1: {KLAMM}}, {1: {1, 2}}]
+
+
+def test_cordon_before_klamm_is_alone_lets_the_flow_wait(target: Mock, grown: list[object]) -> None:
+    describe(target, (1, 2, KLAMM), (KLAMM, *FENCED))
+    rejected = InvalidReplicaAssignmentError("cordoned")
+    target.alter_partition_reassignments.side_effect = None
+    target.alter_partition_reassignments.return_value = Mock()
+    target.alter_partition_reassignments.return_value.all.return_value.result.side_effect = rejected
+    with pytest.raises(NoPartitionsYetError, match="accepts no partitions yet"):
+        topics(target).spread(["A.orders"])
+    assert grown == []
 
 
 def test_growth_of_a_promoted_topic_is_rejected(target: Mock, grown: list[object]) -> None:

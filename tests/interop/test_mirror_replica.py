@@ -30,7 +30,7 @@ from klamm.protocol.records import Record, encode_batch
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings, run_until
 from tests.support.mirror import create_topic, delete_records
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 from tests.support.replicas import FakeMember, WireReplica, image_of
 from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
@@ -350,6 +350,20 @@ def test_new_partitions_are_led_without_another_registration(address: str) -> No
         assert [row.partition for row in copier.progress()] == [1]
         assert copier.node.partition(flow.topic, 0) is None
     assert flow.members == 1
+
+
+def test_broker_is_cordoned_once_it_is_alone_in_added_partitions(address: str) -> None:
+    """A reassignment that names a cordoned broker is rejected."""
+    flow = ReplicaFlow(address)
+    image = flow.member.image
+    topic = image.topics[flow.topic_id]
+    beside_fenced = replace(topic.partitions[0], replicas=(KLAMM, 2**31 - 1))
+    flow.member.image = replace(image, topics={flow.topic_id: replace(topic, partitions={0: beside_fenced})})
+    with flow.copier():
+        assert not flow.member.is_cordoned
+        alone = replace(beside_fenced, replicas=(KLAMM,))
+        flow.member.publish(replace(image, topics={flow.topic_id: replace(topic, partitions={0: alone})}))
+        wait_until(lambda: flow.member.is_cordoned, timeout_s=30, what="the cordon")
 
 
 def test_i12_fetch_without_lease_closes_the_connection(address: str) -> None:

@@ -115,8 +115,9 @@ def test_produced_lines_become_the_same_records_as_in_kafka(
 ) -> None:  # fmt: skip
     with new_topic(address) as other:
         # when
-        theirs = kafkas(tools, PRODUCER, address, ["--sync", "--topic", topic, *words.split()], stdin)
-        ours = run_ours(address, ["produce", "--topic", other, *words.split()], capsys, stdin)
+        at_once = ["--timeout", "0", *words.split()]  # else each line waits a second for others
+        theirs = kafkas(tools, PRODUCER, address, ["--sync", "--topic", topic, *at_once], stdin)
+        ours = run_ours(address, ["produce", "--topic", other, *at_once], capsys, stdin)
         # then
         assert (theirs.exit_code, ours) == (0, Outcome(0, "", ""))
         assert records_of(address, other, count) == records_of(address, topic, count)

@@ -29,7 +29,6 @@ from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.errors import (
     ClusterActionDeniedError,
     DuplicateBrokerError,
-    MembershipError,
     StaleBrokerError,
     WrongClusterError,
 )
@@ -41,7 +40,6 @@ from klamm.kraft.member import (
     MemberSettings,
     MembershipState,
     MembershipStore,
-    MemoryMembershipStore,
 )
 from klamm.kraft.observer import MetadataObserver
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -50,6 +48,7 @@ from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, U
 from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE
 from tests.support.kafka import KafkaCluster, java_tool
 from tests.support.processes import wait_until
+from tests.support.replicas import MemoryMembershipStore
 from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates
 
 if TYPE_CHECKING:
@@ -163,7 +162,6 @@ def member_of(
     *,
     controllers: ConnectionSettings | None = None,
     state: MembershipStore | None = None,
-    on_stopped: Callable[[MembershipError], None] | None = None,
 ) -> BrokerMember:
     """Return a member whose listener is unreachable: it is the only replica of its partitions."""
     listener = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=1, security_protocol="PLAINTEXT")
@@ -174,7 +172,7 @@ def member_of(
         controllers=controllers or connection(cluster),
         inter_broker_listener="PLAINTEXT",
     )
-    return BrokerMember(settings, state, on_stopped)
+    return BrokerMember(settings, state or MemoryMembershipStore())
 
 
 @contextmanager
@@ -339,28 +337,28 @@ def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: Kafk
 
 
 def test_second_process_of_the_same_incarnation_ends_the_first(cluster: KafkaCluster) -> None:
-    state, errors = MemoryMembershipStore(), Queue[MembershipError]()
-    with started(member_of(cluster, state=state, on_stopped=errors.put)) as first:
+    state = MemoryMembershipStore()
+    with started(member_of(cluster, state=state)) as first:
         first.observer.wait_for(lambda image: 9 in image.brokers, PATIENCE_S)
         with started(member_of(cluster, state=state)) as second:
             # then
-            assert isinstance(errors.get(timeout=PATIENCE_S), DuplicateBrokerError)
+            wait_until(lambda: first.error is not None, timeout_s=PATIENCE_S, what="the end of the first process")
+            assert isinstance(first.error, DuplicateBrokerError)
             assert not first.is_leased()
             assert second.is_leased()
             second.unregister()
 
 
 def test_unregistered_member_ends_and_does_not_register_again(cluster: KafkaCluster) -> None:
-    errors = Queue[MembershipError]()
-    with started(member_of(cluster, on_stopped=errors.put)) as member:
+    with started(member_of(cluster)) as member:
         # when
         channel = ControllerChannel(connection(cluster))
         assert channel.call(UnregisterBrokerRequest(broker_id=9), UnregisterBrokerResponse).error_code == 0
         channel.close()
         # then
-        error = errors.get(timeout=PATIENCE_S)
-        assert isinstance(error, StaleBrokerError)
-        assert "an operator has unregistered this broker" in str(error)
+        wait_until(lambda: member.error is not None, timeout_s=PATIENCE_S, what="the end of the membership")
+        assert isinstance(member.error, StaleBrokerError)
+        assert "an operator has unregistered this broker" in str(member.error)
         assert not member.is_leased()
         with pytest.raises(StaleBrokerError):
             member.fence(True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.kraft.errors import MembershipError
-    from klamm.kraft.member import IsrChange, IsrState
+    from klamm.kraft.member import IsrChange, IsrState, MembershipState
     from klamm.protocol.errors import KafkaApiError
 
 MAX_BYTES = 1 << 20
@@ -85,7 +85,7 @@ def copy_once(source: SourceLog, leader: LeaderPartition, now: float, max_bytes:
 
 def feed(source: SourceLog, leader: LeaderPartition, window: Window, now: float, max_bytes: int = MAX_BYTES) -> None:
     """Append what the source has after the end of a window."""
-    chunk, _ = read_chunk(memoryview(source.read(window.end, max_bytes)), window.end, leader.floor)
+    chunk, _ = read_chunk(memoryview(source.read(window.end, max_bytes)), window.end)
     leader.extend(window, chunk, source.end, now)
 
 
@@ -174,6 +174,21 @@ class KafkaFollower:
         self.removed += [batch for batch in self.batches if batch.next_offset > offset]
         self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
         self.end = min(self.end, offset)
+
+
+class MemoryMembershipStore:
+    """State that ends with the process."""
+
+    def __init__(self) -> None:
+        self._state: MembershipState | None = None
+
+    def load(self) -> MembershipState | None:
+        """Return the stored state, or None if there is none."""
+        return self._state
+
+    def save(self, state: MembershipState | None) -> None:
+        """Store a state, or remove it (None)."""
+        self._state = state
 
 
 class FakeMember:

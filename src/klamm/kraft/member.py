@@ -98,21 +98,6 @@ class MembershipStore(Protocol):
         ...
 
 
-class MemoryMembershipStore:
-    """State that ends with the process."""
-
-    def __init__(self) -> None:
-        self._state: MembershipState | None = None
-
-    def load(self) -> MembershipState | None:
-        """Return the stored state, or None if there is none."""
-        return self._state
-
-    def save(self, state: MembershipState | None) -> None:
-        """Store a state, or remove it (None)."""
-        self._state = state
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
     """Settings of a member."""
@@ -155,18 +140,15 @@ class BrokerMember:
     Args:
         settings: Settings.
         state: Storage of what a restart needs.
-        on_stopped: Function called in the heartbeats' thread when the membership ends on an error, once.
     """
 
     def __init__(
         self,
         settings: MemberSettings,
-        state: MembershipStore | None = None,
-        on_stopped: Callable[[MembershipError], None] | None = None,
+        state: MembershipStore,
     ) -> None:
         self._settings = settings
-        self._store = state or MemoryMembershipStore()
-        self._on_stopped = on_stopped
+        self._store = state
         stored = self._stored = self._store.load()
         self.node_id = settings.node_id
         self.cluster_id = settings.cluster_id
@@ -464,8 +446,6 @@ class BrokerMember:
             self._stopping = True
             self._wake()
         logger.error("Broker %d: the membership has ended: %s", self.node_id, error)
-        if self._on_stopped is not None:
-            self._on_stopped(error)
 
     def _step(self) -> float:
         """Register if necessary, send a heartbeat, and return the pause before the next one in seconds."""

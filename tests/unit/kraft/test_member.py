@@ -10,7 +10,8 @@ import pytest
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kraft.errors import WrongClusterError
 from klamm.kraft.image import BrokerImage
-from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, MemoryMembershipStore, common_features
+from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, common_features
+from tests.support.replicas import MemoryMembershipStore
 
 SETTINGS = MemberSettings(
     node_id=9,
@@ -59,8 +60,9 @@ def test_only_crashed_incarnation_continues() -> None:
 
 
 def test_log_dir_survives_a_loss_of_the_state() -> None:
-    assert BrokerMember(SETTINGS).log_dir == BrokerMember(SETTINGS).log_dir
-    assert BrokerMember(SETTINGS).incarnation_id != BrokerMember(SETTINGS).incarnation_id
+    first, second = (BrokerMember(SETTINGS, MemoryMembershipStore()) for _ in range(2))
+    assert first.log_dir == second.log_dir
+    assert first.incarnation_id != second.incarnation_id
 
 
 def test_member_without_a_heartbeat_has_no_lease() -> None:
@@ -77,5 +79,5 @@ def test_state_of_another_cluster_is_rejected_before_anything_is_sent() -> None:
 def test_start_without_reachable_controllers_names_the_reason_and_stops_its_threads() -> None:
     before = threading.active_count()
     with pytest.raises(TimeoutError, match=r"within 0\.5 s: No active controller is reachable: 127\.0\.0\.1:1: "):
-        BrokerMember(SETTINGS).start(timeout_s=0.5)
+        BrokerMember(SETTINGS, MemoryMembershipStore()).start(timeout_s=0.5)
     assert threading.active_count() == before

@@ -105,7 +105,7 @@ class ReplicaCopy(PartitionCopy):
         Raises:
             CorruptBatchError: The first batch is damaged. A damaged batch after others is fetched again.
         """
-        chunk, defect = read_chunk(records, self.fetch_offset, self.leader.floor)
+        chunk, defect = read_chunk(records, self.fetch_offset)
         if chunk is None and defect:
             raise CorruptBatchError(defect)
         if chunk is not None:

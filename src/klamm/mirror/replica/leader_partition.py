@@ -39,7 +39,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.replica.window import UNKNOWN_EPOCH, EpochFloor, Window
+from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
 from klamm.protocol.errors import ErrorCode
 from klamm.server.fetch_response import PartitionRead
 
@@ -102,7 +102,6 @@ class LeaderPartition:
         partition: Partition number.
         may_lose: Whether to go on when records were purged on the source before they were mirrored.
         on_news: Called when waiting followers may get a new answer.
-        floor: Lowest leader epoch of the batches from an offset on, because another broker led up to it.
     """
 
     def __init__(
@@ -113,12 +112,10 @@ class LeaderPartition:
         *,
         may_lose: bool = False,
         on_news: Callable[[LeaderPartition], None] = lambda _: None,
-        floor: EpochFloor | None = None,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
-        self.floor = floor
         self._may_lose = may_lose
         self._on_news = on_news
         self.leadership: Leadership | None = None
@@ -219,7 +216,7 @@ class LeaderPartition:
         if self.tail is None and not self.halted and is_known and self._served_from(0, now):
             follower = max(self.followers.values(), key=lambda each: each.fetch_offset)
             if follower.fetch_offset >= self.log_start:
-                self.tail = Window(follower.fetch_offset, self._source_epoch(follower))
+                self.tail = Window(follower.fetch_offset, follower.leader_epoch)
         return self.tail
 
     def open_catch_up(self, now: float) -> Window | None:
@@ -233,13 +230,8 @@ class LeaderPartition:
             ]
             if lagging:
                 follower = min(lagging, key=lambda each: each.fetch_offset)
-                self.catch_up = Window(follower.fetch_offset, self._source_epoch(follower))
+                self.catch_up = Window(follower.fetch_offset, follower.leader_epoch)
         return self.catch_up
-
-    def _source_epoch(self, follower: ReplicaProgress) -> int:
-        """Return the epoch that the source must have before the offset of a follower. -1: it cannot be compared."""
-        is_own = self.floor is not None and follower.fetch_offset >= self.floor.offset
-        return UNKNOWN_EPOCH if is_own else follower.leader_epoch
 
     def extend(self, window: Window, chunk: Chunk | None, log_end: int, now: float) -> None:
         """Append batches to a window.
@@ -356,8 +348,6 @@ class LeaderPartition:
         return ErrorCode.OFFSET_OUT_OF_RANGE
 
     def _epoch_before(self, offset: int) -> int | None:
-        if self.floor is not None and offset == self.floor.offset:
-            return None  # the follower's last epoch is that of a leader that wrote nothing
         for window in (self.tail, self.catch_up):
             if window is not None and offset in window:
                 return window.epoch_before(offset)

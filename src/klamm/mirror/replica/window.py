@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.batches import walk
 from klamm.protocol.errors import CorruptBatchError
-from klamm.protocol.records.layout import INT32, LEADER_EPOCH_AT, MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,14 +40,7 @@ class Chunk(NamedTuple):
         return self.batches[-1].next_offset
 
 
-class EpochFloor(NamedTuple):
-    """Leader epoch that is written into batches with a lower one, from an offset on."""
-
-    offset: int
-    leader_epoch: int
-
-
-def read_chunk(records: memoryview, offset: int, floor: EpochFloor | None = None) -> tuple[Chunk | None, str]:
+def read_chunk(records: memoryview, offset: int) -> tuple[Chunk | None, str]:
     """Copy the complete batches of a fetch response that end after an offset.
 
     The first batch may begin before the offset, as in Kafka.
@@ -56,7 +48,6 @@ def read_chunk(records: memoryview, offset: int, floor: EpochFloor | None = None
     Args:
         records: Record batches of one partition in a fetch response. A truncated last batch is left out.
         offset: Fetch offset.
-        floor: Leader epoch to write into batches that have a lower one. The checksum does not cover it.
 
     Returns:
         The batches, or None if there are none, and the defect of the batch after them (empty: none).
@@ -65,14 +56,11 @@ def read_chunk(records: memoryview, offset: int, floor: EpochFloor | None = None
     epoch, count, timestamp = UNKNOWN_EPOCH, 0, -1
     try:
         for batch, _, next_offset in walk(records, offset):
-            at, written = len(data), (epoch := batch.partition_leader_epoch)
+            epoch = batch.partition_leader_epoch
             data += batch.buffer
             if not batch.is_control:
                 count, timestamp = count + max(0, batch.record_count), max(timestamp, batch.max_timestamp)
-            if floor is not None and batch.magic == MAGIC and batch.last_offset >= floor.offset:
-                written = max(epoch, floor.leader_epoch)
-                INT32.pack_into(data, at + LEADER_EPOCH_AT, written)
-            ends.append(BatchEnd(next_offset, len(data), written))
+            ends.append(BatchEnd(next_offset, len(data), epoch))
     except CorruptBatchError as error:
         defect = str(error)
     if not ends:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LAGGING_S, LeaderPartition, Leadership, Presence
-from klamm.mirror.replica.window import EpochFloor, read_chunk
+from klamm.mirror.replica.window import read_chunk
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import KafkaFollower, SourceLog, copy_once, feed, stored_batch
 
@@ -22,10 +22,8 @@ def leadership(epoch: int = 0, live: frozenset[int] = NODES) -> Leadership:
     return Leadership(leader_epoch=epoch, partition_epoch=0, replicas=NODES, live=live)
 
 
-def leader_of(
-    source: SourceLog, *, epoch: int = 0, may_lose: bool = False, floor: EpochFloor | None = None
-) -> LeaderPartition:
-    leader = LeaderPartition("t", TOPIC_ID, 0, may_lose=may_lose, floor=floor)
+def leader_of(source: SourceLog, *, epoch: int = 0, may_lose: bool = False) -> LeaderPartition:
+    leader = LeaderPartition("t", TOPIC_ID, 0, may_lose=may_lose)
     leader.lead(leadership(epoch), NOW)
     leader.begin(source.log_start, source.end)
     return leader
@@ -163,7 +161,7 @@ def test_returning_replica_starts_at_the_log_start_if_another_one_has_the_purged
     assert (ahead.end, ahead.removed) == (15, [])
 
 
-# --- I3 and I4: leader epochs --------------------------------------------------------------------------------------
+# --- I3: leader epochs ------- --------------------------------------------------------------------------------------
 
 
 def test_i3_batch_with_a_higher_epoch_is_held_until_klamm_has_this_epoch() -> None:
@@ -180,36 +178,6 @@ def test_i3_batch_with_a_higher_epoch_is_held_until_klamm_has_this_epoch() -> No
     replicate(source, leader, *followers)
 
     assert [follower.batches for follower in followers] == [source.batches] * 3
-
-
-def test_i4_batches_after_a_foreign_leader_get_its_epoch_at_least() -> None:
-    source = source_of(2)
-    followers = replicas(source)
-    source.produce(3)
-    leader = leader_of(source, epoch=8, floor=EpochFloor(6, 8))
-
-    replicate(source, leader, *followers)
-
-    assert [batch.leader_epoch for batch in followers[0].batches] == [0, 0, 8]
-    assert followers[0].batches[2].data[:12] == source.batches[2].data[:12]
-    assert followers[0].batches[2].data[16:] == source.batches[2].data[16:]
-
-
-def test_i4_fetch_with_epoch_of_leader_without_batches_is_answered() -> None:
-    source = source_of(2)
-    followers = replicas(source)
-    source.produce(3)
-    leader = leader_of(source, epoch=8, floor=EpochFloor(6, 8))
-    wanted = followers[0].request(8)
-    wanted.last_fetched_epoch = 7  # Kafka notes the epoch with which a broker begins to lead
-    replicate(source, leader, *followers[1:], rounds=1)
-    leader.fetch(1, wanted, 1000, Presence(NOW))
-    copy_once(source, leader, NOW)
-
-    answer = leader.fetch(1, wanted, 1000, Presence(NOW))
-
-    assert answer is not None
-    assert (answer.error_code, leader.halted, len(answer.records) > 0) == (ErrorCode.NONE, "", True)
 
 
 # --- I5 and I11: bounds in the answers ------------------------------------------------------------------------------

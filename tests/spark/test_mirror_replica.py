@@ -9,6 +9,7 @@ import pytest
 from klamm.admin import AdminClient, NewPartitions, NewTopic
 from klamm.protocol.records import iter_batches
 from tests.support.kafka import KafkaCluster
+from tests.support.klamm import KlammBroker
 from tests.support.mirror import (
     MirrorProcess,
     Seen,
@@ -16,6 +17,7 @@ from tests.support.mirror import (
     delete_topic,
     produce,
     properties,
+    read,
     wait_for_partitions,
 )
 from tests.support.processes import free_port, wait_until
@@ -149,6 +151,25 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
         assert set(partition.replicas) == {1, KLAMM}
         assert 1 not in partition.isr
     assert {partition.replicas for partition in described["other"].partitions} == {(1,)}
+
+
+def test_mirror_that_starts_without_its_source_lets_clients_read(cluster: KafkaCluster, tmp_path: Path) -> None:
+    # given
+    target, records = cluster.bootstrap_servers, [(0, Seen(b"k%d" % at, b"v", (), TIME)) for at in range(40)]
+    with KlammBroker() as source:
+        create_topic(source.bootstrap_servers, "gone", 1, {"retention.ms": "-1"})
+        produce(source.bootstrap_servers, "gone", records)
+        keys = replica_keys(KLAMM + 1, cluster.bootstrap_controllers)
+        file = properties(source.bootstrap_servers, target, keys, topics="gone", alias="S")
+        with MirrorProcess(file, tmp_path, as_users_run_it=True) as mirror:
+            wait_until(lambda: len(stored(cluster, "S.gone")) > 0, timeout_s=120, what="the batches of the source")
+            read(target, "S.gone", {0: len(records)}, timeout_s=60)
+            mirror.kill()
+    # when
+    with MirrorProcess(file, tmp_path, as_users_run_it=True) as again:
+        # then
+        assert read(target, "S.gone", {0: len(records)}, timeout_s=120)[0] == [record for _, record in records]
+        assert again.stop() == 0
 
 
 def test_plan_reports_obstacles_of_replica(cluster: KafkaCluster, tmp_path: Path) -> None:

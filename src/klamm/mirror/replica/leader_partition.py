@@ -244,7 +244,8 @@ class LeaderPartition:
         """
         if self.is_sealed:
             return
-        self.log_end = max(self.log_end, log_end)
+        # A leader may return records beyond the high watermark that it names: it reads that first.
+        self.log_end = max(self.log_end, log_end, UNKNOWN if chunk is None else chunk.next_offset)
         if chunk is not None and window in (self.tail, self.catch_up) and not self.halted:
             window.append(chunk)
             self._trim(now)

@@ -92,6 +92,27 @@ def test_i1_empty_source_halts_and_no_replica_is_truncated() -> None:
     assert leader.start_offset(2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
+def test_i1_replica_with_records_after_the_high_watermark_of_their_response_does_not_halt() -> None:
+    """Kafka's leader notes the high watermark of a response before it reads the records."""
+    source = source_of(2)
+    leader = leader_of(source)
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+    for follower in followers:
+        follower.fetch(leader, NOW)
+    window = leader.open_tail(NOW)
+    assert window is not None
+    before = source.end
+    source.produce(3)
+    chunk, _ = read_chunk(memoryview(source.read(0)), 0)
+
+    leader.extend(window, chunk, before, NOW)
+    for follower in (*followers, *followers):
+        follower.fetch(leader, NOW)
+
+    assert leader.halted == ""
+    assert {follower.end for follower in followers} == {leader.log_end} == {9}
+
+
 def test_i1_halt_outlasts_a_source_that_grows_beyond_the_replicas() -> None:
     followers = replicas(source_of())
     other = source_of(2)

@@ -224,11 +224,11 @@ class FlowControl:
             KafkaApiError: A cluster rejects a call that the flow needs. The next turn retries.
         """
         now = self._clock()
+        if self._claim.holder or self._claim.times_taken != self._times_taken:
+            self._withdraw()
         if not self._are_reachable:
             self._check_clusters()
             self._are_reachable = True
-        if self._claim.holder or self._claim.times_taken != self._times_taken:
-            self._withdraw()
         if not self._claim.is_held:
             return
         if not self._has_internal_topics:
@@ -267,18 +267,18 @@ class FlowControl:
         """Let klamm lead its remote topics while the source is unavailable: they can be read and promoted."""
         if self._settings.replica is None or not self._claim.is_held:
             return
-        if self._is_published:
-            if self._states.current != self._published_states:
-                self._published_states = self._states.current
-                self._publish_rows(self._published, self._published_states)
-            return
-        self._remote_topics.check_supported()
-        self._states.load()
+        if not self._is_published:
+            self._remote_topics.check_supported()
+            self._states.load()
+        self._states.read_back()
         states = self._states.current
-        rows = () if states.flow is RequestedState.STOPPED else (*self._remote_topics.led(), *self._promoted(states))
-        if rows:
+        if states.flow is RequestedState.STOPPED:
+            self._release()
+            return
+        rows = self._published or sorted({*self._remote_topics.led(), *self._promoted(states)})
+        if rows and not (self._is_published and states == self._published_states):
             self._published_states = states
-            self._publish_rows(sorted(set(rows)), states)
+            self._publish_rows(rows, states)
 
     def _promoted(self, states: RequestedStates) -> Assignment:
         """Return the promoted topics whose remote topics exist: a promotion that was interrupted is finished."""
@@ -298,7 +298,7 @@ class FlowControl:
             self._is_published = False
             self._publish(())
             self._status.set_topic_states(self._settings.name, {})
-        self._assignment = ()
+        self._assignment = self._published = ()
         self._published_states = RequestedStates()
         self._refresh_due = self._sync_due = self._acl_sync_due = 0.0
 

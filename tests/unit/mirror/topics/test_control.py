@@ -280,14 +280,34 @@ def test_remote_topics_of_a_broker_are_led_while_the_source_is_unavailable() -> 
     assert set(run.published) == {(("orders", "A.orders", 3),)}
 
 
-def test_stopped_flow_of_a_broker_leads_nothing_while_the_source_is_unavailable() -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+def test_stopped_flow_of_a_broker_leads_nothing_while_the_source_is_unavailable(*, is_late: bool) -> None:
     source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
     run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[method-assign]
+    if is_late:
+        with pytest.raises(ConnectionLostError):
+            run.control.turn()
+    # when
     run.states.change(lambda _: RequestedStates(flow=RequestedState.STOPPED))
+    with pytest.raises(ConnectionLostError):
+        run.control.turn()
+    # then
+    assert run.published == ([(("orders", "A.orders", 3),), ()] if is_late else [])
+
+
+def test_flow_of_a_broker_that_another_process_takes_is_released_while_the_source_is_unavailable() -> None:
+    source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
     source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[method-assign]
     with pytest.raises(ConnectionLostError):
         run.control.turn()
-    assert run.published == []
+    # when
+    run.claim.let_go(holder="there, process 1")
+    with pytest.raises(ConnectionLostError):
+        run.control.turn()
+    # then
+    assert run.published == [(("orders", "A.orders", 3),), ()]
 
 
 @pytest.mark.parametrize("error", [rejection("POLICY_VIOLATION", "no"), ConnectionLostError("nobody answers")])

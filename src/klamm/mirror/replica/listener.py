@@ -234,6 +234,7 @@ async def offset_for_leader_epoch(
     """Return the log end for each epoch, so that no log diverges."""
     services = context.services
     check_lease(services)
+    # Brokers name themselves from version 3 on, and those with metadata.version 4.3 use no older one.
     is_broker = request.replica_id >= 0 and services.serves_brokers(context.session.listener)
 
     def answer(

@@ -67,39 +67,39 @@ class _Transferring(Worker):
             with WireClient(self._address, timeout_s=30) as client:
                 ours = TransactionClient(client, f"transfer-{self._ledger.number}")
                 ours.find_coordinator()
-                code, who = ours.init(4)
+                code, identity = ours.init(4)
                 assert code == 0
                 find_group_coordinator(client, self._ledger.group)
                 while not self._stop.is_set():
-                    who = self._transfer(ours, who)
+                    identity = self._transfer(ours, identity)
         except OSError:
             return
 
-    def _transfer(self, ours: TransactionClient, who: Who) -> Who:
+    def _transfer(self, ours: TransactionClient, identity: Who) -> Who:
         ledger = self._ledger
         number = len(ledger.ends)
         ledger.ends[number], ledger.written[number] = _OPEN, set()
         partitions = [(number + step) % _PARTITIONS for step in range(1 + number % _PARTITIONS)]
         if not ledger.knows_v2:
-            assert ours.add(who, 3, _TOPIC, *partitions) == [0] * len(partitions)
-            assert ours.add_offsets(who, 3, ledger.group) == 0
+            assert ours.add(identity, 3, _TOPIC, *partitions) == [0] * len(partitions)
+            assert ours.add_offsets(identity, 3, ledger.group) == 0
         for partition in partitions:
             sequence = self._sequences.get(partition, 0)
             value = ledger.value(number, partition)
             version = 12 if ledger.knows_v2 else 9
-            assert ours.produce(who, version, _TOPIC, partition, value, sequence=sequence) == 0
+            assert ours.produce(identity, version, _TOPIC, partition, value, sequence=sequence) == 0
             self._sequences[partition] = sequence + 1
             ledger.written[number].add(partition)
-        assert ours.commit_offset(who, 5 if ledger.knows_v2 else 3, ledger.group, _TOPIC, number) == 0
+        assert ours.commit_offset(identity, 5 if ledger.knows_v2 else 3, ledger.group, _TOPIC, number) == 0
         is_commit = random.random() < 0.7
         ledger.ends[number] = _UNKNOWN if is_commit else _ABORTED
-        code, following = ours.end(who, 5 if ledger.knows_v2 else 4, commit=is_commit)
+        code, following = ours.end(identity, 5 if ledger.knows_v2 else 4, commit=is_commit)
         assert code == 0
         if is_commit:
             ledger.ends[number] = _COMMITTED
         if ledger.knows_v2:
             self._sequences.clear()
-        return following if ledger.knows_v2 else who
+        return following if ledger.knows_v2 else identity
 
 
 def test_transactions_are_atomic_across_kills(crashing: Cluster) -> None:

@@ -157,7 +157,7 @@ def close_all(peers: list[socket.socket]) -> None:
 def test_unread_fetch_responses_use_no_memory_and_close_when_idle(broker: Broker, encrypted: bool) -> None:
     """Before, each connection kept a whole response forever, and every sweep logged that it was closed."""
     wait_until(lambda: broker.connections() == 0, timeout_s=30, what="connections of before to end")
-    before, said = broker.memory(), broker.closed_as("idle")
+    before, closed_before = broker.memory(), broker.closed_as("idle")
     peers = [broker.connect(encrypted=encrypted) for _ in range(CLIENTS)]
     try:
         for peer in peers:
@@ -167,7 +167,7 @@ def test_unread_fetch_responses_use_no_memory_and_close_when_idle(broker: Broker
         wait_until(lambda: broker.connections() == 0, timeout_s=30, what="idle connections to end")
         wait_until(lambda: broker.memory() - before < 50 * MEBI, timeout_s=10, what="memory to be free")
         time.sleep(IDLE_MS / 1000)
-        assert broker.closed_as("idle") - said == CLIENTS
+        assert broker.closed_as("idle") - closed_before == CLIENTS
     finally:
         close_all(peers)
 
@@ -228,12 +228,12 @@ def test_unread_built_responses_stay_within_the_memory_budget(broker: Broker, en
         size = len(repr(client.ask(describe(10), DescribeConfigsResponse, 4))) * MANY_TOPICS // 10
     assert size * CLIENTS > 4 * MAX_UNREAD_BYTES
     not_read = r"\d+ bytes of responses are not read"
-    before, said = broker.memory(), broker.closed_as(not_read)
+    before, closed_before = broker.memory(), broker.closed_as(not_read)
     peers = [broker.connect(encrypted=encrypted) for _ in range(CLIENTS)]
     try:
         for peer in peers:
             peer.sendall(frame)
-        most = most_memory(broker, 2, since=lambda: broker.closed_as(not_read) > said)
+        most = most_memory(broker, 2, since=lambda: broker.closed_as(not_read) > closed_before)
         assert most - before < MAX_UNREAD_BYTES + CLIENTS * BUILT_BYTES
         assert is_served(broker) < 5
     finally:

@@ -69,18 +69,18 @@ def write_and_read(client: WireClient, topic: str) -> dict[str, Any]:
         duplicates.append((answer.base_offset == base_offset, answer.log_append_time_ms == stored.max_timestamp))
     ours = TransactionClient(client, topic)
     ours.find_coordinator()
-    code, who = ours.init(4)
+    code, identity = ours.init(4)
     for sequence, (value, is_commit) in enumerate(TRANSACTIONS):
         record = Record(value.encode(), value.encode(), (), now, 0)
         batch = encode_batch(
             [record],
-            producer_id=who.producer_id,
-            producer_epoch=who.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             base_sequence=sequence,
             is_transactional=True,
         )
-        code += sum(ours.add(who, 3, topic, 0)) + produce(client, topic, batch, topic).error_code
-        code += ours.end(who, 3, commit=is_commit)[0]
+        code += sum(ours.add(identity, 3, topic, 0)) + produce(client, topic, batch, topic).error_code
+        code += ours.end(identity, 3, commit=is_commit)[0]
         wait_for_markers(client, topic)
     assert code == 0
     return {

@@ -128,10 +128,10 @@ def test_describe_shows_client_with_empty_client_id(broker: KlammBroker, capsys:
     # when
     code = cli.main(["configs", *servers, "--describe", "--entity-type", "users", "--entity-type", "clients"])
     # then
-    said = capsys.readouterr().out
-    assert code == 0, said
-    assert "user-principal 'ANONYMOUS', client-id ''" in said
-    assert "user-principal 'ANONYMOUS', client-id 'beside'" in said
+    output = capsys.readouterr().out
+    assert code == 0, output
+    assert "user-principal 'ANONYMOUS', client-id ''" in output
+    assert "user-principal 'ANONYMOUS', client-id 'beside'" in output
 
 
 def test_deleted_registration_topic_clears_registrations(broker: KlammBroker) -> None:

@@ -269,8 +269,8 @@ def test_sigint_and_sigterm_stop_commands_gracefully(klamm_broker_process: Klamm
             assert consumer.stdout.readline() == b"typed\n"
             consumer.send_signal(signal.SIGTERM)
             # then
-            _, said = consumer.communicate(timeout=60)
-            assert (consumer.returncode, said) == (143, b"Processed a total of 1 messages\n")
+            _, output = consumer.communicate(timeout=60)
+            assert (consumer.returncode, output) == (143, b"Processed a total of 1 messages\n")
         assert admin.describe_groups([topic]).all().result()[topic].state == "Empty"
         assert admin.list_group_offsets({topic: None}).all().result()[topic][TopicPartition(topic, 0)].offset == 1
 

@@ -218,15 +218,15 @@ def commits_in_transactions(player: Player) -> None:
     """TxnOffsetCommit with the errors of before KIP-1319 and of today."""
     producer = TransactionClient(player.client, f"id-{player.group}")
     producer.find_coordinator()
-    _, who = producer.init(4)
+    _, identity = producer.init(4)
     player.join("m")
     for version in (5, 6):
         for member_id, epoch in (("m", 2), ("m", 1), ("m", 9), ("n", 2), ("", -1), ("", 2)):
-            code = producer.commit_offset(who, version, player.group, TOPIC, 1, generation=epoch, member=member_id)
+            code = producer.commit_offset(identity, version, player.group, TOPIC, 1, generation=epoch, member=member_id)
             player.note("in a transaction", version, member_id, epoch, code)
-        code = producer.commit_offset(who, version, f"{player.group}-unknown", TOPIC, 1, generation=2, member="m")
+        code = producer.commit_offset(identity, version, f"{player.group}-unknown", TOPIC, 1, generation=2, member="m")
         player.note("unknown group", version, code)
-    player.note("end", producer.end(who, 5, commit=False)[0])
+    player.note("end", producer.end(identity, 5, commit=False)[0])
 
 
 @pytest.fixture(scope="module")

@@ -66,11 +66,11 @@ def test_earlier_data_directory_has_the_same_content_and_continues(name: str, da
         with WireClient(broker.bootstrap_servers.split(",", maxsplit=1)[0]) as wire:
             # the open transaction is aborted by its successor, with its offsets
             successor = TransactionClient(wire, OPEN_TRANSACTION)
-            code, who = successor.init(4)
+            code, identity = successor.init(4)
             assert code == 0
-            assert successor.add(who, 3, "payments", 0) == [0]
-            assert successor.produce(who, 9, "payments", 0, "after", sequence=0) == 0
-            assert successor.end(who, 3, commit=True)[0] == 0
+            assert successor.add(identity, 3, "payments", 0) == [0]
+            assert successor.produce(identity, 9, "payments", 0, "after", sequence=0) == 0
+            assert successor.end(identity, 3, commit=True)[0] == 0
             assert read_committed(wire, "payments")[-2:] == ["payments-f", "after"]
             assert committed_offset(wire, "payers", "orders", stable=True) == (0, len("payments-f"))
 

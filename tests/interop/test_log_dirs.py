@@ -92,14 +92,14 @@ def test_requested_partitions_are_reported_once(broker: klamm.Broker, version: i
     # when
     with WireClient(broker.bootstrap_servers.split(",")[0]) as client:
         answer = client.ask(DescribeLogDirsRequest(topics=topics), DescribeLogDirsResponse, version)
-        nothing = client.ask(DescribeLogDirsRequest(topics=[]), DescribeLogDirsResponse, version)
+        empty = client.ask(DescribeLogDirsRequest(topics=[]), DescribeLogDirsResponse, version)
     # then
     (directory,) = answer.results
     assert [(t.name, [(p.partition_index, p.partition_size) for p in t.partitions]) for t in directory.topics] == [
         (TOPIC, [(0, 2 * len(RECORD))])
     ]
     assert (directory.total_bytes > 0) == (version >= 4)
-    assert [result.topics for result in nothing.results] == [[]]
+    assert [result.topics for result in empty.results] == [[]]
 
 
 def test_describe_log_dirs_without_cluster_describe_is_rejected() -> None:

@@ -170,9 +170,9 @@ def test_second_plan_is_empty(
         declared["client_configs"] = {f"user={PREFIX},client-id=<default>": {"configs": client}}
     file = tmp_path / "resources.json"
     file.write_text(json.dumps(declared))
-    nothing = tmp_path / "nothing.yaml"
-    nothing.write_text("topics: {}")
-    clean(in_line_cluster, nothing)
+    empty = tmp_path / "nothing.yaml"
+    empty.write_text("topics: {}")
+    clean(in_line_cluster, empty)
     # when
     applied = run(in_line_cluster, "apply", str(file), "--prune-configs")
     # then
@@ -205,13 +205,13 @@ def run(cluster: Cluster, *words: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def clean(cluster: Cluster, nothing: Path) -> None:
+def clean(cluster: Cluster, empty: Path) -> None:
     """Delete what an earlier example left, by a file without resources."""
     kinds = ("topics", "quotas", "acls", "scram-users", "groups", "client-metrics")
     prune = [word for kind in kinds for word in ("--prune", kind)]
     with AdminClient(cluster.bootstrap_servers) as admin:
         deleted = [name for name in admin.list_topics().result() if name.startswith(PREFIX)]
-        code, out, err = run(cluster, "apply", str(nothing), *prune, "--max-deletes", "1000")
+        code, out, err = run(cluster, "apply", str(empty), *prune, "--max-deletes", "1000")
         assert code == 0, (out, err)
         wait_until(
             lambda: not set(deleted) & set(admin.list_topics().result()), timeout_s=20, what="the topics to be gone"

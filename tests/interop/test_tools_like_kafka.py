@@ -331,11 +331,13 @@ def test_groups_command_prints_like_kafkas_tool(
             if line.startswith("consumer-groups "):
                 words = line.replace("consumer-groups", "groups").replace("@", str(files)).split(" ")
                 ours = shown(line, run_ours(address, words, capsys), address)
-                said = [
+                messages = [
                     each for each in ours[2] if not each.startswith("New offset (")
                 ]  # logged, but not at level ERROR
                 has_failed = any("Error:" in each for each in stdout)
-                if ours[:2] != (2 if code else int(has_failed), plain(stdout)) or not set(said) <= set(plain(stderr)):
+                if ours[:2] != (2 if code else int(has_failed), plain(stdout)) or not set(messages) <= set(
+                    plain(stderr)
+                ):
                     differences.append((line, ours, stdout, stderr))
                 broker.wait()
     # then

@@ -80,19 +80,19 @@ class TransactionalTopic:
         """The producer at an epoch."""
         return self.first._replace(epoch=number)
 
-    def begin(self, who: Who, partition: int = 0, *, sequence: int = 0) -> None:
+    def begin(self, identity: Who, partition: int = 0, *, sequence: int = 0) -> None:
         """Write the first record of a transaction."""
         if not self.dialect.knows_v2:
-            assert self.ours.add(who, 3, self.topic, partition) == [0]
-        assert self.write(who, partition, sequence=sequence) == 0
+            assert self.ours.add(identity, 3, self.topic, partition) == [0]
+        assert self.write(identity, partition, sequence=sequence) == 0
 
-    def write(self, who: Who, partition: int = 0, *, sequence: int = 0) -> int:
+    def write(self, identity: Who, partition: int = 0, *, sequence: int = 0) -> int:
         """Write a record; returns the code."""
-        return self.ours.produce(who, self.dialect.produce, self.topic, partition, "x", sequence=sequence)
+        return self.ours.produce(identity, self.dialect.produce, self.topic, partition, "x", sequence=sequence)
 
-    def end(self, who: Who, *, commit: bool) -> tuple[int, Who]:
+    def end(self, identity: Who, *, commit: bool) -> tuple[int, Who]:
         """End the transaction."""
-        return self.ours.end(who, self.dialect.end, commit=commit)
+        return self.ours.end(identity, self.dialect.end, commit=commit)
 
 
 @pytest.fixture(params=[OLD, V2], ids=["old", "v2"])
@@ -201,20 +201,25 @@ def test_open_transaction_is_aborted_for_the_next_producer(transactional: Transa
 
 
 def test_transactional_offsets_become_visible_on_commit(transactional: TransactionalTopic) -> None:
-    ours, who, version = transactional.ours, transactional.first, transactional.dialect.offsets
+    ours, identity, version = transactional.ours, transactional.first, transactional.dialect.offsets
     group = f"group-of-{transactional.topic}"
     find_group_coordinator(transactional.client, group)
-    assert [ours.commit_offset(who, old, group, transactional.topic, 5) for old in (3, 4)] == [ILLEGAL_STATE, ABORTABLE]
+    assert [ours.commit_offset(identity, old, group, transactional.topic, 5) for old in (3, 4)] == [
+        ILLEGAL_STATE,
+        ABORTABLE,
+    ]
     if not transactional.dialect.knows_v2:
-        assert ours.add_offsets(who, 3, group) == 0
+        assert ours.add_offsets(identity, 3, group) == 0
 
-    assert ours.commit_offset(who, version, group, transactional.topic, 5) == 0
-    assert ours.commit_offset(who, version, group, transactional.topic, 6, generation=3) == UNKNOWN_MEMBER
-    assert ours.commit_offset(who, version, group, transactional.topic, 6, generation=3, member="m") == UNKNOWN_MEMBER
+    assert ours.commit_offset(identity, version, group, transactional.topic, 5) == 0
+    assert ours.commit_offset(identity, version, group, transactional.topic, 6, generation=3) == UNKNOWN_MEMBER
+    assert (
+        ours.commit_offset(identity, version, group, transactional.topic, 6, generation=3, member="m") == UNKNOWN_MEMBER
+    )
     assert ours.commit_offset(transactional.epoch(1), version, group, transactional.topic, 6) == STALE_EPOCH
     assert committed_offset(transactional.client, group, transactional.topic) == (0, -1)
     assert committed_offset(transactional.client, group, transactional.topic, stable=True) == (UNSTABLE, -1)
-    assert transactional.end(who, commit=True)[0] == 0
+    assert transactional.end(identity, commit=True)[0] == 0
     patiently(
         lambda: CONCURRENT if committed_offset(transactional.client, group, transactional.topic, stable=True)[0] else 0
     )
@@ -225,16 +230,18 @@ def test_invalid_transactional_requests_are_rejected(transactional: Transactiona
     nobody = TransactionClient(transactional.client, "")
     unknown = TransactionClient(transactional.client, f"never-seen-{transactional.topic}")
     unknown.find_coordinator()
-    who = Who(transactional.first.producer_id + 100_000, 0)
+    identity = Who(transactional.first.producer_id + 100_000, 0)
 
     assert [transactional.ours.init(4, timeout_ms=timeout)[0] for timeout in (0, -1, 900_001)] == [BAD_TIMEOUT] * 3
     assert nobody.init(4)[0] == INVALID_REQUEST
-    assert nobody.end(who, 4, commit=True)[0] == INVALID_REQUEST
-    assert nobody.add(who, 3, transactional.topic, 0) == [INVALID_REQUEST]
-    assert unknown.end(who, 4, commit=True)[0] == NO_MAPPING
-    assert unknown.add(who, 3, transactional.topic, 0) == [NO_MAPPING]
-    assert unknown.add_offsets(who, 3, "group") == NO_MAPPING
-    assert unknown.produce(who, transactional.dialect.produce, transactional.topic, 0, "x", sequence=0) == NO_MAPPING
+    assert nobody.end(identity, 4, commit=True)[0] == INVALID_REQUEST
+    assert nobody.add(identity, 3, transactional.topic, 0) == [INVALID_REQUEST]
+    assert unknown.end(identity, 4, commit=True)[0] == NO_MAPPING
+    assert unknown.add(identity, 3, transactional.topic, 0) == [NO_MAPPING]
+    assert unknown.add_offsets(identity, 3, "group") == NO_MAPPING
+    assert (
+        unknown.produce(identity, transactional.dialect.produce, transactional.topic, 0, "x", sequence=0) == NO_MAPPING
+    )
 
 
 def test_brokers_verify_and_add_partitions_in_batches(transactional: TransactionalTopic) -> None:

@@ -128,7 +128,7 @@ def test_kafkas_transactional_message_copier_copies_each_message_once(cluster: C
             records = [Record(None, b"%d" % (start + place), (), 1, place) for place in range(100)]
             client.produce(topic, 0, encode_batch(records))
         # when
-        said = java_tool(
+        printed = java_tool(
             "org.apache.kafka.tools.TransactionalMessageCopier",
             *("--broker-list", cluster.bootstrap_servers, "--input-topic", topic, "--input-partition", "0"),
             *("--output-topic", output, "--consumer-group", f"copier-{topic}", "--transactional-id", f"copier-{topic}"),
@@ -137,7 +137,7 @@ def test_kafkas_transactional_message_copier_copies_each_message_once(cluster: C
             timeout_s=180,
         )
         # then
-        last = json.loads(said.strip().splitlines()[-1])
+        last = json.loads(printed.strip().splitlines()[-1])
         assert (last["stage"], last["remaining"]) == ("ShutdownComplete", 0)
         wait_for_markers(client, output)
         assert read_committed(client, output) == [str(number) for number in range(count)]
@@ -152,8 +152,8 @@ def test_kafkas_tool_shows_transactions_and_aborts_one(cluster: Cluster, topic: 
     with WireClient(cluster.bootstrap_servers, timeout_s=60) as client:
         ours = TransactionClient(client, name)
         ours.find_coordinator()
-        code, who = ours.init(4)
-        assert (code, ours.produce(who, 12, topic, 0, "open", sequence=0)) == (0, 0)
+        code, identity = ours.init(4)
+        assert (code, ours.produce(identity, 12, topic, 0, "open", sequence=0)) == (0, 0)
         # when
         listed = run_tool(tool, *server, "list")
         described = run_tool(tool, *server, "describe", "--transactional-id", name)
@@ -161,9 +161,9 @@ def test_kafkas_tool_shows_transactions_and_aborts_one(cluster: Cluster, topic: 
         run_tool(tool, *server, "abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
         # then
         (line,) = (line.split() for line in listed.splitlines() if line.startswith(name))
-        assert line[2:] == [str(who.producer_id), "Ongoing"]
+        assert line[2:] == [str(identity.producer_id), "Ongoing"]
         assert f"{topic}-0" in described
-        assert producers.splitlines()[-1].split()[:4] == [str(who.producer_id), str(who.epoch), "-1", "0"]
+        assert producers.splitlines()[-1].split()[:4] == [str(identity.producer_id), str(identity.epoch), "-1", "0"]
         client.produce(topic, 0, encode_batch([Record(None, b"behind", (), 1, 0)]))
         wait_for_markers(client, topic)
         assert read_committed(client, topic) == ["behind"]

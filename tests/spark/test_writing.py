@@ -107,7 +107,7 @@ def _kafkas_partition(key: str, count: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "said"),
+    ("change", "options", "message"),
     [
         (
             lambda rows: rows.withColumn("offset", rows.partition),
@@ -122,9 +122,9 @@ def _kafkas_partition(key: str, count: int) -> int:
     ],
 )
 def test_unwritable_rows_fail_with_reason(
-    spark: SparkSession, broker: KlammBroker, change: Any, options: dict[str, str], said: str
+    spark: SparkSession, broker: KlammBroker, change: Any, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=message):
         save(change(table(spark)), broker.bootstrap_servers, **options)
 
 

@@ -144,13 +144,13 @@ def _transactions(wire: WireClient) -> None:
     for name, commit in (("payments-d", True), ("payments-b", False), ("payments-f", True), (OPEN_TRANSACTION, None)):
         client = TransactionClient(wire, name)
         client.find_coordinator()
-        _, who = client.init(4, timeout_ms=900_000)
-        assert client.add(who, 3, "payments", 0) == [0]
-        assert client.produce(who, 9, "payments", 0, name, sequence=0) == 0
-        assert client.add_offsets(who, 3, "payers") == 0
-        assert client.commit_offset(who, 3, "payers", "orders", len(name)) == 0
+        _, identity = client.init(4, timeout_ms=900_000)
+        assert client.add(identity, 3, "payments", 0) == [0]
+        assert client.produce(identity, 9, "payments", 0, name, sequence=0) == 0
+        assert client.add_offsets(identity, 3, "payers") == 0
+        assert client.commit_offset(identity, 3, "payers", "orders", len(name)) == 0
         if commit is not None:
-            assert client.end(who, 3, commit=commit)[0] == 0
+            assert client.end(identity, 3, commit=commit)[0] == 0
 
 
 def _commit_offsets(servers: str) -> None:

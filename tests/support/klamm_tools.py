@@ -30,5 +30,5 @@ def run_ours(cluster: str, words: Sequence[str], capture: pytest.CaptureFixture[
             code = int(error.code or 0)
         finally:
             sys.stdin = before
-    said = capture.readouterr()
-    return Outcome(code, said.out, said.err)
+    captured = capture.readouterr()
+    return Outcome(code, captured.out, captured.err)

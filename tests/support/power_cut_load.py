@@ -210,45 +210,45 @@ class Transferring(Worker):
 
     def _work(self) -> None:
         ours = self._broker.transactional(f"transfer-{self._producer}")
-        who = self._init(ours)
+        identity = self._init(ours)
         for number in range(self._first, self._first + self._count):
             if random.random() < 0.15:
-                who = self._init(ours)
-            who = self._transfer(ours, who, number)
+                identity = self._init(ours)
+            identity = self._transfer(ours, identity, number)
 
     def _init(self, ours: TransactionClient) -> Who:
-        code, who = ours.init(4)
+        code, identity = ours.init(4)
         assert code == 0
-        self._note(("identity", *who))
+        self._note(("identity", *identity))
         self._sequences.clear()
-        return who
+        return identity
 
-    def _transfer(self, ours: TransactionClient, who: Who, number: int) -> Who:
+    def _transfer(self, ours: TransactionClient, identity: Who, number: int) -> Who:
         producer = self._producer
         self._note(("end", producer, number, OPEN))
         partitions = [(number + step) % PARTITIONS for step in range(1 + number % PARTITIONS)]
         group = f"group-{producer}"
         if not self._knows_v2:
-            assert ours.add(who, 3, TOPIC, *partitions) == [0] * len(partitions)
-            assert ours.add_offsets(who, 3, group) == 0
+            assert ours.add(identity, 3, TOPIC, *partitions) == [0] * len(partitions)
+            assert ours.add_offsets(identity, 3, group) == 0
         for partition in partitions:
             sequence = self._sequences.get(partition, 0)
             value = value_of(producer, number, partition)
-            code = ours.produce(who, 12 if self._knows_v2 else 9, TOPIC, partition, value, sequence=sequence)
-            assert code == 0, f"{who} may not write {value} with sequence {sequence}: error code {code}"
+            code = ours.produce(identity, 12 if self._knows_v2 else 9, TOPIC, partition, value, sequence=sequence)
+            assert code == 0, f"{identity} may not write {value} with sequence {sequence}: error code {code}"
             self._sequences[partition] = sequence + 1
             self._note(("written", producer, number, partition))
-        assert ours.commit_offset(who, 5 if self._knows_v2 else 3, group, TOPIC, number) == 0
+        assert ours.commit_offset(identity, 5 if self._knows_v2 else 3, group, TOPIC, number) == 0
         if random.random() < 0.1:
             return self._init(ours)  # aborts it
         is_commit = random.random() < 0.7
         self._note(("end", producer, number, UNKNOWN if is_commit else ABORTED))
-        code, following = ours.end(who, 5 if self._knows_v2 else 4, commit=is_commit)
+        code, following = ours.end(identity, 5 if self._knows_v2 else 4, commit=is_commit)
         assert code == 0
         if is_commit:
             self._note(("end", producer, number, COMMITTED))
         if not self._knows_v2:
-            return who
+            return identity
         self._note(("identity", *following))
         self._sequences.clear()
         return following
@@ -269,12 +269,12 @@ class Writing(Worker):
         )
         answer = self._broker.ask(request, InitProducerIdResponse, 4)
         assert answer.error_code == 0
-        who = Who(answer.producer_id, answer.producer_epoch)
-        self._note(("identity", *who))
+        identity = Who(answer.producer_id, answer.producer_epoch)
+        self._note(("identity", *identity))
         number = 0
         while not self._stop.is_set():
             sequence, partition = divmod(number, PARTITIONS)
-            sent = Sent(who, sequence, f"plain:{self._life}:{number}")
+            sent = Sent(identity, sequence, f"plain:{self._life}:{number}")
             self._note(("sent", partition, sent))
             code = self._broker.produce(partition, sent)
             assert code == 0, f"{sent} is rejected: error code {code}"
@@ -414,15 +414,17 @@ def _wrong_transactions(ledger: Ledger, recovered: Found, *, is_durable: bool) -
 
 def _allowed_offsets(ledger: Ledger, producer: int, number: int) -> set[int]:
     """Return the offsets of the last visible transaction. One that may be committed may have lost its records."""
-    later = (of for (who, of), how in ledger.ends.items() if who == producer and of > number and how == UNKNOWN)
+    later = (
+        of for (identity, of), how in ledger.ends.items() if identity == producer and of > number and how == UNKNOWN
+    )
     return {number, *later}
 
 
 def _wrong_identities(ledger: Ledger, recovered: Found) -> list[str]:
     wrong = [
-        f"producer id {who.producer_id} has epoch {who.epoch} again"
-        for who in recovered.identities
-        if who.epoch <= ledger.epochs.get(who.producer_id, -1)
+        f"producer id {identity.producer_id} has epoch {identity.epoch} again"
+        for identity in recovered.identities
+        if identity.epoch <= ledger.epochs.get(identity.producer_id, -1)
     ]
     if recovered.new_producer_id <= max(ledger.epochs, default=-1):
         wrong.append(f"producer id {recovered.new_producer_id} is given again")

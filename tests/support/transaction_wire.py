@@ -71,12 +71,12 @@ class TransactionClient:
 
         return (patiently(ask) if is_patient else ask()), identity
 
-    def add(self, who: Who, version: int, topic: str, *partitions: int) -> list[int]:
+    def add(self, identity: Who, version: int, topic: str, *partitions: int) -> list[int]:
         """Add partitions."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=who.producer_id,
-            v3_and_below_producer_epoch=who.epoch,
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[
                 AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
             ],
@@ -93,13 +93,21 @@ class TransactionClient:
         return codes
 
     def produce(
-        self, who: Who, version: int, topic: str, partition: int, value: str, *, sequence: int, is_patient: bool = True
+        self,
+        identity: Who,
+        version: int,
+        topic: str,
+        partition: int,
+        value: str,
+        *,
+        sequence: int,
+        is_patient: bool = True,
     ) -> int:
         """Append one record."""
         batch = encode_batch(
             [Record(None, value.encode(), (), time.time_ns() // 1_000_000, 0)],
-            producer_id=who.producer_id,
-            producer_epoch=who.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             base_sequence=sequence,
             is_transactional=True,
         )
@@ -119,12 +127,12 @@ class TransactionClient:
 
         return patiently(ask, NOT_YET | {19}) if is_patient else ask()
 
-    def end(self, who: Who, version: int, *, commit: bool, is_patient: bool = True) -> tuple[int, Who]:
+    def end(self, producer: Who, version: int, *, commit: bool, is_patient: bool = True) -> tuple[int, Who]:
         """Commit or abort."""
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
-            producer_id=who.producer_id,
-            producer_epoch=who.epoch,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
             committed=commit,
         )
         identity = NOBODY
@@ -137,19 +145,19 @@ class TransactionClient:
 
         return (patiently(ask) if is_patient else ask()), identity
 
-    def add_offsets(self, who: Who, version: int, group: str) -> int:
+    def add_offsets(self, identity: Who, version: int, group: str) -> int:
         """Add a group."""
         request = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
-            producer_id=who.producer_id,
-            producer_epoch=who.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             group_id=group,
         )
         return patiently(lambda: self.client.ask(request, AddOffsetsToTxnResponse, version).error_code)
 
     def commit_offset(
         self,
-        who: Who,
+        identity: Who,
         version: int,
         group: str,
         topic: str,
@@ -164,8 +172,8 @@ class TransactionClient:
         request = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=group,
-            producer_id=who.producer_id,
-            producer_epoch=who.epoch,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             generation_id_or_member_epoch=generation,
             member_id=member,
             group_instance_id=instance,

@@ -56,11 +56,11 @@ async def fill(data_dir: Path) -> str:
         )
         for partition in (0, 1):
             log_of(services, "orders", partition).append(batch("kept"))
-        who = await services.transactions.initialize("x", timeout_ms=10_000, expected=None)
+        identity = await services.transactions.initialize("x", timeout_ms=10_000, expected=None)
         topic = services.topics.get("orders")
         assert topic is not None
-        await services.transactions.add("x", who, partitions={TransactionPartition(topic.topic_id, 0)})
-        write(log_of(services, "orders"), who.producer_id, "open", sequence=0)
+        await services.transactions.add("x", identity, partitions={TransactionPartition(topic.topic_id, 0)})
+        write(log_of(services, "orders"), identity.producer_id, "open", sequence=0)
         return services.cluster.cluster_id
 
 

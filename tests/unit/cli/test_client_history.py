@@ -55,19 +55,19 @@ def test_history_reverts_client_config(broker: klamm.Broker, run: Command) -> No
     put(broker, **{"acks": "0", "heartbeat.interval.ms": "500", "rollout.acks": "10:all"})
     revert = ("revert", "--user", "alice", "--to", newest["at"])
     # when
-    code, said = run(*revert, "--validate-only")
+    code, output = run(*revert, "--validate-only")
     # then
     assert code == 0
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "  ~ acks: 0 -> 1",
         "  - heartbeat.interval.ms: 500 -> unset",
         "  - rollout.acks: 10:all -> unset",
         "user 'alice': 3 configs would be reverted.",
     ]
     # when
-    code, said = run(*revert)
+    code, output = run(*revert)
     # then
-    assert said.splitlines()[-1] == "user 'alice': 3 configs reverted."
+    assert output.splitlines()[-1] == "user 'alice': 3 configs reverted."
     assert run(*revert)[1].startswith("user 'alice' has the same configs as at ")
     history = run("history", "--user", "alice")[1].splitlines()
     assert any("  user 'alice'  acks: 0 -> 1  by" in line and "User:ANONYMOUS" in line for line in history[:3])
@@ -82,9 +82,9 @@ def test_history_restores_roll_out_in_progress(broker: klamm.Broker, run: Comman
     put(broker, acks="0")
     put(broker, **{"rollout.acks": "10:all"})
     # when
-    code, said = run("revert", "--user", "alice", "--to", newest["at"])
+    code, output = run("revert", "--user", "alice", "--to", newest["at"])
     # then
-    assert (code, said.splitlines()) == (0, ["  ~ acks: 0 -> 1", "user 'alice': 1 config reverted."])
+    assert (code, output.splitlines()) == (0, ["  ~ acks: 0 -> 1", "user 'alice': 1 config reverted."])
     with AdminClient(broker.bootstrap_servers) as admin:
         alice = EntityFilter(components=(FilterComponent.of_entity(EntityType.USER, "alice"),), strict=True)
         (described,) = admin.describe_client_configs(alice).result()
@@ -98,9 +98,9 @@ def test_history_reverts_complete_roll_out_to_percentage(broker: klamm.Broker, r
     newest = json.loads(run("history", "--user", "alice", "-o", "json")[1])[0]
     put(broker, **{"rollout.acks": "100:all"})
     # when
-    code, said = run("revert", "--user", "alice", "--to", newest["at"])
+    code, output = run("revert", "--user", "alice", "--to", newest["at"])
     # then
-    assert (code, said.splitlines()) == (0, ["  ~ rollout.acks: 100:all -> 10:0", "user 'alice': 1 config reverted."])
+    assert (code, output.splitlines()) == (0, ["  ~ rollout.acks: 100:all -> 10:0", "user 'alice': 1 config reverted."])
     with AdminClient(broker.bootstrap_servers) as admin:
         alice = EntityFilter(components=(FilterComponent.of_entity(EntityType.USER, "alice"),), strict=True)
         (described,) = admin.describe_client_configs(alice).result()
@@ -111,15 +111,15 @@ def test_default_client_id_has_history(broker: klamm.Broker, run: Command) -> No
     with AdminClient(broker.bootstrap_servers) as admin:
         entity = ClientConfigEntity.of_client("alice", None)
         admin.alter_client_configs({entity: [ClientConfigOp("acks", "1")]}).all().result()
-    code, said = run("history", "--user", "alice", "--client-defaults")
-    assert (code, "  acks: unset -> 1  by " in said) == (0, True)
+    code, output = run("history", "--user", "alice", "--client-defaults")
+    assert (code, "  acks: unset -> 1  by " in output) == (0, True)
     assert run("history", "--user", "alice") == (0, "No change of user 'alice' is recorded.\n")
 
 
 def test_revert_keeps_other_entities(broker: klamm.Broker, run: Command) -> None:
     put(broker, acks="1")
-    nothing = "No change of user 'alice', client-id 'app' is recorded.\n"
-    assert run("history", "--user", "alice", "--client", "app") == (0, nothing)
+    output = "No change of user 'alice', client-id 'app' is recorded.\n"
+    assert run("history", "--user", "alice", "--client", "app") == (0, output)
     assert run("history", "--user", "User:alice") == run("history", "--user", "alice")
     now = datetime.now(UTC).isoformat()
     assert run("revert", "--user-defaults", "--to", now)[1].startswith("the default user has the same configs as at ")

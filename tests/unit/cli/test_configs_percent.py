@@ -72,15 +72,15 @@ def test_percent_0_restores_the_value_that_percent_100_replaced(run: Callable[..
 
 def test_percent_0_without_roll_out_fails_with_flags_to_use(run: Callable[..., tuple[int, str]]) -> None:
     change = ("--alter", "--user", "emil", "--add-config", "acks=all")
-    code, said = run(*change, "--percent", "0")
+    code, output = run(*change, "--percent", "0")
     assert code == 1
-    assert "user 'emil' has no roll-out of acks" in said
-    assert "no acks is set" in said
+    assert "user 'emil' has no roll-out of acks" in output
+    assert "no acks is set" in output
     assert run(*change)[0] == 0
-    code, said = run(*change, "--percent", "0")
+    code, output = run(*change, "--percent", "0")
     assert code == 1
-    assert "acks=all is set for every client" in said
-    assert "--delete-config acks" in said
+    assert "acks=all is set for every client" in output
+    assert "--delete-config acks" in output
     assert described(run, "emil") == "acks=all"
 
 
@@ -93,9 +93,9 @@ def test_value_without_percent_ends_roll_out(run: Callable[..., tuple[int, str]]
 
 def test_next_roll_out_starts_from_completed_value(run: Callable[..., tuple[int, str]]) -> None:
     def alter(value: str, percent: str) -> str:
-        code, said = run("--alter", "--user", "gerda", "--add-config", f"acks={value}", "--percent", percent)
+        code, output = run("--alter", "--user", "gerda", "--add-config", f"acks={value}", "--percent", percent)
         assert code == 0
-        return said.splitlines()[-1].strip()
+        return output.splitlines()[-1].strip()
 
     assert run("--alter", "--user", "gerda", "--add-config", "acks=1")[0] == 0
     alter("all", "100")
@@ -119,15 +119,15 @@ def test_deleted_config_removes_roll_out(run: Callable[..., tuple[int, str]]) ->
     ],
 )
 def test_percent_is_rejected_for_other_entities(words: tuple[str, ...], run: Callable[..., tuple[int, str]]) -> None:
-    code, said = run("--alter", *words, "--percent", "10")
+    code, output = run("--alter", *words, "--percent", "10")
     assert code == 1
-    assert "--percent" in said
+    assert "--percent" in output
 
 
 def test_key_not_allowed_by_broker_is_rejected_by_name(run: Callable[..., tuple[int, str]]) -> None:
-    code, said = run("--alter", "--user", "carol", "--add-config", "session.timeout.ms=10000")
+    code, output = run("--alter", "--user", "carol", "--add-config", "session.timeout.ms=10000")
     assert code == 1
-    assert "client.configs.allowed.keys" in said
+    assert "client.configs.allowed.keys" in output
     assert described(run, "carol") == ""
 
 

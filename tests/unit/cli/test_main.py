@@ -141,26 +141,26 @@ def test_every_command_requires_bootstrap_server_alike(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(list(words))
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert ended.value.code == cli.EXIT_USAGE
-    assert said.count("\n") == 1
-    assert "--bootstrap-server" in said
+    assert error.count("\n") == 1
+    assert "--bootstrap-server" in error
 
 
 def test_configs_help_lists_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["configs", "--help"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for command in ("plan", "apply", "history", "revert"):
-        assert f"klamm configs {command}" in said
+        assert f"klamm configs {command}" in output
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
 def test_unknown_flag_is_reported_in_one_line(command: cli.Command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command.name, "--no-such-flag"])
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert ended.value.code == cli.EXIT_USAGE
-    assert said.count("\n") == 1
-    assert said.startswith(f"klamm {command.name}")
-    assert said.endswith(" --help)\n")
+    assert error.count("\n") == 1
+    assert error.startswith(f"klamm {command.name}")
+    assert error.endswith(" --help)\n")

@@ -154,10 +154,10 @@ def test_cluster_topics_are_checked_by_dynamic_configs(
     # when
     code = policy.main([*arguments, "--kind", "create", "--kind", "alter"])
     # then
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert code == 3
-    assert said.count("flush.ms=5 of topic hasty is below the minimum 1000") == 2
-    assert said.splitlines()[-1] == "klamm.policy.rules:RulesPolicy would deny 1 of 2 topics."
+    assert output.count("flush.ms=5 of topic hasty is below the minimum 1000") == 2
+    assert output.splitlines()[-1] == "klamm.policy.rules:RulesPolicy would deny 1 of 2 topics."
     # and when
     (files / "typo.yaml").write_text("rules: [{name: a, only_configs: [confluent.value.schema.validation]}]")
     assert policy.main(["test", "--rules", str(files / "typo.yaml"), *arguments[3:]]) == 1
@@ -279,9 +279,9 @@ def test_unloadable_policy_is_reported_in_one_line(
     (files / "empty_policy.py").write_text("")
     (files / "broken_policy.py").write_text("raise RuntimeError('boom')")
     assert policy.main(["test", name.format(files), "--topics-file", str(files / "topics.yaml")]) == 1
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"topics: 5", b"["])

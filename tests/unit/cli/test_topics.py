@@ -204,9 +204,9 @@ def test_document_output_prints_failures_to_stderr(address: str, capsys: pytest.
     # when
     assert run(address, "--describe", "--topic", "nothing", "-o", "yaml") == 1
     # then
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "klamm topics: Topic 'nothing' does not exist as expected\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "klamm topics: Topic 'nothing' does not exist as expected\n"
 
 
 @pytest.mark.process

@@ -27,7 +27,7 @@ def test_option_names_are_case_insensitive_and_offsets_are_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"subscribe": " "}, "subscribe: expected"),
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers: expected host:port"),
@@ -85,8 +85,8 @@ def test_option_names_are_case_insensitive_and_offsets_are_json() -> None:
         ({"kafka.security.protocol": "PIGEON"}, "security.protocol=PIGEON"),
     ],
 )
-def test_invalid_option_error_names_expected_values(wrong: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said.replace("{", r"\{")):
+def test_invalid_option_error_names_expected_values(wrong: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message.replace("{", r"\{")):
         read_options(NEEDED | wrong, streaming=False)
 
 

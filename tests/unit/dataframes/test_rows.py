@@ -54,7 +54,7 @@ def test_topic_option_overrides_the_topic_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"value": [b"v"], "topic": pa.array([None], pa.string())}, "A row has no topic"),
         ({"value": [b"v"], "topic": ["t"], "partition": pa.array([-1], pa.int32())}, "topic t has partition -1"),
@@ -64,8 +64,8 @@ def test_topic_option_overrides_the_topic_column() -> None:
         ),
     ],
 )
-def test_invalid_row_is_reported(columns: dict[str, Any], said: str) -> None:
-    with pytest.raises(WritingError, match=said):
+def test_invalid_row_is_reported(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(WritingError, match=message):
         rows_of(batch(**columns), None)
 
 
@@ -84,7 +84,7 @@ def test_write_options_without_an_effect_are_accepted(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"exactlyOnce": "true"}, "only the batches of a stream"),
         ({"exactlyOnce": "perhaps"}, "exactlyOnce=perhaps: expected true or false"),
@@ -98,8 +98,8 @@ def test_write_options_without_an_effect_are_accepted(caplog: pytest.LogCaptureF
         ({"subscribe": "t"}, "subscribe: not an option of klamm-kafka; expected topic, exactlyOnce"),
     ],
 )
-def test_invalid_write_option_is_rejected(wrong: dict[str, str], said: str) -> None:
-    with pytest.raises(SettingsError, match=said):
+def test_invalid_write_option_is_rejected(wrong: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         write_options(NEEDED | wrong, streaming=False, overwrite=False)
 
 

@@ -573,8 +573,8 @@ def test_only_configs_denies_other_configs(tmp_path: Path) -> None:
     assert_denied(policy, a_config_change(sets={"segment.ms": "7"}))
     assert_allowed(policy, a_config_change(removes=["segment.ms"], before={"segment.ms": "7"}))
     assert_allowed(policy, a_config_change(sets={"flush.ms": "7"}, before={"segment.ms": "7"}))
-    nothing = rules_of("rules: [{name: keys, only_configs: []}]", tmp_path)
-    assert_denied(nothing, a_topic(configs={"flush.ms": "7"}), match="may be set: none")
+    only_none = rules_of("rules: [{name: keys, only_configs: []}]", tmp_path)
+    assert_denied(only_none, a_topic(configs={"flush.ms": "7"}), match="may be set: none")
 
 
 OVERRIDING = """

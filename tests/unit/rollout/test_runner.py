@@ -39,127 +39,127 @@ def world(outcomes: Sequence[GuardOutcome] = (), **changes: object) -> RolloutWo
     )
 
 
-def taken_over(here: RolloutWorld, runner: str, event: RolloutEvent = RolloutEvent.RESUME) -> RolloutRecord:
-    here.record = advance(replace(here.record, runner=runner), event, at_ms=here.at_ms)
-    return here.record
+def taken_over(rig: RolloutWorld, runner: str, event: RolloutEvent = RolloutEvent.RESUME) -> RolloutRecord:
+    rig.record = advance(replace(rig.record, runner=runner), event, at_ms=rig.at_ms)
+    return rig.record
 
 
-def present(here: RolloutWorld) -> dict[str, dict[str, str | None]]:
+def present(rig: RolloutWorld) -> dict[str, dict[str, str | None]]:
     return {
         entity: {key: value for key, value in values.items() if value is not None}
-        for entity, values in here.configs.items()
+        for entity, values in rig.configs.items()
     }
 
 
-def finish(here: RolloutWorld) -> RolloutRecord:
+def finish(rig: RolloutWorld) -> RolloutRecord:
     """Drive the roll-out to its end, resuming it after each kill and each hold."""
     number = 0
-    record = here.record
+    record = rig.record
     while True:
         try:
-            record = here.runner().run(record)
+            record = rig.runner().run(record)
         except KilledError:
-            here.calls_left = 10**9
-        if here.record.is_over:
-            return here.record
+            rig.calls_left = 10**9
+        if rig.record.is_over:
+            return rig.record
         number += 1
-        assert number < 50, here.record.progress
-        record = taken_over(here, f"process-{number}")
+        assert number < 50, rig.record.progress
+        record = taken_over(rig, f"process-{number}")
 
 
 def test_all_waves_are_applied_and_the_values_become_final() -> None:
-    here = world()
-    assert here.runner().run(here.record).state is RolloutState.DONE
-    assert present(here) == DONE
-    assert here.at_ms == 60, "each of two waves is watched for its bake time"
+    rig = world()
+    assert rig.runner().run(rig.record).state is RolloutState.DONE
+    assert present(rig) == DONE
+    assert rig.at_ms == 60, "each of two waves is watched for its bake time"
 
 
 @pytest.mark.parametrize("wave", [0, 1])
 def test_failed_guard_reverts_all_waves(wave: int) -> None:
     passed_before = 1 + 4 * wave
-    here = world([PASSED] * passed_before + [FAILED])
-    record = here.runner().run(here.record)
+    rig = world([PASSED] * passed_before + [FAILED])
+    record = rig.runner().run(rig.record)
     assert (record.state, record.wave) == (RolloutState.REVERTED, wave)
-    assert present(here) == START
-    assert here.at_ms == 30 * wave, "it is reverted at once"
+    assert present(rig) == START
+    assert rig.at_ms == 30 * wave, "it is reverted at once"
 
 
 def test_guard_failing_before_the_first_wave_holds_the_roll_out() -> None:
-    here = world([FAILED])
-    record = here.runner().run(here.record)
-    assert (record.state, here.touched) == (RolloutState.HELD, [])
+    rig = world([FAILED])
+    record = rig.runner().run(rig.record)
+    assert (record.state, rig.touched) == (RolloutState.HELD, [])
     assert record.reason == "before the first wave: guard 'lag: g < 1': failed: made up"
 
 
 def test_guard_without_data_at_the_end_of_the_bake_time_holds_the_roll_out() -> None:
-    here = world([PASSED, NO_DATA, NO_DATA, NO_DATA, NO_DATA])
-    record = here.runner().run(here.record)
-    assert (record.state, record.wave, here.at_ms) == (RolloutState.HELD, 0, 30)
+    rig = world([PASSED, NO_DATA, NO_DATA, NO_DATA, NO_DATA])
+    record = rig.runner().run(rig.record)
+    assert (record.state, record.wave, rig.at_ms) == (RolloutState.HELD, 0, 30)
 
 
 def test_guard_briefly_without_data_is_evaluated_again() -> None:
-    here = world([PASSED, NO_DATA, NO_DATA, NO_DATA, PASSED])
-    assert here.runner().run(here.record).state is RolloutState.DONE
+    rig = world([PASSED, NO_DATA, NO_DATA, NO_DATA, PASSED])
+    assert rig.runner().run(rig.record).state is RolloutState.DONE
 
 
 def test_rejected_setting_reverts_its_wave() -> None:
-    here = world()
-    here.rejects["TOPIC:b"] = InvalidConfigError("no")
-    record = here.runner().run(here.record)
+    rig = world()
+    rig.rejects["TOPIC:b"] = InvalidConfigError("no")
+    record = rig.runner().run(rig.record)
     assert (record.state, record.wave) == (RolloutState.REVERTED, 1)
-    assert present(here) == START
+    assert present(rig) == START
     assert any("rejected: TOPIC:b: no" in step.reason for step in record.steps)
 
 
 def test_rejected_revert_stays_reverting_and_resumes_later() -> None:
-    here = world([PASSED, FAILED])
-    here.on_call = lambda _: here.rejects.update({"TOPIC:a": InvalidConfigError("no")} if here.touched else {})
+    rig = world([PASSED, FAILED])
+    rig.on_call = lambda _: rig.rejects.update({"TOPIC:a": InvalidConfigError("no")} if rig.touched else {})
     with pytest.raises(RevertError, match=r"roll-out 1: values before it cannot be restored: TOPIC:a: no; .* resume 1"):
-        here.runner().run(here.record)
-    assert here.record.state is RolloutState.REVERTING
-    here.on_call, here.rejects = (lambda _: None), {}
-    assert finish(here).state is RolloutState.REVERTED
-    assert present(here) == START
+        rig.runner().run(rig.record)
+    assert rig.record.state is RolloutState.REVERTING
+    rig.on_call, rig.rejects = (lambda _: None), {}
+    assert finish(rig).state is RolloutState.REVERTED
+    assert present(rig) == START
 
 
 def test_change_by_another_operator_holds_the_roll_out() -> None:
-    here = world()
+    rig = world()
 
     def another_operator(_: str) -> None:
-        if (here.record.state, here.record.wave) == (RolloutState.GUARDED, 0):
-            here.configs["USER:u"]["rollout.acks"] = "5:0"
+        if (rig.record.state, rig.record.wave) == (RolloutState.GUARDED, 0):
+            rig.configs["USER:u"]["rollout.acks"] = "5:0"
 
-    here.on_call = another_operator
-    record = here.runner().run(here.record)
+    rig.on_call = another_operator
+    record = rig.runner().run(rig.record)
     assert record.state is RolloutState.HELD
     assert "USER:u: rollout.acks is 5:0, which another change has set" in record.reason
-    assert present(here)["TOPIC:b"] == {}
+    assert present(rig)["TOPIC:b"] == {}
 
 
 def test_process_stops_once_its_roll_out_is_taken_over() -> None:
-    here = world([PASSED, PASSED, PASSED])
-    first = here.record
-    here.calls_left = 6
+    rig = world([PASSED, PASSED, PASSED])
+    first = rig.record
+    rig.calls_left = 6
     with pytest.raises(KilledError):  # stands for a process that hangs
-        here.runner().run(first)
-    here.calls_left = 10**9
-    stopped = here.record
-    aborted = taken_over(here, "second", RolloutEvent.ABORT)
-    assert here.runner().run(aborted).state is RolloutState.REVERTED
-    here.touched.clear()
+        rig.runner().run(first)
+    rig.calls_left = 10**9
+    stopped = rig.record
+    aborted = taken_over(rig, "second", RolloutEvent.ABORT)
+    assert rig.runner().run(aborted).state is RolloutState.REVERTED
+    rig.touched.clear()
     with pytest.raises(StaleRecordError, match="roll-out 1 was taken over"):
-        here.runner().run(stopped)
-    assert here.touched == []
-    assert present(here) == START
+        rig.runner().run(stopped)
+    assert rig.touched == []
+    assert present(rig) == START
 
 
 class Others:
     """Another operator, who changes one topic at some call, and the operators who resume and abort the roll-out."""
 
-    def __init__(self, here: RolloutWorld, call: int, topic: str) -> None:
-        self.here, self.call, self.topic = here, call, topic
+    def __init__(self, rig: RolloutWorld, call: int, topic: str) -> None:
+        self.here, self.call, self.topic = rig, call, topic
         self.has_changed = False
-        here.on_call = self.change
+        rig.on_call = self.change
 
     def change(self, name: str) -> None:
         self.call -= name != "write"  # no request of Kafka compares a value before it sets it
@@ -179,24 +179,24 @@ def test_roll_out_killed_at_any_call_ends_done_or_reverted(
     kills: list[tuple[int, bool]], outcomes: list[GuardOutcome], abort_at: int, change: tuple[int, str], reverts: bool
 ) -> None:
     # given
-    here = world(outcomes, reverts_without_data=reverts)
-    others, topic = Others(here, *change), change[1]
+    rig = world(outcomes, reverts_without_data=reverts)
+    others, topic = Others(rig, *change), change[1]
     # when
-    record = here.record
+    record = rig.record
     for number, (calls, is_before) in enumerate([*kills, *[(10**9, True)] * 40]):
-        here.calls_left, here.is_killed_before = calls, is_before
+        rig.calls_left, rig.is_killed_before = calls, is_before
         with contextlib.suppress(KilledError):
-            here.runner().run(record)
-        if here.record.is_over:
+            rig.runner().run(record)
+        if rig.record.is_over:
             break
         event = RolloutEvent.ABORT if number == abort_at else RolloutEvent.RESUME
-        record = taken_over(here, f"process {number}", event)
+        record = taken_over(rig, f"process {number}", event)
     # then
-    assert here.record.is_over
-    end = present(here)
-    is_done = here.record.state is RolloutState.DONE
+    assert rig.record.is_over
+    end = present(rig)
+    is_done = rig.record.state is RolloutState.DONE
     for entity, values in (DONE if is_done else START).items():
         assert end[entity] == values or (others.has_changed and entity == topic)
     # A change before the roll-out recorded the value is part of what it started from.
-    was_before = here.record.before.get(topic) == {"k": "foreign"}
+    was_before = rig.record.before.get(topic) == {"k": "foreign"}
     assert not others.has_changed or end[topic] == {"k": "foreign"} or (is_done and was_before)

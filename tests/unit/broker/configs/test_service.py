@@ -130,8 +130,8 @@ async def test_later_changes_wait_for_write_of_closed_connection() -> None:
 async def test_failed_write_rolls_the_change_back() -> None:
     store = MemoryConfigStore()
     service = make_service(store)
-    heard: list[ConfigsChanged] = []
-    service.subscribe(heard.append)
+    events: list[ConfigsChanged] = []
+    service.subscribe(events.append)
     store.hold = store.fail_next = True
     change = asyncio.ensure_future(at_once(service, topic("t", FLUSH), topic("missing", FLUSH)))
     reading = asyncio.ensure_future(service.settle())
@@ -146,7 +146,7 @@ async def test_failed_write_rolls_the_change_back() -> None:
     ]
     assert not await reading, "what was read before is void"
     taken_back = ConfigsChanged(resource_type=TOPIC, resource_name="t", names=frozenset({"flush.ms"}))
-    assert heard == [taken_back, taken_back], "once when it was applied, once when it was taken back"
+    assert events == [taken_back, taken_back], "once when it was applied, once when it was taken back"
     assert service.topic_config("t")["flush.ms"] != 5
     store.hold = False
     assert await at_once(service, topic("t", FLUSH)) == [None]
@@ -477,13 +477,13 @@ def test_secrets_are_stored_and_kept_out_of_the_history() -> None:
 
 
 def test_listeners_are_notified_of_applied_changes() -> None:
-    heard: list[ConfigsChanged] = []
+    events: list[ConfigsChanged] = []
     service = make_service()
-    service.subscribe(heard.append)
+    service.subscribe(events.append)
     alter(service, topic("t", FLUSH))
     alter(service, topic("t", FLUSH))
     alter(service, alteration(BROKER, "", operation("message.max.bytes", SET, "5")))
-    assert heard == [
+    assert events == [
         ConfigsChanged(resource_type=TOPIC, resource_name="t", names=frozenset({"flush.ms"})),
         ConfigsChanged(resource_type=BROKER, resource_name="", names=frozenset({"message.max.bytes"})),
     ]

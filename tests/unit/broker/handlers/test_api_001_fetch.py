@@ -302,11 +302,11 @@ def returned_partitions(response: FetchResponse) -> list[int]:
 def test_fetch_session_returns_only_changed_partitions(broker: DataPath) -> None:
     session = open_session(broker, partition(), partition(1))
 
-    nothing = next_fetch(broker, session, 1)
+    unchanged = next_fetch(broker, session, 1)
     broker.log("t", 1).append(batch("x"))
     something = next_fetch(broker, session, 2)
 
-    assert (nothing.error_code, nothing.session_id, returned_partitions(nothing)) == (0, session, [])
+    assert (unchanged.error_code, unchanged.session_id, returned_partitions(unchanged)) == (0, session, [])
     assert (returned_partitions(something), returned_records(something)) == ([1], [(1, 0)])
 
 

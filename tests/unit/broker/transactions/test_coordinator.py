@@ -72,15 +72,17 @@ class CoordinatorHost:
 
     async def begin(self, *values: str, transactional_id: str = "x") -> ProducerIdentity:
         """Begin a transaction with some records."""
-        who = await self.coordinator.initialize(transactional_id, timeout_ms=1000, expected=None)
-        await self.coordinator.add(transactional_id, who, partitions={PARTITION})
+        identity = await self.coordinator.initialize(transactional_id, timeout_ms=1000, expected=None)
+        await self.coordinator.add(transactional_id, identity, partitions={PARTITION})
         if values:
-            write(self.crashable.log, who.producer_id, *values, sequence=0, epoch=who.producer_epoch)
-        return who
+            write(self.crashable.log, identity.producer_id, *values, sequence=0, epoch=identity.producer_epoch)
+        return identity
 
-    async def finish(self, who: ProducerIdentity, *, commit: bool = True, knows_v2: bool = True) -> ProducerIdentity:
+    async def finish(
+        self, identity: ProducerIdentity, *, commit: bool = True, knows_v2: bool = True
+    ) -> ProducerIdentity:
         """End it."""
-        return await self.coordinator.end("x", who, is_commit=commit, bumps_epoch=knows_v2)
+        return await self.coordinator.end("x", identity, is_commit=commit, bumps_epoch=knows_v2)
 
     def state(self) -> TransactionState:
         """The state of the transactional id."""
@@ -114,8 +116,8 @@ async def _until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 def test_transaction_end_is_written_to_partitions(host: CoordinatorHost, commit: bool) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
-        assert await host.finish(who, commit=commit) == (who.producer_id, 1)
+        identity = await host.begin("a")
+        assert await host.finish(identity, commit=commit) == (identity.producer_id, 1)
         assert committed_values(host.crashable.log) == (["a"] if commit else [])
         await host.restart()
         assert host.state() is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
@@ -125,11 +127,11 @@ def test_transaction_end_is_written_to_partitions(host: CoordinatorHost, commit:
 
 def test_open_transaction_continues_after_a_restart(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         await host.restart()
         assert host.state() is TransactionState.ONGOING
-        host.coordinator.verify("x", who, PARTITION)
-        await host.finish(who)
+        host.coordinator.verify("x", identity, PARTITION)
+        await host.finish(identity)
         assert committed_values(host.crashable.log) == ["a"]
 
     run(host, scenario)
@@ -137,11 +139,11 @@ def test_open_transaction_continues_after_a_restart(host: CoordinatorHost) -> No
 
 def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         # when: the broker dies between the decision and the first marker
         with monkeypatch.context() as patch:
             patch.setattr(host.coordinator, "on_decided", lambda *_: None)
-            await host.finish(who)
+            await host.finish(identity)
         assert committed_values(host.crashable.log) == []
         await host.restart()
         # then
@@ -157,8 +159,8 @@ def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypat
 
 def test_markers_lost_in_a_power_cut_are_written_again(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
-        await host.finish(who)
+        identity = await host.begin("a")
+        await host.finish(identity)
         log = host.crashable.log
         log.segments[-1].truncate(log.segments[-1].size - 78)  # the marker, which was not on disk yet
         write(log, 99, "of nobody", sequence=0)
@@ -178,15 +180,15 @@ def test_lost_marker_is_written_again_after_later_transactions(
     """The records are on disk (``flush.messages=1``), the marker is not, and the producer has gone on elsewhere."""
 
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         host.crashable.flush_log()
-        who = await host.finish(who, commit=commit, knows_v2=knows_v2)
+        identity = await host.finish(identity, commit=commit, knows_v2=knows_v2)
         if then == "initialized":
             await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
         else:
-            await host.coordinator.add("x", who, partitions={PARTITION})
+            await host.coordinator.add("x", identity, partitions={PARTITION})
         if then == "next transaction ended":
-            await host.finish(who, commit=not commit, knows_v2=knows_v2)
+            await host.finish(identity, commit=not commit, knows_v2=knows_v2)
         # when
         position = host.crashable.log.segments[-1].position_of(1)  # of what follows the record
         assert position is not None
@@ -195,7 +197,7 @@ def test_lost_marker_is_written_again_after_later_transactions(
         # then
         if then == "in the next transaction":
             assert host.state() is TransactionState.ONGOING
-            await host.finish(who, commit=not commit, knows_v2=knows_v2)
+            await host.finish(identity, commit=not commit, knows_v2=knows_v2)
         assert committed_values(host.crashable.log) == (["a"] if commit else [])
         assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
 
@@ -204,16 +206,16 @@ def test_lost_marker_is_written_again_after_later_transactions(
 
 def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
-        who = await host.finish(who)
+        identity = await host.begin("a")
+        identity = await host.finish(identity)
         log = host.crashable.log
         assert (len(host.store.load_decisions()), log.recovery_point) == (1, 0)
         await host.coordinator.decisions.settle()
         await host.store.submit([])
         assert (host.store.load_decisions(), log.recovery_point) == ([], log.end_offset)
         # and: a transaction without records has nothing to lose
-        await host.coordinator.add("x", who, partitions={PARTITION})
-        await host.finish(who)
+        await host.coordinator.add("x", identity, partitions={PARTITION})
+        await host.finish(identity)
         assert host.store.load_decisions() == []
 
     run(host, scenario)
@@ -224,8 +226,8 @@ def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pyt
         raise OSError(errno.EIO, "Input/output error")
 
     async def scenario() -> None:
-        who = await host.begin("a")
-        await host.finish(who)
+        identity = await host.begin("a")
+        await host.finish(identity)
         with monkeypatch.context() as patch:
             patch.setattr("klamm.storage.log.flusher.fsync_path", fail)
             await host.coordinator.decisions.settle()
@@ -243,17 +245,17 @@ def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pyt
 
 def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("lost")
-        who = await host.finish(who, knows_v2=False)
+        identity = await host.begin("lost")
+        identity = await host.finish(identity, knows_v2=False)
         host.crashable.log.segments[-1].truncate(0)
         await host.restart()
         # when: the next transaction of the same producer and epoch begins at the same offset
-        await host.coordinator.add("x", who, partitions={PARTITION})
-        write(host.crashable.log, who.producer_id, "open", sequence=0, epoch=who.producer_epoch)
+        await host.coordinator.add("x", identity, partitions={PARTITION})
+        write(host.crashable.log, identity.producer_id, "open", sequence=0, epoch=identity.producer_epoch)
         await host.restart()
         # then
         assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
-        await host.finish(who, commit=False, knows_v2=False)
+        await host.finish(identity, commit=False, knows_v2=False)
         assert committed_values(host.crashable.log) == []
 
     run(host, scenario)
@@ -263,12 +265,12 @@ def test_full_disk_delays_only_the_markers(host: CoordinatorHost, monkeypatch: p
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         host.crashable.pool.room = 0
-        assert await host.finish(who) == (who.producer_id, 1)
+        assert await host.finish(identity) == (identity.producer_id, 1)
         assert host.state() is TransactionState.PREPARE_COMMIT
         with pytest.raises(ConcurrentTransactionsError):
-            await host.coordinator.add("x", ProducerIdentity(who.producer_id, 1), partitions={PARTITION})
+            await host.coordinator.add("x", ProducerIdentity(identity.producer_id, 1), partitions={PARTITION})
         host.crashable.pool.room = None
         await _until(lambda: host.state() is TransactionState.COMPLETE_COMMIT)
         assert committed_values(host.crashable.log) == ["a"]
@@ -284,13 +286,13 @@ def test_offline_partition_does_not_block_markers_of_others(
     host.crashable.partitions.append((other.topic_id, "other", 0))
 
     async def scenario() -> None:
-        who = await host.begin("a")
-        await host.coordinator.add("x", who, partitions={other})
+        identity = await host.begin("a")
+        await host.coordinator.add("x", identity, partitions={other})
         log = host.crashable.manager.get(*other)
         assert log is not None
-        write(log, who.producer_id, "b", sequence=0, epoch=who.producer_epoch)
+        write(log, identity.producer_id, "b", sequence=0, epoch=identity.producer_epoch)
         host.crashable.log.take_offline(OSError(errno.EIO, "Input/output error"))
-        await host.finish(who)
+        await host.finish(identity)
         await asyncio.sleep(0.1)
         assert (host.state(), committed_values(log)) == (TransactionState.PREPARE_COMMIT, ["b"])
         assert len([record for record in caplog.records if "lacks markers" in record.message]) == 1
@@ -306,11 +308,11 @@ def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: 
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
 
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         write(host.crashable.log, 99, "of nobody", sequence=0)
         with monkeypatch.context() as patch:
             patch.setattr(host.coordinator, "on_decided", lambda *_: None)
-            await host.finish(who)
+            await host.finish(identity)
         await host.stop()
         with monkeypatch.context() as patch:
             patch.setattr(FailingPool, "room", 0)
@@ -325,7 +327,7 @@ def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: 
 
 def test_timed_out_transaction_is_aborted_and_its_producer_continues(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         host.crashable.clock.now_ms += 1001
         await host.restart()
         host.coordinator.abort_timed_out()
@@ -337,9 +339,9 @@ def test_timed_out_transaction_is_aborted_and_its_producer_continues(host: Coord
         assert committed_values(host.crashable.log) == []
         assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
         with pytest.raises(InvalidTxnStateError):
-            await host.finish(who)
-        again = await host.coordinator.initialize("x", timeout_ms=1000, expected=who)
-        assert again == (who.producer_id, 1)
+            await host.finish(identity)
+        again = await host.coordinator.initialize("x", timeout_ms=1000, expected=identity)
+        assert again == (identity.producer_id, 1)
 
     run(host, scenario)
 
@@ -361,9 +363,9 @@ def test_next_producer_waits_for_the_abort_of_the_open_transaction(host: Coordin
 
 def test_deleted_topic_does_not_block_the_end_of_a_transaction(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
+        identity = await host.begin("a")
         host.crashable.manager.delete_topic(TOPIC_ID)
-        await host.finish(who)
+        await host.finish(identity)
         assert host.state() is TransactionState.COMPLETE_COMMIT
 
     run(host, scenario)
@@ -371,9 +373,9 @@ def test_deleted_topic_does_not_block_the_end_of_a_transaction(host: Coordinator
 
 def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin()
+        identity = await host.begin()
         await host.begin(transactional_id="open")
-        await host.finish(who)
+        await host.finish(identity)
         host.crashable.clock.now_ms += int(str(TRANSACTION_CONFIG["transactional.id.expiration.ms"]))
         host.coordinator.forget_expired()
         await host.restart()
@@ -388,13 +390,13 @@ def test_failed_write_leaves_the_transaction_unchanged(host: CoordinatorHost, mo
 
     async def scenario() -> None:
         host.store.on_failure = lambda _: host.coordinator.reload()
-        who = await host.begin("a")
+        identity = await host.begin("a")
         with monkeypatch.context() as patch:
             patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
             with pytest.raises(NotCoordinatorError):
-                await host.finish(who)
+                await host.finish(identity)
         assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
-        await host.finish(who)
+        await host.finish(identity)
         assert committed_values(host.crashable.log) == ["a"]
 
     run(host, scenario)
@@ -419,9 +421,9 @@ def test_unknown_transactional_id_has_no_transaction(host: CoordinatorHost) -> N
 
 def test_marker_of_an_administrator_takes_precedence(host: CoordinatorHost) -> None:
     async def scenario() -> None:
-        who = await host.begin("a")
-        end(host.crashable.log, who.producer_id, ABORT, epoch=5)
-        await host.finish(who)
+        identity = await host.begin("a")
+        end(host.crashable.log, identity.producer_id, ABORT, epoch=5)
+        await host.finish(identity)
         assert committed_values(host.crashable.log) == []
         assert host.state() is TransactionState.COMPLETE_COMMIT
 

@@ -57,8 +57,8 @@ def ended(current: Transaction, *, commit: bool = True, v2: bool = True, next_pr
     return rules.complete(decision.transaction, now_ms=NOON_MS)
 
 
-def end_again(current: Transaction, who: ProducerIdentity, *, commit: bool, v2: bool = True) -> rules.EndDecision:
-    return rules.end(current, who, is_commit=commit, bumps_epoch=v2, now_ms=NOON_MS)
+def end_again(current: Transaction, identity: ProducerIdentity, *, commit: bool, v2: bool = True) -> rules.EndDecision:
+    return rules.end(current, identity, is_commit=commit, bumps_epoch=v2, now_ms=NOON_MS)
 
 
 def test_each_initialization_bumps_the_epoch() -> None:
@@ -129,14 +129,14 @@ def test_groups_per_transaction_are_limited() -> None:
 def test_only_the_current_producer_may_add_and_write() -> None:
     begun = ongoing()
 
-    for who, error in (
+    for identity, error in (
         (ProducerIdentity(6, 0), InvalidProducerIdMappingError),
         (ProducerIdentity(7, 1), ProducerFencedError),
     ):
         with pytest.raises(error):
-            rules.add(begun, who, partitions={OTHER}, now_ms=NOON_MS)
+            rules.add(begun, identity, partitions={OTHER}, now_ms=NOON_MS)
         with pytest.raises(error):
-            rules.verify(begun, who, PARTITION)
+            rules.verify(begun, identity, PARTITION)
     rules.verify(begun, begun.identity, PARTITION)
     for unknown in (OTHER, "g"):
         with pytest.raises(TransactionAbortableError):
@@ -263,10 +263,10 @@ class _World:
             self.known = initialized(current, expected)
         self.told.append(self.known.identity)
 
-    def end(self, who: ProducerIdentity, *, commit: bool, v2: bool) -> None:
+    def end(self, identity: ProducerIdentity, *, commit: bool, v2: bool) -> None:
         following = self._fresh() if rules.needs_next_producer_id(self.known, bumps_epoch=v2) else -1
         decision = rules.end(
-            self.known, who, is_commit=commit, bumps_epoch=v2, next_producer_id=following, now_ms=NOON_MS
+            self.known, identity, is_commit=commit, bumps_epoch=v2, next_producer_id=following, now_ms=NOON_MS
         )
         self.known = decision.transaction
 
@@ -279,14 +279,14 @@ class _World:
         if self.known.state is TransactionState.ONGOING:
             self.known = rules.fence(self.known, now_ms=NOON_MS)
 
-    def step(self, action: str, who: ProducerIdentity, *, v2: bool) -> None:
+    def step(self, action: str, identity: ProducerIdentity, *, v2: bool) -> None:
         match action:
             case "init" | "go on":
-                self.begin(who if action == "go on" else None)
+                self.begin(identity if action == "go on" else None)
             case "add":
-                self.known = rules.add(self.known, who, partitions={PARTITION}, now_ms=NOON_MS)
+                self.known = rules.add(self.known, identity, partitions={PARTITION}, now_ms=NOON_MS)
             case "commit" | "abort":
-                self.end(who, commit=action == "commit", v2=v2)
+                self.end(identity, commit=action == "commit", v2=v2)
             case "complete":
                 self.complete()
             case _:
@@ -317,9 +317,9 @@ def test_epochs_increase_and_decisions_are_final_for_any_requests(
     """Random requests of random identities: identities only increase, and a decided end is final."""
     world = _World(epoch)
     for action, back, v2 in steps:
-        before, who = world.known, world.told[max(len(world.told) - 1 - back, 0)]
+        before, identity = world.known, world.told[max(len(world.told) - 1 - back, 0)]
         try:
-            world.step(action, who, v2=v2)
+            world.step(action, identity, v2=v2)
         except KafkaApiError:
             assert world.known is before
         current = world.known

@@ -65,9 +65,9 @@ def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
 ) -> None:
     # given
     file = tmp_path / "file.yaml"
-    nothing = tmp_path / "nothing.yaml"
-    nothing.write_text("topics: {}")
-    assert klamm(environment, "apply", nothing, "--cluster", "dev", "--prune", "topics")[0] == 0
+    empty = tmp_path / "nothing.yaml"
+    empty.write_text("topics: {}")
+    assert klamm(environment, "apply", empty, "--cluster", "dev", "--prune", "topics")[0] == 0
     file.write_text(
         "topics: {kept: {partitions: 1}}\n"
         "acls: {'User:a': {acls: [{resource: {type: topic, name: kept}, operations: [Read]}]}}\n"

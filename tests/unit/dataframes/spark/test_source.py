@@ -34,7 +34,7 @@ def test_schema_of_some_columns_is_accepted(schema: StructType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         (StructType([]), "it has no columns"),
         (StructType([VALUE, VALUE]), "value: expected each column once"),
@@ -44,11 +44,11 @@ def test_schema_of_some_columns_is_accepted(schema: StructType) -> None:
         (StructType([StructField("Offset", LongType())]), "Offset bigint: expected some of"),
     ],
 )
-def test_unsupported_schema_is_rejected(schema: StructType, said: str) -> None:
+def test_unsupported_schema_is_rejected(schema: StructType, message: str) -> None:
     source = KafkaSource(OPTIONS)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         source.reader(schema)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=message):
         source.streamReader(schema)
 
 

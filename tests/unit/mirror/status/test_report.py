@@ -94,9 +94,9 @@ def test_groups_show_records_to_read_on_target() -> None:
 
 
 def test_flow_without_trace_does_not_exist() -> None:
-    nothing = piece(TargetState(topics={"own": 1}))
-    assert not nothing.exists
-    assert any("no heartbeats of A" in unknown for unknown in nothing.unknown)
+    unmirrored = piece(TargetState(topics={"own": 1}))
+    assert not unmirrored.exists
+    assert any("no heartbeats of A" in unknown for unknown in unmirrored.unknown)
 
 
 def test_target_alias_comes_from_heartbeats() -> None:

@@ -31,17 +31,17 @@ async def work() -> str:
     waits_for: asyncio.Future[str] = loop.create_future()
     be_busy()
     loop.call_later(20 * BUSY_S, waits_for.set_result, "done")
-    said = await waits_for
+    result = await waits_for
     be_busy()
-    return said
+    return result
 
 
 async def test_computation_is_measured_and_waiting_is_not() -> None:
     watch = stopwatch()
     began = time.perf_counter()
-    said = await timed(work(), watch)
+    result = await timed(work(), watch)
     measured_s, passed_s = watch.seconds, time.perf_counter() - began
-    assert said == "done"
+    assert result == "done"
     assert measured_s >= 2 * BUSY_S
     assert passed_s - measured_s >= 10 * BUSY_S
 

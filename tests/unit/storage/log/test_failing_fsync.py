@@ -263,14 +263,14 @@ def test_duplicate_batch_waits_for_the_disk_like_the_first_one(
 def test_persistent_error_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     reports = ErrorReports(lambda: now_s)
-    said: list[int] = []
+    minutes: list[int] = []
     for minute in range(25):
         now_s = minute * 60.0
         before = len(caplog.records)
         reports.report("t-0", "cannot be flushed", OSError("Input/output error"))
         if len(caplog.records) > before:
-            said.append(minute)
+            minutes.append(minute)
 
-    assert said == [0, 10, 20]
+    assert minutes == [0, 10, 20]
     reports.report("t-1", "cannot be flushed", OSError("Input/output error"))
     assert caplog.messages[-1] == "t-1 cannot be flushed, will be retried: Input/output error"

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -27,7 +26,7 @@ from tests.support.java import (
     start_java,
 )
 from tests.support.probe import broker_count_of
-from tests.support.processes import free_port, start_process, stop_process, wait_until
+from tests.support.processes import LoggedProcess, free_port, stop_process, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ _START_TIMEOUT_S = 60.0
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
-class KafkaNode:
+class KafkaNode(LoggedProcess):
     """One broker and controller in one JVM. Not thread-safe; start it from the main thread."""
 
     def __init__(
@@ -51,37 +50,23 @@ class KafkaNode:
         jvm_options: Sequence[str] | None,
         release: str,
     ) -> None:
+        super().__init__(f"Kafka node {node_id}", directory / "server.log")
         self.node_id = node_id
         self.release = release
         self.host, self.port = host_port
         self.directory = directory
-        self.log_path = directory / "server.log"
         self._heap = heap
         self._jvm_options = jvm_options
-        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def pid(self) -> int:
-        """Process id of the running JVM."""
-        assert self._process is not None, f"Node {self.node_id} is not running"
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether the JVM is running."""
-        return self._process is not None and self._process.poll() is None
-
-    def launch(self) -> None:
-        """Start the JVM without waiting for it."""
-        assert not self.is_running, f"Node {self.node_id} is already running"
-        command = java_command(
+    def command(self) -> Sequence[str | Path]:
+        """Return the command line of the JVM."""
+        return java_command(
             "kafka.Kafka",
             str(self.directory / "server.properties"),
             heap=self._heap,
             jvm_options=self._jvm_options,
             jars=broker_class_path(self.release),
         )
-        self._process = start_process(command, log=self.log_path)
 
     def wait_ready(self, *, expected_nodes: int = 1, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until this node answers Metadata with at least ``expected_nodes`` brokers.
@@ -95,27 +80,13 @@ class KafkaNode:
             timeout_s=timeout_s,
             what=f"Kafka node {self.node_id}, see {self.log_path}",
             interval_s=0.05,
-            alive=self._check_alive,
+            alive=self.check_alive,
         )
-
-    def _check_alive(self) -> None:
-        if not self.is_running:
-            raise RuntimeError(f"Kafka node {self.node_id} ended while starting:\n{self.log_tail()}")
-
-    def log_tail(self, lines: int = 40) -> str:
-        """Return the last lines of the node's log."""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
         """Shut the node down in an orderly way."""
         if self._process is not None:
             stop_process(self._process)
-
-    def kill(self) -> None:
-        """Kill the node (SIGKILL)."""
-        assert self._process is not None, f"Node {self.node_id} is not running"
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
 
     def start(self, *, expected_nodes: int = 1) -> None:
         """Start the node again on its old port and directory and wait until it answers."""

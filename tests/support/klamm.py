@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Self
 from tests.support.class_archives import CACHE
 from tests.support.kafka import NO_PROPERTIES
 from tests.support.probe import broker_count_of
-from tests.support.processes import free_port, start_process, stop_process, wait_until
+from tests.support.processes import LoggedProcess, free_port, stop_process, wait_until
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
@@ -23,7 +21,7 @@ _START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 60.0
 
 
-class KlammBroker:
+class KlammBroker(LoggedProcess):
     """A klamm broker on a port and a directory that outlive its process.
 
     Args:
@@ -45,10 +43,9 @@ class KlammBroker:
         self.ports = tuple(free_port() for _ in range(brokers))
         self._scratch = Path(tempfile.mkdtemp(prefix="klamm-broker-"))
         self.data_dir = data_dir or self._scratch / "data"
-        self.log_path = self._scratch / "broker.log"
+        super().__init__("The klamm broker", self._scratch / "broker.log")
         self._properties = dict(properties)
         self._options = tuple(options)
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -56,20 +53,9 @@ class KlammBroker:
         return ",".join(f"{self.host}:{port}" for port in self.ports)
 
     @property
-    def pid(self) -> int:
-        """Process id of the running broker."""
-        assert self._process is not None, "The broker is not running"
-        return self._process.pid
-
-    @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of everything that belongs to it."""
         return (self.pid,) if self.is_running else ()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str | Path]:
         """Return the command line that starts it."""
@@ -87,11 +73,6 @@ class KlammBroker:
             *self._options,
         ]
 
-    def launch(self) -> None:
-        """Start the process without waiting for it."""
-        assert not self.is_running, "The broker is already running"
-        self._process = start_process(self.command(), log=self.log_path)
-
     def start(self) -> None:
         """Start the process and wait until it answers.
 
@@ -104,26 +85,12 @@ class KlammBroker:
             lambda: broker_count_of(self.host, self.ports[-1]) == len(self.ports),
             timeout_s=_START_TIMEOUT_S,
             what=f"the klamm broker, see {self.log_path}",
-            alive=self._check_alive,
+            alive=self.check_alive,
         )
-
-    def _check_alive(self) -> None:
-        if not self.is_running:
-            raise RuntimeError(f"The klamm broker ended while starting:\n{self.log_tail()}")
-
-    def log_tail(self, lines: int = 40) -> str:
-        """Return the last lines of its output."""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> int:
         """Shut it down in an orderly way and return its exit status (0 when it never ran)."""
         return stop_process(self._process, grace_s=_STOP_TIMEOUT_S) if self._process is not None else 0
-
-    def kill(self) -> None:
-        """Kill the broker (SIGKILL)."""
-        assert self._process is not None, "The broker is not running"
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
 
     def restart(self, node_id: int = 1, *, kill: bool = False) -> None:
         """Stop the broker, in order or by SIGKILL, and wait until it serves again on its port and data."""

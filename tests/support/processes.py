@@ -119,6 +119,55 @@ def stop_process(process: subprocess.Popen[bytes], *, grace_s: float = 20.0) -> 
     return process.wait()
 
 
+class LoggedProcess:
+    """A server that tests stop, kill and start again, with a log that all its processes append to.
+
+    Args:
+        name: Name of the server, for messages.
+        log_path: File of its output.
+    """
+
+    def __init__(self, name: str, log_path: Path) -> None:
+        self._name = name
+        self.log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str | Path]:
+        """Return the command line that starts it."""
+        raise NotImplementedError
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None, f"{self._name} is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the process is running."""
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        assert not self.is_running, f"{self._name} is already running"
+        self._process = start_process(self.command(), log=self.log_path)
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL)."""
+        assert self._process is not None, f"{self._name} is not running"
+        self._process.kill()
+        self._process.wait()
+
+    def check_alive(self) -> None:
+        """Raise a RuntimeError that ends with the log if the process has ended."""
+        if not self.is_running:
+            raise RuntimeError(f"{self._name} ended while starting:\n{self.log_tail()}")
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the last lines of the log."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended. Its parent may still have to collect it."""
     try:

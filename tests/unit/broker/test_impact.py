@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from klamm.protocol.types import ResourceType
 from tests.support.logs import batch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from klamm.broker.context import Services
@@ -42,14 +41,6 @@ async def broker(data_dir: Path) -> AsyncIterator[Services]:
         yield app.services
     finally:
         await app.stop()
-
-
-def serve(tmp_path: Path, use: Callable[[Services], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with broker(tmp_path) as services:
-            await use(services)
-
-    asyncio.run(run())
 
 
 async def log_of(services: Services, name: str = "orders", **configs: str) -> PartitionLog:
@@ -75,8 +66,8 @@ def only(impact: Impact, kind: str) -> Finding:
     return finding
 
 
-def test_retention_impact_has_old_records_and_lagging_groups(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_retention_impact_has_old_records_and_lagging_groups(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         log = await log_of(services)
         now_ms = services.now_ms()
         for age_ms in (2 * DAY_MS, 2 * DAY_MS, 0):
@@ -93,11 +84,9 @@ def test_retention_impact_has_old_records_and_lagging_groups(tmp_path: Path) -> 
         assert finding.names["groups"].first == ("billing",)
         assert (await predicted(services, altered("retention.ms", str(3 * DAY_MS)))).findings == ()
 
-    serve(tmp_path, use)
 
-
-def test_default_concerns_the_topics_that_inherit_it(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_default_concerns_the_topics_that_inherit_it(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         for number in range(12):
             log = await log_of(services, f"inheriting-{number}")
             log.append(batch("value", at=services.now_ms() - DAY_MS))
@@ -112,11 +101,9 @@ def test_default_concerns_the_topics_that_inherit_it(tmp_path: Path) -> None:
         deleted = [finding.topic for finding in impact.findings if finding.kind == "records_deleted"]
         assert sorted(map(str, deleted)) == sorted(f"inheriting-{number}" for number in range(12))
 
-    serve(tmp_path, use)
 
-
-def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         log = await log_of(services)
         log.append(batch("a", "b", key=None, producer_id=7, producer_epoch=0, base_sequence=0, at=services.now_ms()))
 
@@ -127,11 +114,9 @@ def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:
         assert only(await predicted(services, TopicDeleted(topic="orders")), "topic_in_use").figures == {}
         assert (await predicted(services, PartitionsAdded(topic="orders", total_count=3))).findings == ()
 
-    serve(tmp_path, use)
 
-
-def test_offset_syncs_reveal_unmirrored_records(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_offset_syncs_reveal_unmirrored_records(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         log = await log_of(services)
         log.append(batch("a", "b", "c", at=services.now_ms()))
         syncs = await log_of(services, "mm2-offset-syncs.target.internal")
@@ -143,20 +128,16 @@ def test_offset_syncs_reveal_unmirrored_records(tmp_path: Path) -> None:
         assert finding.figures["unmirrored_records"] == 2
         assert finding.names["mirrors"].first == ("target",)
 
-    serve(tmp_path, use)
 
-
-def test_timeout_names_missing_facts(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_timeout_names_missing_facts(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         await log_of(services)
         with pytest.raises(TimeoutError, match="configs of 1 of 1"):
             await predict_impact([TopicDeleted(topic="orders")], 0.0, services)
 
-    serve(tmp_path, use)
 
-
-def test_partition_without_a_leader_is_a_missing_fact(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_partition_without_a_leader_is_a_missing_fact(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         await log_of(services)
         services.cluster.down = frozenset(services.cluster.node_ids[:1])
 
@@ -165,11 +146,7 @@ def test_partition_without_a_leader_is_a_missing_fact(tmp_path: Path) -> None:
         assert Need.OFFSETS in impact.missing
         assert impact.unknown == ("log offsets of orders-0: it has no leader, or no log",)
 
-    serve(tmp_path, use)
 
-
-def test_unknown_topic_has_no_impact(tmp_path: Path) -> None:
-    async def use(services: Services) -> None:
+async def test_unknown_topic_has_no_impact(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
         assert (await predicted(services, TopicDeleted(topic="none"))).findings == ()
-
-    serve(tmp_path, use)

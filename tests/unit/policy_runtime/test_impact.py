@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from klamm.policy_runtime.service import Decided
 from klamm.protocol.errors import KafkaApiError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from klamm.impact.changes import Change
@@ -67,16 +68,14 @@ def module(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return name
 
 
-def serve(module: str, use: Callable[[Policies], Awaitable[None]], **properties: str) -> None:
-    async def run() -> None:
-        named = {f"{kind.stem}.policy.class.name": f"{module}:Careful" for kind in (DELETE_TOPIC, ALTER_CONFIG)}
-        policies = await Policies.load({**named, **{k.replace("_", "."): v for k, v in properties.items()}})
-        try:
-            await use(policies)
-        finally:
-            await policies.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def serving(module: str, **properties: str) -> AsyncIterator[Policies]:
+    named = {f"{kind.stem}.policy.class.name": f"{module}:Careful" for kind in (DELETE_TOPIC, ALTER_CONFIG)}
+    policies = await Policies.load({**named, **{k.replace("_", "."): v for k, v in properties.items()}})
+    try:
+        yield policies
+    finally:
+        await policies.close()
 
 
 async def verdict(policies: Policies, details: Details, kind: PolicyKind = DELETE_TOPIC) -> str:
@@ -106,10 +105,9 @@ def failing(error: Exception) -> PredictImpact:
     return predict
 
 
-def test_policy_reads_the_impact_of_the_change(module: str) -> None:
+async def test_policy_reads_the_impact_of_the_change(module: str) -> None:
     calls: list[Sequence[Change]] = []
-
-    async def use(policies: Policies) -> None:
+    async with serving(module) as policies:
         policies.predict_impact = predicting(Impact(findings=(LOSS,)), calls)
         assert await verdict(policies, a_deletion("orders")) == "POLICY_VIOLATION: orders: 20 bytes go."
         policies.predict_impact = predicting(Impact(), calls)
@@ -120,16 +118,12 @@ def test_policy_reads_the_impact_of_the_change(module: str) -> None:
             Decided("delete.topic", "enforce", "allow"): 1,
         }
 
-    serve(module, use)
 
-
-def test_unread_impact_is_not_predicted(module: str) -> None:
-    async def use(policies: Policies) -> None:
+async def test_unread_impact_is_not_predicted(module: str) -> None:
+    async with serving(module) as policies:
         policies.predict_impact = failing(AssertionError("predicted"))
         assert await verdict(policies, a_deletion("harmless")) == "allowed"
         assert __import__(module).Careful.calls == 1
-
-    serve(module, use)
 
 
 @pytest.mark.parametrize(
@@ -139,32 +133,28 @@ def test_unread_impact_is_not_predicted(module: str) -> None:
         (StorageError("Cannot read orders-0"), "Cannot read orders-0"),
     ],
 )
-def test_failed_prediction_denies_the_change(module: str, error: Exception, text: str) -> None:
-    async def use(policies: Policies) -> None:
+async def test_failed_prediction_denies_the_change(module: str, error: Exception, text: str) -> None:
+    async with serving(module, policy_timeout_ms="1500") as policies:
         policies.predict_impact = failing(error)
         assert await verdict(policies, a_deletion("orders")) == f"POLICY_VIOLATION: {text}"
         assert (await verdict(policies, a_deletion("catching"))).startswith("POLICY_VIOLATION: caught:")
 
-    serve(module, use, policy_timeout_ms="1500")
 
-
-def test_late_prediction_denies_the_change(module: str) -> None:
+async def test_late_prediction_denies_the_change(module: str) -> None:
     async def endless(changes: Sequence[Change], timeout_s: float) -> Impact:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def use(policies: Policies) -> None:
+    async with serving(module, policy_timeout_ms="50") as policies:
         policies.predict_impact = endless
         limit = "within 50 ms (policy.timeout.ms)"
         assert await verdict(policies, a_deletion("a")) == f"POLICY_VIOLATION: the facts could not be read {limit}"
         policies.predict_impact = predicting(Impact())
         assert await verdict(policies, a_deletion("b")) == "allowed"
 
-    serve(module, use, policy_timeout_ms="50")
 
-
-def test_other_changes_are_checked_during_a_prediction(module: str) -> None:
-    async def use(policies: Policies) -> None:
+async def test_other_changes_are_checked_during_a_prediction(module: str) -> None:
+    async with serving(module) as policies:
         begun, goes_on = asyncio.Event(), asyncio.Event()
 
         async def slow(changes: Sequence[Change], timeout_s: float) -> Impact:
@@ -180,26 +170,19 @@ def test_other_changes_are_checked_during_a_prediction(module: str) -> None:
         goes_on.set()
         assert await waiting is None
 
-    serve(module, use)
 
-
-def test_server_without_facts_denies_the_change(module: str) -> None:
-    async def use(policies: Policies) -> None:
+async def test_server_without_facts_denies_the_change(module: str) -> None:
+    async with serving(module) as policies:
         text = "this server collects no facts for policies"
         assert await verdict(policies, a_deletion("orders")) == f"POLICY_VIOLATION: {text}"
 
-    serve(module, use)
 
-
-def test_impact_of_an_override_is_that_of_its_result(module: str) -> None:
+async def test_impact_of_an_override_is_that_of_its_result(module: str) -> None:
     calls: list[Sequence[Change]] = []
-
-    async def use(policies: Policies) -> None:
+    async with serving(module, alter_config_policy_mode="audit") as policies:
         policies.predict_impact = predicting(Impact(findings=(LOSS,)), calls)
         assert policies.mode(ALTER_CONFIG) is PolicyMode.AUDIT
         change = a_config_change(sets={"retention.ms": "1"})
         assert await verdict(policies, change, ALTER_CONFIG) == "allowed"
         assert policies.latest_audited[-1].reason == "2 deletes"
         assert [change.value for changes in calls for change in changes] == ["2"]  # type: ignore[union-attr]
-
-    serve(module, use, alter_config_policy_mode="audit")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import textwrap
 import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 HOUSE_RULES = """
@@ -133,15 +134,13 @@ def either(request: pytest.FixtureRequest, rules: Any) -> str:
     return str(rules.all if request.param == "on its thread" else rules.at_once)
 
 
-def serve(properties: dict[str, str], use: Callable[[Policies], Awaitable[None]]) -> None:
-    async def run() -> None:
-        policies = await Policies.load(properties)
-        try:
-            await use(policies)
-        finally:
-            await policies.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def serving(properties: dict[str, str]) -> AsyncIterator[Policies]:
+    policies = await Policies.load(properties)
+    try:
+        yield policies
+    finally:
+        await policies.close()
 
 
 async def create(policies: Policies, topic: str) -> str:
@@ -158,17 +157,14 @@ async def create(policies: Policies, topic: str) -> str:
     return "allowed"
 
 
-def test_everything_is_allowed_without_a_policy() -> None:
+async def test_everything_is_allowed_without_a_policy() -> None:
     """K108-01: With the policy class config set, the broker makes one instance of it and uses it for create-topic
     requests; without it nothing changes.
     """
-
-    async def use(policies: Policies) -> None:
+    async with serving({}) as policies:
         assert not policies.guards_kind(CREATE_TOPIC)
         assert await create(policies, "denied") == "allowed"
         assert not policies.decisions
-
-    serve({}, use)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +186,7 @@ def test_everything_is_allowed_without_a_policy() -> None:
         ("true-1", "allowed", "allow"),
     ],
 )
-def test_policy_exception_maps_to_error_code_of_that_topic_only(
+async def test_policy_exception_maps_to_error_code_of_that_topic_only(
     either: str, topic: str, answer: str, action: str
 ) -> None:
     """K108-03: Interface CreateTopicPolicy.validate(TopicDetails) raises InvalidRequestException to deny.
@@ -203,19 +199,18 @@ def test_policy_exception_maps_to_error_code_of_that_topic_only(
 
     K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
     """
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: either}) as policies:
         assert await create(policies, topic) == answer
         assert dict(policies.decisions) == {("create.topic", "enforce", action): 1}
         assert await create(policies, "next") == "allowed"
 
-    serve({CREATE_KEY: either}, use)
 
-
-def test_class_named_by_several_configs_has_a_single_instance_and_thread(rules: Any) -> None:
+async def test_class_named_by_several_configs_has_a_single_instance_and_thread(rules: Any) -> None:
     """K108-26: it is asked for what the properties say, and tells by the type of the details what it is."""
 
-    async def use(policies: Policies) -> None:
+    dotted = rules.all.replace(":", ".")
+    named = {CREATE_KEY: rules.all, ALTER_KEY: dotted, GROW_KEY: rules.all, DELETE_KEY: dotted}
+    async with serving(named) as policies:
         await policies.check(CREATE_TOPIC, TopicDetails("a", 1, 1, None, {}))
         await policies.check(ALTER_CONFIG, AlterConfigDetails("TOPIC", "b", {}, {}))
         await policies.check(
@@ -231,30 +226,24 @@ def test_class_named_by_several_configs_has_a_single_instance_and_thread(rules: 
         ]
         assert len({call[2] for call in calls}) == 1
         assert {"klamm-policy-All"} == rules.module.THREADS
-
-    dotted = rules.all.replace(":", ".")
-    serve({CREATE_KEY: rules.all, ALTER_KEY: dotted, GROW_KEY: rules.all, DELETE_KEY: dotted}, use)
     assert len(rules.module.CLOSED) == 1
 
 
-def test_class_with_one_method_per_kind_decides_each_kind(rules: Any) -> None:
+async def test_class_with_one_method_per_kind_decides_each_kind(rules: Any) -> None:
     """K108-26: One policy config per request type; a class may implement several but every config must be set."""
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.several, DELETE_KEY: rules.several}) as policies:
         for kind, details, word in (
             (CREATE_TOPIC, TopicDetails("a", 1, 1, None, {}), "create"),
             (DELETE_TOPIC, DeleteTopicDetails(topic="a"), "delete"),
         ):
             with pytest.raises(PolicyViolationError, match=word):
                 await policies.check(kind, details)
-
-    serve({CREATE_KEY: rules.several, DELETE_KEY: rules.several}, use)
     with pytest.raises(PolicyLoadError, match="no method validate or validate_alter_config"):
-        asyncio.run(Policies.load({CREATE_KEY: rules.several, ALTER_KEY: rules.several}))
+        await Policies.load({CREATE_KEY: rules.several, ALTER_KEY: rules.several})
 
 
-def test_audit_mode_counts_and_logs_denial_but_allows(either: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(policies: Policies) -> None:
+async def test_audit_mode_counts_and_logs_denial_but_allows(either: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving({CREATE_KEY: either, DELETE_KEY: either, "create.topic.policy.mode": "audit"}) as policies:
         assert [await create(policies, name) for name in ("denied-1", "broken-1", "fine")] == ["allowed"] * 3
         with pytest.raises(PolicyViolationError):
             await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="denied-2"))
@@ -264,18 +253,16 @@ def test_audit_mode_counts_and_logs_denial_but_allows(either: str, caplog: pytes
             ("create.topic", "audit", "allow"): 1,
             ("delete.topic", "enforce", "deny"): 1,
         }
-
-    serve({CREATE_KEY: either, DELETE_KEY: either, "create.topic.policy.mode": "audit"}, use)
     audited = [record.getMessage() for record in caplog.records if "audit only" in record.getMessage()]
     assert audited[0] == (
         "Create topic policy, audit only: would deny 'denied-1', asked by User:anna (client tool): denied-1: not here"
     )
 
 
-def test_override_is_counted_and_logged_when_its_result_is_decided(
+async def test_override_is_counted_and_logged_when_its_result_is_decided(
     either: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: either}) as policies:
         topic = TopicDetails("override-1", 1, 1, None, {})
         override = await policies.check(CREATE_TOPIC, topic)
         assert override is not None
@@ -294,8 +281,6 @@ def test_override_is_counted_and_logged_when_its_result_is_decided(
             ("create.topic", "audit", "override"): 1,
         }
         assert policies.latest[-1].reason == "override-1: six"
-
-    serve({CREATE_KEY: either}, use)
     lines = [record.getMessage().partition(", asked by")[0] for record in caplog.records if "service" in record.name]
     assert lines == [
         "Create topic policy: overrode 'fine'",
@@ -309,34 +294,28 @@ def test_override_is_counted_and_logged_when_its_result_is_decided(
     ("topic", "reason"),
     [("strict-1", "strict-1: not six"), ("twice-1", "The policy overrides what it has itself set: two of its rules")],
 )
-def test_audit_mode_counts_override_with_denied_result_as_denial(either: str, topic: str, reason: str) -> None:
-    async def use(policies: Policies) -> None:
+async def test_audit_mode_counts_override_with_denied_result_as_denial(either: str, topic: str, reason: str) -> None:
+    async with serving({CREATE_KEY: either, "create.topic.policy.mode": "audit"}) as policies:
         assert await policies.check(CREATE_TOPIC, TopicDetails(topic, 1, 1, None, {})) is None
         assert dict(policies.decisions) == {("create.topic", "audit", "deny"): 1}
         assert str(policies.latest_audited[-1].reason).startswith(reason)
 
-    serve({CREATE_KEY: either, "create.topic.policy.mode": "audit"}, use)
 
-
-def test_validate_only_request_is_not_counted(either: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(policies: Policies) -> None:
+async def test_validate_only_request_is_not_counted(either: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving({CREATE_KEY: either}) as policies:
         for name in ("fine", "denied-1", "override-1", "broken-1"):
             with contextlib.suppress(KafkaApiError):
                 await policies.check(CREATE_TOPIC, TopicDetails(name, 1, 1, None, {}, validate_only=True))
         assert not policies.decisions
         assert not policies.latest
-
-    serve({CREATE_KEY: either}, use)
     logged = [record.levelname for record in caplog.records if "service" in record.name]
     assert logged == ["ERROR"], "a policy that fails is logged all the same"
 
 
-def test_override_of_unchangeable_request_fails_it(either: str) -> None:
-    async def use(policies: Policies) -> None:
+async def test_override_of_unchangeable_request_fails_it(either: str) -> None:
+    async with serving({DELETE_KEY: either}) as policies:
         with pytest.raises(PolicyFailedError):
             await policies.check(DELETE_TOPIC, DeleteTopicDetails(topic="override-1"))
-
-    serve({DELETE_KEY: either}, use)
 
 
 @pytest.mark.parametrize(
@@ -355,21 +334,17 @@ def test_invalid_policy_setting_is_rejected(name: str, value: str, fault: str) -
 
 @pytest.mark.process
 @pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
-def test_policy_that_exits_or_forks_does_not_end_the_broker(rules: Any, topic: str, answer: str) -> None:
+async def test_policy_that_exits_or_forks_does_not_end_the_broker(rules: Any, topic: str, answer: str) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on."""
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.all}) as policies:
         assert await create(policies, topic) == answer
         assert await create(policies, "next") == "allowed"
 
-    serve({CREATE_KEY: rules.all}, use)
-
 
 @pytest.mark.parametrize("topic", ["endless-1", "stuck-1"])
-def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rules: Any, topic: str) -> None:
+async def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rules: Any, topic: str) -> None:
     """K108-19, K108-25: another instance, on another thread, answers the next topic."""
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}) as policies:
         loop = asyncio.get_running_loop()
         longest_s, last, is_over = 0.0, loop.time(), False
 
@@ -390,13 +365,10 @@ def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rul
         instances = [call[2] for call in rules.module.CALLS]
         assert instances[0] == instances[1] != instances[2] == instances[3]
 
-    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}, use)
 
-
-def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: Any) -> None:
+async def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: Any) -> None:
     before = set(threading.enumerate())
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}) as policies:
         assert "timeout" in await create(policies, "endless-1")
         for _ in range(3000):
             if rules.module.CLOSED:
@@ -405,24 +377,18 @@ def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: Any) -
         assert [rules.module.CALLS[0][2]] == rules.module.CLOSED
         wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=10, what="the end of its thread")
 
-    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}, use)
 
-
-def test_hanging_policy_calls_start_a_bounded_number_of_threads(rules: Any) -> None:
+async def test_hanging_policy_calls_start_a_bounded_number_of_threads(rules: Any) -> None:
     before = set(threading.enumerate())
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "50"}) as policies:
         answers = [await create(policies, f"stuck-{n}") for n in range(6)]
         assert all(answer.startswith("timeout") for answer in answers)
         assert len(set(threading.enumerate()) - before) <= 5
 
-    serve({CREATE_KEY: rules.all, "policy.timeout.ms": "50"}, use)
 
-
-def test_canceled_request_does_not_overlap_policy_calls(rules: Any) -> None:
+async def test_canceled_request_does_not_overlap_policy_calls(rules: Any) -> None:
     """K108-25: Calls are not concurrent."""
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.all}) as policies:
         asking = asyncio.create_task(create(policies, "paused-1"))
         await asyncio.sleep(0.005)
         asking.cancel()
@@ -433,17 +399,14 @@ def test_canceled_request_does_not_overlap_policy_calls(rules: Any) -> None:
             ("TopicDetails", "next"),
         ]
 
-    serve({CREATE_KEY: rules.all}, use)
 
-
-def test_policy_turn_is_held_until_decision_is_applied(rules: Any, either: str) -> None:
+async def test_policy_turn_is_held_until_decision_is_applied(rules: Any, either: str) -> None:
     """K108-07: Topics are processed one after the other in request order; per topic: hard-coded checks, then policy,
     then creation.
 
     K108-25: Calls are not concurrent.
     """
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: either}) as policies:
         applied: list[str] = []
 
         async def ask(topic: str) -> None:
@@ -456,21 +419,16 @@ def test_policy_turn_is_held_until_decision_is_applied(rules: Any, either: str) 
         assert applied == names
         assert [call[1] for call in rules.module.CALLS] == names
 
-    serve({CREATE_KEY: either}, use)
 
-
-def test_failure_in_policy_close_does_not_block_shutdown(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(policies: Policies) -> None:
+async def test_failure_in_policy_close_does_not_block_shutdown(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving({CREATE_KEY: rules.fails_to_close}) as policies:
         assert await create(policies, "fine") == "allowed"
-
-    serve({CREATE_KEY: rules.fails_to_close}, use)
     assert any("failed to close" in record.getMessage() for record in caplog.records)
 
 
-def test_fast_policy_decides_without_suspending_the_event_loop(rules: Any) -> None:
+async def test_fast_policy_decides_without_suspending_the_event_loop(rules: Any) -> None:
     """Requests that are decided together share one commit; and a call is cheap."""
-
-    async def use(policies: Policies) -> None:
+    async with serving({CREATE_KEY: rules.all}) as policies:
         answers = []
         for _ in range(50):
             coroutine = create(policies, "quick")
@@ -483,48 +441,39 @@ def test_fast_policy_decides_without_suspending_the_event_loop(rules: Any) -> No
             coroutine.close()
         assert answers == ["allowed"]
 
-    serve({CREATE_KEY: rules.all}, use)
-
 
 @pytest.mark.parametrize("name", ["at_once", "configured"])
-def test_only_computes_policy_runs_on_the_event_loop(rules: Any, name: str) -> None:
+async def test_only_computes_policy_runs_on_the_event_loop(rules: Any, name: str) -> None:
     """It is made and closed on its thread all the same."""
-
-    async def use(policies: Policies) -> None:
+    policy = getattr(rules, name)
+    async with serving({CREATE_KEY: policy}) as policies:
         coroutine = create(policies, "quick")
         with pytest.raises(StopIteration, match="allowed"):
             coroutine.send(None)
         assert threading.current_thread().name in rules.module.THREADS
-
-    policy = getattr(rules, name)
-    serve({CREATE_KEY: policy}, use)
     assert {threading.current_thread().name, f"klamm-policy-{policy.partition(':')[2]}"} == rules.module.THREADS
     assert len(rules.module.CLOSED) == 1
 
 
-def test_slow_only_computes_policy_moves_to_its_own_thread(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(policies: Policies) -> None:
+async def test_slow_only_computes_policy_moves_to_its_own_thread(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving({CREATE_KEY: rules.at_once}) as policies:
         assert await create(policies, "slow-1") == "allowed"
         threads, instance = rules.module.THREADS, rules.module.CALLS[0][2]
         threads.clear()
         assert [await create(policies, name) for name in ("slow-2", "quick")] == ["allowed"] * 2
         assert {"klamm-policy-AllAtOnce"} == threads
         assert {call[2] for call in rules.module.CALLS} == {instance}
-
-    serve({CREATE_KEY: rules.at_once}, use)
     assert sum("held the event loop" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_only_computes_policy_past_its_timeout_fails_topic_and_is_recreated(rules: Any) -> None:
-    async def use(policies: Policies) -> None:
+async def test_only_computes_policy_past_its_timeout_fails_topic_and_is_recreated(rules: Any) -> None:
+    async with serving({CREATE_KEY: rules.at_once, "policy.timeout.ms": "1000"}) as policies:
         assert "did not decide within 1000 ms" in await create(policies, "tardy-1")
         assert await create(policies, "next") == "allowed"
         first, second = (call[2] for call in rules.module.CALLS)
         assert first != second
         # On its own thread, which nobody waits for.
         wait_until(lambda: first in rules.module.CLOSED, timeout_s=10, what="the first instance to be closed")
-
-    serve({CREATE_KEY: rules.at_once, "policy.timeout.ms": "1000"}, use)
 
 
 def test_error_codes_of_failures_are_not_retriable() -> None:

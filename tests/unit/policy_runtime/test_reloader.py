@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import threading
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from klamm.policy_runtime import Policies
 from klamm.policy_runtime.reloader import PolicyReloader
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 VERSION = """
@@ -49,18 +50,16 @@ class ReloadedPolicy:
         text = VERSION.format(version=version, watched=str(self.watched))
         self.path.write_text(textwrap.dedent(text) + more)
 
-    def serve(self, use: Callable[[Policies, PolicyReloader], Awaitable[None]]) -> None:
-        async def run() -> None:
-            policies = await Policies.load(self.properties)
-            reloader = PolicyReloader(policies, self.properties)
-            reloader.start()
-            try:
-                await use(policies, reloader)
-            finally:
-                await reloader.stop()
-                await policies.close()
-
-        asyncio.run(run())
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[tuple[Policies, PolicyReloader]]:
+        policies = await Policies.load(self.properties)
+        reloader = PolicyReloader(policies, self.properties)
+        reloader.start()
+        try:
+            yield policies, reloader
+        finally:
+            await reloader.stop()
+            await policies.close()
 
 
 @pytest.fixture
@@ -92,21 +91,19 @@ async def eventually(policies: Policies, expected: str) -> None:
     pytest.fail(f"never {expected}")
 
 
-def test_changed_module_replaces_policy_and_closes_old_instance(rules_policy: ReloadedPolicy) -> None:
-    async def use(policies: Policies, _: PolicyReloader) -> None:
+async def test_changed_module_replaces_policy_and_closes_old_instance(rules_policy: ReloadedPolicy) -> None:
+    async with rules_policy.serving() as (policies, _):
         closed: list[Any] = __import__(rules_policy.name).CLOSED
         rules_policy.write("2")
         await eventually(policies, "version 2")
         await until(lambda: closed == ["1"])
 
-    rules_policy.serve(use)
-
 
 @pytest.mark.parametrize("more", ["\nraise RuntimeError('half-way')", "\nthis is no Python", "\ndel Rules"])
-def test_broken_module_keeps_last_good_policy(
+async def test_broken_module_keeps_last_good_policy(
     rules_policy: ReloadedPolicy, more: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def use(policies: Policies, _: PolicyReloader) -> None:
+    async with rules_policy.serving() as (policies, _):
         rules_policy.write("2", more)
         async with asyncio.timeout(10):
             while "last good ones" not in caplog.text:
@@ -118,32 +115,25 @@ def test_broken_module_keeps_last_good_policy(
         rules_policy.write("3")
         await eventually(policies, "version 3")
 
-    rules_policy.serve(use)
 
-
-def test_files_named_by_policy_are_watched(rules_policy: ReloadedPolicy) -> None:
-    async def use(policies: Policies, _: PolicyReloader) -> None:
+async def test_files_named_by_policy_are_watched(rules_policy: ReloadedPolicy) -> None:
+    async with rules_policy.serving():
         before = __import__(rules_policy.name)
         rules_policy.watched.write_text("new")
         await until(lambda: __import__(rules_policy.name) is not before)
 
-    rules_policy.serve(use)
 
-
-def test_reload_on_demand_works_without_watching(rules_policy: ReloadedPolicy) -> None:
+async def test_reload_on_demand_works_without_watching(rules_policy: ReloadedPolicy) -> None:
     rules_policy.properties["policy.reload.interval.ms"] = "0"
-
-    async def use(policies: Policies, reloader: PolicyReloader) -> None:
+    async with rules_policy.serving() as (policies, reloader):
         rules_policy.write("2")
         await asyncio.sleep(0.05)
         assert await version(policies) == "version 1"
         reloader.ask()
         await eventually(policies, "version 2")
 
-    rules_policy.serve(use)
 
-
-def test_policy_call_finishes_before_instance_is_replaced(rules_policy: ReloadedPolicy) -> None:
+async def test_policy_call_finishes_before_instance_is_replaced(rules_policy: ReloadedPolicy) -> None:
     rules_policy.path.write_text(
         textwrap.dedent("""
             import time
@@ -160,8 +150,7 @@ def test_policy_call_finishes_before_instance_is_replaced(rules_policy: Reloaded
                     CLOSED.append(self.busy)
         """)
     )
-
-    async def use(policies: Policies, reloader: PolicyReloader) -> None:
+    async with rules_policy.serving() as (policies, reloader):
         closed: list[Any] = __import__(rules_policy.name).CLOSED
 
         async def ask() -> None:
@@ -173,15 +162,13 @@ def test_policy_call_finishes_before_instance_is_replaced(rules_policy: Reloaded
         await until(lambda: bool(closed))
         assert closed == [False]
 
-    rules_policy.serve(use)
-
 
 async def test_invalid_reload_interval_is_rejected() -> None:
     with pytest.raises(PolicyLoadError, match=r"Invalid value often for configuration policy\.reload\.interval\.ms"):
         PolicyReloader(Policies(), {"policy.reload.interval.ms": "often"})
 
 
-def test_imported_module_is_watched_and_broken_one_keeps_policy(
+async def test_imported_module_is_watched_and_broken_one_keeps_policy(
     rules_policy: ReloadedPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = rules_policy.path.with_name(f"{rules_policy.name}_limits.py")
@@ -189,8 +176,7 @@ def test_imported_module_is_watched_and_broken_one_keeps_policy(
     rules_policy.write("{limit}", "")
     text = rules_policy.path.read_text().replace('"version {limit}"', '"version " + VERSION')
     rules_policy.path.write_text(f"from {rules_policy.name}_limits import VERSION\n" + text)
-
-    async def use(policies: Policies, _: PolicyReloader) -> None:
+    async with rules_policy.serving() as (policies, _):
         assert await version(policies) == "version 1"
         limits.write_text("this is no Python\n")
         await until(lambda: "last good ones" in caplog.text)
@@ -198,13 +184,11 @@ def test_imported_module_is_watched_and_broken_one_keeps_policy(
         limits.write_text('VERSION = "of its neighbour"\n')
         await eventually(policies, "version of its neighbour")
 
-    rules_policy.serve(use)
 
-
-def test_only_computes_is_read_from_every_policy_version(rules_policy: ReloadedPolicy) -> None:
+async def test_only_computes_is_read_from_every_policy_version(rules_policy: ReloadedPolicy) -> None:
     rules_policy.properties["policy.reload.interval.ms"] = "0"
+    async with rules_policy.serving() as (policies, reloader):
 
-    async def use(policies: Policies, reloader: PolicyReloader) -> None:
         async def thread() -> str:
             with pytest.raises(PolicyViolationError) as denied:
                 await policies.check(CREATE_TOPIC, TopicDetails("t", 1, 1, None, {}))
@@ -224,5 +208,3 @@ def test_only_computes_is_read_from_every_policy_version(rules_policy: ReloadedP
             )
             assert await reloader.reload()
             assert await thread() == expected
-
-    rules_policy.serve(use)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import Mock
 
 import pytest
 
@@ -23,7 +22,7 @@ from klamm.policy_runtime.metrics import report_decisions
 from klamm.protocol.errors import PolicyViolationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable
 
 POLICY: Final = {"create.topic.policy.class.name": "klamm.policy.rules:RulesPolicy"}
 
@@ -50,20 +49,18 @@ async def is_allowed(runtime: PolicyRuntime, topic: str) -> bool:
         return True
 
 
-def run(main: Callable[[PolicyRuntime], Coroutine[None, None, None]], properties: dict[str, str]) -> None:
-    async def started() -> None:
-        runtime = await PolicyRuntime.load(properties)
-        try:
-            await main(runtime)
-        finally:
-            await runtime.stop()
-            await runtime.policies.close()
-
-    asyncio.run(asyncio.wait_for(started(), 20))
+@asynccontextmanager
+async def running(properties: dict[str, str]) -> AsyncIterator[PolicyRuntime]:
+    runtime = await PolicyRuntime.load(properties)
+    try:
+        yield runtime
+    finally:
+        await runtime.stop()
+        await runtime.policies.close()
 
 
-def test_checked_rules_file_applies_after_the_change(file: Callable[[str], dict[str, str]]) -> None:
-    async def main(runtime: PolicyRuntime) -> None:
+async def test_checked_rules_file_applies_after_the_change(file: Callable[[str], dict[str, str]]) -> None:
+    async with running({**POLICY, **file("a")}) as runtime:
         new = {**POLICY, **file("b")}
         # when
         await runtime.check(new, validate_only=False)
@@ -78,28 +75,22 @@ def test_checked_rules_file_applies_after_the_change(file: Callable[[str], dict[
         assert not await is_allowed(runtime, "a-1")
         assert await is_allowed(runtime, "b-1")
 
-    run(main, {**POLICY, **file("a")})
 
-
-def test_invalid_rules_file_keeps_current_rules(file: Callable[[str], dict[str, str]]) -> None:
-    async def main(runtime: PolicyRuntime) -> None:
+async def test_invalid_rules_file_keeps_current_rules(file: Callable[[str], dict[str, str]]) -> None:
+    async with running({**POLICY, **file("a")}) as runtime:
         with pytest.raises(PolicyLoadError):
             await runtime.check({**POLICY, **file("")}, validate_only=False)
         assert await is_allowed(runtime, "a-1")
         assert not await is_allowed(runtime, "b-1")
 
-    run(main, {**POLICY, **file("a")})
 
-
-def test_validate_only_check_keeps_current_rules(file: Callable[[str], dict[str, str]]) -> None:
-    async def main(runtime: PolicyRuntime) -> None:
+async def test_validate_only_check_keeps_current_rules(file: Callable[[str], dict[str, str]]) -> None:
+    async with running({**POLICY, **file("a")}) as runtime:
         await runtime.check({**POLICY, **file("b")}, validate_only=True)
         runtime.follow({**runtime.properties, "create.topic.policy.mode": "audit"})
         assert await is_allowed(runtime, "b-1"), "audit only"
         runtime.follow({**runtime.properties, "create.topic.policy.mode": "enforce"})
         assert not await is_allowed(runtime, "b-1")
-
-    run(main, {**POLICY, **file("a")})
 
 
 def rewrite(path: Path, text: str | None) -> None:
@@ -112,12 +103,15 @@ def rewrite(path: Path, text: str | None) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_unchanged_path_set_again_reloads_the_file(file: Callable[[str], dict[str, str]]) -> None:
-    properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "0"}
+def rules_file(properties: dict[str, str]) -> tuple[Path, str]:
     path = Path(properties["policy.rules.file"])
-    rules = path.read_text()
+    return path, path.read_text()
 
-    async def main(runtime: PolicyRuntime) -> None:
+
+async def test_unchanged_path_set_again_reloads_the_file(file: Callable[[str], dict[str, str]]) -> None:
+    properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "0"}
+    path, rules = rules_file(properties)
+    async with running(properties) as runtime:
         rewrite(path, "rules: [")
         with pytest.raises(PolicyLoadError, match="no YAML"):
             await runtime.check(dict(properties), validate_only=False, loads_again=True)
@@ -130,14 +124,13 @@ def test_unchanged_path_set_again_reloads_the_file(file: Callable[[str], dict[st
         assert not await is_allowed(runtime, "b-1")
         assert await is_allowed(runtime, "c-1")
 
-    run(main, properties)
-
 
 @pytest.mark.parametrize("text", [None, "rules: ["])
-def test_failed_reload_is_reported_until_one_succeeds(file: Callable[[str], dict[str, str]], text: str | None) -> None:
+async def test_failed_reload_is_reported_until_one_succeeds(
+    file: Callable[[str], dict[str, str]], text: str | None
+) -> None:
     properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "10"}
-    path = Path(properties["policy.rules.file"])
-    rules = path.read_text()
+    path, rules = rules_file(properties)
 
     async def reported(runtime: PolicyRuntime, *, failure: bool) -> str:
         while (runtime.policies.reload_failure is not None) != failure:  # noqa: ASYNC110 -- no event reports it
@@ -147,7 +140,7 @@ def test_failed_reload_is_reported_until_one_succeeds(file: Callable[[str], dict
         assert f"klamm_policy_last_reload_successful {int(not failure)}" in page.text()
         return "".join(policy_warnings(policies_document(runtime.policies)))
 
-    async def main(runtime: PolicyRuntime) -> None:
+    async with running(properties) as runtime:
         runtime.start()
         rewrite(path, text)
         assert "not reloaded, the last valid ones stay in use: " in await reported(runtime, failure=True)
@@ -155,15 +148,12 @@ def test_failed_reload_is_reported_until_one_succeeds(file: Callable[[str], dict
         await asyncio.to_thread(path.write_text, rules)
         assert await reported(runtime, failure=False) == ""
 
-    run(main, properties)
 
-
-def test_rolled_back_change_reloads_old_rules_file(
+async def test_rolled_back_change_reloads_old_rules_file(
     file: Callable[[str], dict[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def main(runtime: PolicyRuntime) -> None:
+    async with running({**POLICY, **file("a")}) as runtime:
         old, new = runtime.properties, {**POLICY, **file("b")}
         runtime.start()
         await runtime.check(new, validate_only=False)
@@ -175,13 +165,11 @@ def test_rolled_back_change_reloads_old_rules_file(
                 break
         assert await is_allowed(runtime, "a-1")
 
-    run(main, {**POLICY, **file("a")})
 
-
-def test_outdated_reload_does_not_undo_a_later_change(
+async def test_outdated_reload_does_not_undo_a_later_change(
     file: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(runtime: PolicyRuntime) -> None:
+    async with running({**POLICY, **file("a")}) as runtime:
         old, new, gate, make = runtime.properties, {**POLICY, **file("b")}, asyncio.Event(), make_instance
 
         async def slow(spec: Any, properties: Any, **more: Any) -> Any:
@@ -200,8 +188,6 @@ def test_outdated_reload_does_not_undo_a_later_change(
         assert not await reloading
         assert await is_allowed(runtime, "b-1")
         assert not await is_allowed(runtime, "a-1")
-
-    run(main, {**POLICY, **file("a")})
 
 
 VENDOR: Final = (
@@ -225,7 +211,7 @@ TYPES: Final = {"retention.ms": 5, "message.downconversion.enable": 1, "confluen
     ],
 )
 @pytest.mark.parametrize("is_reachable", [True, False])
-def test_gateway_rules_accept_upstream_configs(
+async def test_gateway_rules_accept_upstream_configs(
     tmp_path: Path, rule: str, types: dict[str, int], error: str | None, is_reachable: bool
 ) -> None:
     path = tmp_path / "rules.yaml"
@@ -245,7 +231,7 @@ def test_gateway_rules_accept_upstream_configs(
         asyncio.get_running_loop().call_soon(has_checked.set)
         return types
 
-    async def main(runtime: PolicyRuntime) -> None:
+    async with running(properties) as runtime:
         with nullcontext() if error is None or not is_reachable else pytest.raises(PolicyLoadError, match=error):
             await runtime.follow_upstream(describe)
         if not is_reachable:
@@ -253,22 +239,18 @@ def test_gateway_rules_accept_upstream_configs(
             await has_checked.wait()
             assert (error or "None") in str(runtime.policies.reload_failure)
 
-    run(main, properties)
 
-
-def test_broker_rejects_rules_on_configs_unknown_to_kafka(tmp_path: Path) -> None:
+async def test_broker_rejects_rules_on_configs_unknown_to_kafka(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(VENDOR.format("forbidden: true"))
     with pytest.raises(PolicyLoadError, match=r"message\.downconversion\.enable: not a topic config"):
-        run(Mock(), {**POLICY, "policy.rules.file": str(tmp_path / "rules.yaml")})
+        await PolicyRuntime.load({**POLICY, "policy.rules.file": str(tmp_path / "rules.yaml")})
 
 
-def test_rules_file_without_a_policy_is_an_error(file: Callable[[str], dict[str, str]]) -> None:
-    async def main(runtime: PolicyRuntime) -> None:
+async def test_rules_file_without_a_policy_is_an_error(file: Callable[[str], dict[str, str]]) -> None:
+    async with running({}) as runtime:
         with pytest.raises(
             PolicyLoadError, match=r"a\.yaml: no policy reads the file; set create\.topic\.policy\.class"
         ):
             await runtime.check(file("a"), validate_only=False)
-
-    run(main, {})
     with pytest.raises(PolicyLoadError, match="no policy reads the file"):
-        run(main, file("a"))
+        await PolicyRuntime.load(file("a"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import sqlite3
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -27,7 +28,7 @@ from tests.support.logs import TOPIC_ID, CrashableLogs, FailingPool
 from tests.support.transactions import ABORT, committed_values, end, write
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 PARTITION = TransactionPartition(TOPIC_ID, 0)
@@ -94,15 +95,13 @@ def host(tmp_path: Path) -> CoordinatorHost:
     return CoordinatorHost(tmp_path)
 
 
-def run(host: CoordinatorHost, story: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        await host.start()
-        try:
-            await story()
-        finally:
-            await host.stop()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def running(host: CoordinatorHost) -> AsyncIterator[None]:
+    await host.start()
+    try:
+        yield
+    finally:
+        await host.stop()
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -114,19 +113,17 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
-def test_transaction_end_is_written_to_partitions(host: CoordinatorHost, commit: bool) -> None:
-    async def scenario() -> None:
+async def test_transaction_end_is_written_to_partitions(host: CoordinatorHost, commit: bool) -> None:
+    async with running(host):
         identity = await host.begin("a")
         assert await host.finish(identity, commit=commit) == (identity.producer_id, 1)
         assert committed_values(host.crashable.log) == (["a"] if commit else [])
         await host.restart()
         assert host.state() is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
 
-    run(host, scenario)
 
-
-def test_open_transaction_continues_after_a_restart(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_open_transaction_continues_after_a_restart(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("a")
         await host.restart()
         assert host.state() is TransactionState.ONGOING
@@ -134,11 +131,9 @@ def test_open_transaction_continues_after_a_restart(host: CoordinatorHost) -> No
         await host.finish(identity)
         assert committed_values(host.crashable.log) == ["a"]
 
-    run(host, scenario)
 
-
-def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
+async def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(host):
         identity = await host.begin("a")
         # when: the broker dies between the decision and the first marker
         with monkeypatch.context() as patch:
@@ -154,11 +149,9 @@ def test_restart_completes_decided_transactions(host: CoordinatorHost, monkeypat
         await host.restart()
         assert host.crashable.log.end_offset == end_offset
 
-    run(host, scenario)
 
-
-def test_markers_lost_in_a_power_cut_are_written_again(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_markers_lost_in_a_power_cut_are_written_again(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("a")
         await host.finish(identity)
         log = host.crashable.log
@@ -168,18 +161,15 @@ def test_markers_lost_in_a_power_cut_are_written_again(host: CoordinatorHost) ->
         assert committed_values(host.crashable.log) == ["a"]
         assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
 
-    run(host, scenario)
-
 
 @pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("then", ["initialized", "in the next transaction", "next transaction ended"])
-def test_lost_marker_is_written_again_after_later_transactions(
+async def test_lost_marker_is_written_again_after_later_transactions(
     host: CoordinatorHost, commit: bool, knows_v2: bool, then: str
 ) -> None:
     """The records are on disk (``flush.messages=1``), the marker is not, and the producer has gone on elsewhere."""
-
-    async def scenario() -> None:
+    async with running(host):
         identity = await host.begin("a")
         host.crashable.flush_log()
         identity = await host.finish(identity, commit=commit, knows_v2=knows_v2)
@@ -201,11 +191,9 @@ def test_lost_marker_is_written_again_after_later_transactions(
         assert committed_values(host.crashable.log) == (["a"] if commit else [])
         assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
 
-    run(host, scenario)
 
-
-def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("a")
         identity = await host.finish(identity)
         log = host.crashable.log
@@ -218,14 +206,12 @@ def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost)
         await host.finish(identity)
         assert host.store.load_decisions() == []
 
-    run(host, scenario)
 
-
-def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    async def scenario() -> None:
+    async with running(host):
         identity = await host.begin("a")
         await host.finish(identity)
         with monkeypatch.context() as patch:
@@ -240,11 +226,9 @@ def test_unsynced_log_keeps_its_decision(host: CoordinatorHost, monkeypatch: pyt
         await host.store.submit([])
         assert host.store.load_decisions() == []
 
-    run(host, scenario)
 
-
-def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("lost")
         identity = await host.finish(identity, knows_v2=False)
         host.crashable.log.segments[-1].truncate(0)
@@ -258,13 +242,10 @@ def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(host: Co
         await host.finish(identity, commit=False, knows_v2=False)
         assert committed_values(host.crashable.log) == []
 
-    run(host, scenario)
 
-
-def test_full_disk_delays_only_the_markers(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_delays_only_the_markers(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
-
-    async def scenario() -> None:
+    async with running(host):
         identity = await host.begin("a")
         host.crashable.pool.room = 0
         assert await host.finish(identity) == (identity.producer_id, 1)
@@ -275,17 +256,14 @@ def test_full_disk_delays_only_the_markers(host: CoordinatorHost, monkeypatch: p
         await _until(lambda: host.state() is TransactionState.COMPLETE_COMMIT)
         assert committed_values(host.crashable.log) == ["a"]
 
-    run(host, scenario)
 
-
-def test_offline_partition_does_not_block_markers_of_others(
+async def test_offline_partition_does_not_block_markers_of_others(
     host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
     other = TransactionPartition(UUID(int=8), 0)
     host.crashable.partitions.append((other.topic_id, "other", 0))
-
-    async def scenario() -> None:
+    async with running(host):
         identity = await host.begin("a")
         await host.coordinator.add("x", identity, partitions={other})
         log = host.crashable.manager.get(*other)
@@ -301,13 +279,10 @@ def test_offline_partition_does_not_block_markers_of_others(
         assert host.state() is TransactionState.COMPLETE_COMMIT
         assert committed_values(host.crashable.log) == ["a"]
 
-    run(host, scenario)
 
-
-def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
-
-    async def scenario() -> None:
+    async with running(host):
         identity = await host.begin("a")
         write(host.crashable.log, 99, "of nobody", sequence=0)
         with monkeypatch.context() as patch:
@@ -322,11 +297,9 @@ def test_full_disk_at_start_keeps_decisions(host: CoordinatorHost, monkeypatch: 
         await host.restart()
         assert committed_values(host.crashable.log) == ["a"]
 
-    run(host, scenario)
 
-
-def test_timed_out_transaction_is_aborted_and_its_producer_continues(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_timed_out_transaction_is_aborted_and_its_producer_continues(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("a")
         host.crashable.clock.now_ms += 1001
         await host.restart()
@@ -343,11 +316,9 @@ def test_timed_out_transaction_is_aborted_and_its_producer_continues(host: Coord
         again = await host.coordinator.initialize("x", timeout_ms=1000, expected=identity)
         assert again == (identity.producer_id, 1)
 
-    run(host, scenario)
 
-
-def test_next_producer_waits_for_the_abort_of_the_open_transaction(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_next_producer_waits_for_the_abort_of_the_open_transaction(host: CoordinatorHost) -> None:
+    async with running(host):
         zombie = await host.begin("a")
         with pytest.raises(ConcurrentTransactionsError):
             await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
@@ -358,21 +329,17 @@ def test_next_producer_waits_for_the_abort_of_the_open_transaction(host: Coordin
         await host.finish(following)
         assert committed_values(host.crashable.log) == ["b"]
 
-    run(host, scenario)
 
-
-def test_deleted_topic_does_not_block_the_end_of_a_transaction(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_deleted_topic_does_not_block_the_end_of_a_transaction(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("a")
         host.crashable.manager.delete_topic(TOPIC_ID)
         await host.finish(identity)
         assert host.state() is TransactionState.COMPLETE_COMMIT
 
-    run(host, scenario)
 
-
-def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin()
         await host.begin(transactional_id="open")
         await host.finish(identity)
@@ -381,14 +348,14 @@ def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
         await host.restart()
         assert [item.transactional_id for item in host.coordinator.all()] == ["open"]
 
-    run(host, scenario)
 
-
-def test_failed_write_leaves_the_transaction_unchanged(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_leaves_the_transaction_unchanged(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    async def scenario() -> None:
+    async with running(host):
         host.store.on_failure = lambda _: host.coordinator.reload()
         identity = await host.begin("a")
         with monkeypatch.context() as patch:
@@ -399,32 +366,24 @@ def test_failed_write_leaves_the_transaction_unchanged(host: CoordinatorHost, mo
         await host.finish(identity)
         assert committed_values(host.crashable.log) == ["a"]
 
-    run(host, scenario)
 
-
-def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> None:
+    async with running(host):
         await host.coordinator.stop()
         with pytest.raises(CoordinatorNotAvailableError):
             await host.begin()
 
-    run(host, scenario)
 
-
-def test_unknown_transactional_id_has_no_transaction(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_unknown_transactional_id_has_no_transaction(host: CoordinatorHost) -> None:
+    async with running(host):
         with pytest.raises(InvalidProducerIdMappingError):
             host.coordinator.verify("x", ProducerIdentity(1, 0), PARTITION)
 
-    run(host, scenario)
 
-
-def test_marker_of_an_administrator_takes_precedence(host: CoordinatorHost) -> None:
-    async def scenario() -> None:
+async def test_marker_of_an_administrator_takes_precedence(host: CoordinatorHost) -> None:
+    async with running(host):
         identity = await host.begin("a")
         end(host.crashable.log, identity.producer_id, ABORT, epoch=5)
         await host.finish(identity)
         assert committed_values(host.crashable.log) == []
         assert host.state() is TransactionState.COMPLETE_COMMIT
-
-    run(host, scenario)

@@ -488,8 +488,9 @@ class ReplicaCopier(Copier):
         now = {} if accepts_loss else self._source.list_offsets(list(keys.values()), clusters.LATEST)
         for remote, key in keys.items():
             later = max(0, now.get(key, 0) - ends[remote])
-            self._release(key, remote, ends[remote], _result(self._handed_over.get(remote), ended[remote], later))
-            logger.warning("%s: promoted %s-%d", self._settings.flow, *remote)
+            result = _result(self._handed_over.get(remote), ended[remote], later)
+            self._release(key, remote, ends[remote], result)
+            logger.warning("%s: promoted %s-%d: %s", self._settings.flow, *remote, result)
 
     def _check_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         """Check that the replicas have what the source had when the promotion began.

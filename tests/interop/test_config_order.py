@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 WRITERS: Final = 16
 REQUESTS_EACH: Final = 2_500 if os.environ.get("KLAMM_SOAK") else 210
-CHANGES_PER_REQUEST: Final = 3
 TOPIC: Final = "crowded"
 NUMBER: Final = "flush.ms"
 """Every request sets it to a number of its own."""

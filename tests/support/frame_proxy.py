@@ -109,11 +109,6 @@ class FrameProxy:
             with self._changed:
                 self._changed.wait(min(left_s, 0.1))
 
-    def drop_connections(self) -> None:
-        """Close every connection. Clients may connect again."""
-        for connection in list(self._sockets):
-            _shut(connection)
-
     def __enter__(self) -> Self:
         self._start(self._accept)
         return self

@@ -188,7 +188,7 @@ class RulesPolicy(Policy):
         if corrections:
             return corrections.override()
         # The change of a default concerns the topics that inherit it: the rule selects their findings.
-        concerned = rules if is_topic else self._of_requester("alter", details.principal)
+        concerned = rules if is_topic else self._of_requester(details.principal)
         _check_impact(concerned, f"the change of {subject}", details)
         return None
 
@@ -256,8 +256,8 @@ class RulesPolicy(Policy):
     def _concerned(self, action: str, topic: str | None, principal: str | None) -> Iterator[Rule]:
         return (rule for rule in self._rules if rule.concerns(action, topic, principal))
 
-    def _of_requester(self, action: str, principal: str | None) -> Iterable[Rule]:
-        return (rule for rule in self._rules if rule.concerns_requester(action, principal))
+    def _of_requester(self, principal: str | None) -> Iterable[Rule]:
+        return (rule for rule in self._rules if rule.concerns_requester("alter", principal))
 
 
 def _check_impact(rules: Iterable[Rule], subject: str, details: ImpactDetails) -> None:

@@ -223,7 +223,10 @@ def _lines(times: Sequence[int], lines: Mapping[str, Sequence[int]]) -> str:
     def y(value: float) -> float:
         return _CHART_HEIGHT - _BELOW - value / highest * height
 
-    drawn = [_svg(_CHART_WIDTH, _CHART_HEIGHT, "Registrations so far, by software version")]
+    drawn = [
+        f'<svg viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" width="{_CHART_WIDTH}" height="{_CHART_HEIGHT}" role="img"'
+        ' aria-label="Registrations so far, by software version" dominant-baseline="middle">'
+    ]
     drawn += [
         f'<line class="axis" x1="{_MARGIN}" x2="{_CHART_WIDTH - _MARGIN}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
         f'<text class="soft" x="{_MARGIN - 6}" y="{y(value):.1f}" text-anchor="end">{value:,}</text>'
@@ -266,13 +269,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, number: int =
         empty=empty,
     )
     return table(content, {})
-
-
-def _svg(width: int, height: int, label: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-        f' aria-label="{escape(label)}" dominant-baseline="middle">'
-    )
 
 
 def _short(label: str, longest: int = 34, kept: int = 12) -> str:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from klamm.protocol.errors import ProtocolError
 from klamm.security.acls import Acl, AclFilter, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from klamm.protocol.messages.create_acls import CreateAclsRequest
+    from klamm.protocol.messages.delete_acls import DeleteAclsRequest
+    from klamm.protocol.messages.describe_acls import DescribeAclsRequest
 
 
-class WireFilter(Protocol):
-    """Filter fields that DescribeAcls and DeleteAcls requests share."""
-
-    resource_type_filter: int
-    resource_name_filter: str | None
-    pattern_type_filter: int
-    principal_filter: str | None
-    host_filter: str | None
-    operation: int
-    permission_type: int
-
-
-def read_filter(wanted: WireFilter) -> AclFilter:
+def read_filter(wanted: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
     """Convert a filter. A number outside Kafka's enum becomes UNKNOWN.
 
     Raises:

@@ -116,7 +116,6 @@ def newest_timestamps(
     ends: Mapping[PartitionTuple, int],
     *,
     budget_s: float,
-    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[dict[str, int], bool]:
     """Return, by topic, the largest timestamp in the last batches of its partitions.
 
@@ -126,7 +125,6 @@ def newest_timestamps(
         cluster: Client with current metadata of these topics.
         ends: Log end offset of each partition.
         budget_s: Time after which no further request is sent, in seconds.
-        clock: Monotonic time in seconds.
 
     Returns:
         Milliseconds since the epoch by topic, and whether every partition was read. Topics without records are left
@@ -135,13 +133,13 @@ def newest_timestamps(
     Raises:
         ConnectionLostError: A partition's leader is unavailable.
     """
-    deadline = clock() + budget_s
+    deadline = time.monotonic() + budget_s
     first = cluster.list_offsets(list(ends), clusters.EARLIEST)
     steps = {where: _FIRST_TIMESTAMP_STEP for where, end in ends.items() if end > first.get(where, end)}
     timestamps: dict[str, int] = {}
     while steps:
         for leader, some in list(_requests(cluster, steps)):
-            if clock() > deadline:
+            if time.monotonic() > deadline:
                 return timestamps, False
             starts = {where: max(first[where], ends[where] - steps[where]) for where in some}
             for answer in _fetch(cluster, leader, starts):

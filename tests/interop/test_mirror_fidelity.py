@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
@@ -255,15 +254,13 @@ config.properties.exclude = max\\\\.message\\\\.bytes, message\\\\.timestamp\\\\
 
 
 def _arrived(clusters: Clusters, family: str, wanted: dict[str, Partitions]) -> dict[str, Partitions]:
-    """Read all remote topics, some at a time: a reader mostly waits for what should not come."""
-
-    def read_one(name: str) -> Partitions:
-        partitions = wanted[name.rpartition(".")[2]]
-        return read(clusters.target, name, {at: len(of_it) for at, of_it in partitions.items()})
-
-    names = [f"{prefix}{family}.{kind}" for prefix in POSITIONS for kind in wanted]
-    with ThreadPoolExecutor(8) as pool:
-        return dict(zip(names, pool.map(read_one, names), strict=True))
+    return {
+        (name := f"{prefix}{family}.{kind}"): read(
+            clusters.target, name, {at: len(of) for at, of in partitions.items()}
+        )
+        for prefix in POSITIONS
+        for kind, partitions in wanted.items()
+    }
 
 
 @pytest.mark.parametrize("prefix", POSITIONS, ids=["at_least_once", "exactly_once"])

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import venv
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,9 +61,17 @@ def test_build_time_is_the_commit_time() -> None:
 
 @pytest.mark.process
 def test_sbom_lists_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "install", lambda *_: sys.executable)
+    # given: an environment with one package, because all those of this one take ten seconds more
+    venv.create(tmp_path / "environment", with_pip=False)
+    (packages,) = tmp_path.glob("environment/lib/python*/site-packages")
+    installed = importlib.metadata.distribution("kafka-python")
+    name = f"kafka_python-{installed.version}.dist-info"
+    (packages / name).symlink_to(str(installed.locate_file(name)))
+    monkeypatch.setattr(script, "install", lambda *_: tmp_path / "environment" / "bin" / "python")
+    # when
     script.write_sbom(tmp_path / "klamm.whl", tmp_path / "klamm.cdx.json")
+    # then
     written = json.loads((tmp_path / "klamm.cdx.json").read_text())
     versions = {component["name"]: component["version"] for component in written["components"]}
     assert written["bomFormat"] == "CycloneDX"
-    assert versions["kafka-python"] == importlib.metadata.version("kafka-python")
+    assert versions == {"kafka-python": installed.version}

@@ -247,21 +247,18 @@ async def test_unsupported_api_versions_version_is_answered_in_version_0() -> No
 @pytest.mark.parametrize(
     ("error", "ended"), [(ZeroDivisionError(), "close"), (StorageError("the disk is gone"), "abort")]
 )
-def test_handler_error_closes_its_connection_and_is_logged(
+async def test_handler_error_closes_its_connection_and_is_logged(
     caplog: pytest.LogCaptureFixture, error: Exception, ended: str
 ) -> None:
-    async def test() -> None:
-        async def fail(_: object, __: object) -> MetadataResponse:
-            raise error
+    async def fail(_: object, __: object) -> MetadataResponse:
+        raise error
 
+    with caplog.at_level(logging.WARNING):
         peer, other = Peer(fail), Peer()
         await peer.send(ask(1) + ask(2))
         assert (peer.transport.ended, peer.correlation_ids()) == (ended, [])
         await other.send(ask(3))
         assert other.correlation_ids() == [3]
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(test())
     assert "127.0.0.1:5000" in caplog.text
 
 

@@ -259,7 +259,7 @@ def test_idle_producers_expire(tmp_path: Path) -> None:
     assert crashable.log.append(batch("y", producer_id=5, producer_epoch=0, base_sequence=9)).base_offset == 1
 
 
-def test_other_tasks_run_after_a_fixed_number_of_items() -> None:
+async def test_other_tasks_run_after_a_fixed_number_of_items() -> None:
     turns = 0
 
     async def count_turns() -> None:
@@ -268,13 +268,10 @@ def test_other_tasks_run_after_a_fixed_number_of_items() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async def run() -> list[int]:
-        counter = asyncio.create_task(count_turns())
-        items = [item async for item in with_pauses(range(35), at_once=10)]
-        counter.cancel()
-        return items
-
-    assert asyncio.run(run()) == list(range(35))
+    counter = asyncio.create_task(count_turns())
+    items = [item async for item in with_pauses(range(35), at_once=10)]
+    counter.cancel()
+    assert items == list(range(35))
     assert turns == 3
 
 

@@ -14,7 +14,7 @@ from klamm.server import time_slice
 from klamm.server.outbox import PIECE_BYTES, STALLED_S, Outbox, UnreadBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
 
 LIMIT = 10 * PIECE_BYTES
 
@@ -97,99 +97,82 @@ class File:
         raise AssertionError("there is no socket")
 
 
-def run(test: Callable[[UnreadBudget], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test(UnreadBudget(LIMIT)))
-
-
-def test_file_range_is_read_as_fast_as_the_peer_reads() -> None:
-    async def test(budget: UnreadBudget) -> None:
-        peer, file = Peer(budget), File(4 * PIECE_BYTES + 5)
-        sending = asyncio.create_task(peer.outbox.send([b"head", file, b"tail"], 8 + len(file)))
-        got = b""
-        for _ in range(100):
-            await asyncio.sleep(0)
-            assert file.was_read <= len(got) + 2 * PIECE_BYTES
-            got += peer.read()
-            if sending.done():
-                break
-        assert got == b"head" + bytes(len(file)) + b"tail"
-        assert peer.transport.most < 2 * PIECE_BYTES
-        assert peer.unread_bytes == 0
-
-    run(test)
-
-
-def test_large_response_is_sent_in_pieces_and_counted_in_full() -> None:
-    async def test(budget: UnreadBudget) -> None:
-        peer, data = Peer(budget), bytes(range(256)) * (4 * PIECE_BYTES // 256)
-        sending = asyncio.create_task(peer.outbox.send([data], len(data)))
+async def test_file_range_is_read_as_fast_as_the_peer_reads() -> None:
+    budget = UnreadBudget(LIMIT)
+    peer, file = Peer(budget), File(4 * PIECE_BYTES + 5)
+    sending = asyncio.create_task(peer.outbox.send([b"head", file, b"tail"], 8 + len(file)))
+    got = b""
+    for _ in range(100):
         await asyncio.sleep(0)
-        assert peer.unread_bytes == len(data)
-        got = b""
-        while not sending.done():
-            got += peer.read()
-            await asyncio.sleep(0)
-        assert got + peer.read() == data
-        assert peer.transport.most <= PIECE_BYTES
-
-    run(test)
+        assert file.was_read <= len(got) + 2 * PIECE_BYTES
+        got += peer.read()
+        if sending.done():
+            break
+    assert got == b"head" + bytes(len(file)) + b"tail"
+    assert peer.transport.most < 2 * PIECE_BYTES
+    assert peer.unread_bytes == 0
 
 
-def test_response_of_many_small_pieces_is_sent_in_groups() -> None:
-    async def test(budget: UnreadBudget) -> None:
-        peer, sizes = Peer(budget), []
-        sending = asyncio.create_task(peer.outbox.send([b"x"] * 2_500, 2_500))
-        while not sending.done():
-            await asyncio.sleep(0)
-            sizes.append(len(peer.read()))
-        assert [size for size in sizes if size] == [1_000, 1_000, 500]
-
-    run(test)
-
-
-def test_unreadable_file_range_ends_the_response() -> None:
-    async def test(budget: UnreadBudget) -> None:
-        peer = Peer(budget)
-        with pytest.raises(StorageError):
-            await peer.outbox.send([b"head", File(10, fails=True)], 14)
-
-    run(test)
+async def test_large_response_is_sent_in_pieces_and_counted_in_full() -> None:
+    budget = UnreadBudget(LIMIT)
+    peer, data = Peer(budget), bytes(range(256)) * (4 * PIECE_BYTES // 256)
+    sending = asyncio.create_task(peer.outbox.send([data], len(data)))
+    await asyncio.sleep(0)
+    assert peer.unread_bytes == len(data)
+    got = b""
+    while not sending.done():
+        got += peer.read()
+        await asyncio.sleep(0)
+    assert got + peer.read() == data
+    assert peer.transport.most <= PIECE_BYTES
 
 
-def test_stalled_connections_are_closed_above_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_of_many_small_pieces_is_sent_in_groups() -> None:
+    budget = UnreadBudget(LIMIT)
+    peer, sizes = Peer(budget), []
+    sending = asyncio.create_task(peer.outbox.send([b"x"] * 2_500, 2_500))
+    while not sending.done():
+        await asyncio.sleep(0)
+        sizes.append(len(peer.read()))
+    assert [size for size in sizes if size] == [1_000, 1_000, 500]
+
+
+async def test_unreadable_file_range_ends_the_response() -> None:
+    budget = UnreadBudget(LIMIT)
+    peer = Peer(budget)
+    with pytest.raises(StorageError):
+        await peer.outbox.send([b"head", File(10, fails=True)], 14)
+
+
+async def test_stalled_connections_are_closed_above_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_S", 0.2)
-
-    async def test(budget: UnreadBudget) -> None:
-        began = asyncio.get_running_loop().time()
-        stuck = [Peer(budget) for _ in range(4)]
-        sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 3)], LIMIT // 3)) for peer in stuck]
-        honest = Peer(budget)
-        await asyncio.sleep(0)
-        assert not honest.outbox.is_ready
-        async with asyncio.timeout(10):
-            await honest.outbox.ready()
-        assert asyncio.get_running_loop().time() - began >= 0.2
-        given_up = [peer.was_given_up for peer in stuck]
-        assert 1 <= given_up.count(True) <= 2  # no more than is needed
-        for task in sending:
-            task.cancel()
-        await asyncio.gather(*sending, return_exceptions=True)
-
-    run(test)
+    budget = UnreadBudget(LIMIT)
+    began = asyncio.get_running_loop().time()
+    stuck = [Peer(budget) for _ in range(4)]
+    sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 3)], LIMIT // 3)) for peer in stuck]
+    honest = Peer(budget)
+    await asyncio.sleep(0)
+    assert not honest.outbox.is_ready
+    async with asyncio.timeout(10):
+        await honest.outbox.ready()
+    assert asyncio.get_running_loop().time() - began >= 0.2
+    given_up = [peer.was_given_up for peer in stuck]
+    assert 1 <= given_up.count(True) <= 2  # no more than is needed
+    for task in sending:
+        task.cancel()
+    await asyncio.gather(*sending, return_exceptions=True)
 
 
-def test_outbox_waits_for_reading_peers() -> None:
-    async def test(budget: UnreadBudget) -> None:
-        peers = [Peer(budget) for _ in range(8)]
-        sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 2)], LIMIT // 2)) for peer in peers]
-        async with asyncio.timeout(10):
-            while not all(task.done() for task in sending):
-                await asyncio.sleep(STALLED_S / 50)
-                for peer in peers:
-                    peer.read()
-        assert not any(peer.was_given_up for peer in peers)
-
-    run(test)
+async def test_outbox_waits_for_reading_peers() -> None:
+    budget = UnreadBudget(LIMIT)
+    peers = [Peer(budget) for _ in range(8)]
+    sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 2)], LIMIT // 2)) for peer in peers]
+    async with asyncio.timeout(10):
+        while not all(task.done() for task in sending):
+            await asyncio.sleep(STALLED_S / 50)
+            for peer in peers:
+                peer.read()
+    assert not any(peer.was_given_up for peer in peers)
 
 
 class SlowFile(File):
@@ -214,20 +197,17 @@ class SlowFile(File):
 
 
 @pytest.mark.parametrize("socket", [None, 7], ids=["through the transport, as with TLS", "by the kernel"])
-def test_fast_peer_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch, socket: int | None) -> None:
+async def test_fast_peer_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch, socket: int | None) -> None:
     """Others are served after each time slice, though the socket takes all bytes."""
     file = SlowFile(40 * PIECE_BYTES)
     monkeypatch.setattr(time_slice, "time", SimpleNamespace(perf_counter=lambda: file.now))
-
-    async def test(budget: UnreadBudget) -> None:
-        transport = Transport()
-        monkeypatch.setattr(transport, "write", lambda data: None)
-        outbox = Outbox(cast("Any", transport), budget, cast("Any", object()), socket)
-        sending = asyncio.create_task(outbox.send([file], len(file)))
-        while not sending.done():
-            file.pieces_at_once.append(0)
-            await asyncio.sleep(0)
-        assert sum(file.pieces_at_once) == 40
-        assert max(file.pieces_at_once) <= time_slice.SLICE_S / 0.001 + 1
-
-    run(test)
+    budget = UnreadBudget(LIMIT)
+    transport = Transport()
+    monkeypatch.setattr(transport, "write", lambda data: None)
+    outbox = Outbox(cast("Any", transport), budget, cast("Any", object()), socket)
+    sending = asyncio.create_task(outbox.send([file], len(file)))
+    while not sending.done():
+        file.pieces_at_once.append(0)
+        await asyncio.sleep(0)
+    assert sum(file.pieces_at_once) == 40
+    assert max(file.pieces_at_once) <= time_slice.SLICE_S / 0.001 + 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -22,7 +23,8 @@ from tests.support.relay_rig import RelayRig, request, shared_objects, until
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
 
@@ -83,34 +85,33 @@ async def is_produced(rig: RelayRig, topic: str) -> bool:
     return forwarded == frame and await errors(rig) == [(topic, 0)]
 
 
+Played: TypeAlias = "Callable[..., AbstractAsyncContextManager[tuple[PolicyFeature, list[str], Callable[[], None]]]]"
+
+
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Function that runs a test with the policy; the module is the second argument of the test."""
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
+    """Function that loads the policy: its feature, the subjects it was asked about, and what lets it decide."""
     name = f"hanging_{uuid4().hex}"
     (tmp_path / f"{name}.py").write_text(POLICY)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def play(
-        test: Callable[[PolicyFeature, list[str], Callable[[], None]], Awaitable[None]], timeout_ms: int = 20_000
-    ) -> None:
-        async def run() -> None:
-            configs = {"flow.policy.class.name": f"{name}:Hanging", "policy.timeout.ms": str(timeout_ms)}
-            interception = await PolicyFeature.load(configs, POLICIES, UNFILTERED)
-            module = __import__(name)
-            try:
-                async with asyncio.timeout(30):
-                    await test(interception, module.ASKED, module.GO_ON.set)
-            finally:
-                module.GO_ON.set()
-                await interception.close()
-
-        asyncio.run(run())
+    @asynccontextmanager
+    async def play(timeout_ms: int = 20_000) -> AsyncIterator[tuple[PolicyFeature, list[str], Callable[[], None]]]:
+        configs = {"flow.policy.class.name": f"{name}:Hanging", "policy.timeout.ms": str(timeout_ms)}
+        interception = await PolicyFeature.load(configs, POLICIES, UNFILTERED)
+        module = __import__(name)
+        try:
+            async with asyncio.timeout(30):
+                yield interception, module.ASKED, module.GO_ON.set
+        finally:
+            module.GO_ON.set()
+            await interception.close()
 
     return play
 
 
-def test_hanging_policy_delays_its_own_requests_only(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
+async def test_hanging_policy_delays_its_own_requests_only(played: Played) -> None:
+    async with played() as (interception, subjects, decide):
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             assert await is_produced(other, "known")
@@ -127,11 +128,9 @@ def test_hanging_policy_delays_its_own_requests_only(played: Callable[..., None]
             assert subjects == ["known", "waits"]
             assert shared.figures.requests.counts[ApiKey.PRODUCE, "wire"] == 7
 
-    played(test)
 
-
-def test_request_gets_an_error_when_the_policy_computes_forever(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
+async def test_request_gets_an_error_when_the_policy_computes_forever(played: Played) -> None:
+    async with played(timeout_ms=300) as (interception, subjects, _):
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             await judged.client.send(produce("loops") + request(ApiKey.HEARTBEAT, 0, b"next", correlation_id=3))
@@ -145,11 +144,9 @@ def test_request_gets_an_error_when_the_policy_computes_forever(played: Callable
             assert await errors(other) == [("denied", ErrorCode.POLICY_VIOLATION)]
             assert subjects == ["loops", "denied"]
 
-    played(test, timeout_ms=300)
 
-
-def test_requests_behind_waiting_request_keep_their_order(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
+async def test_requests_behind_waiting_request_keep_their_order(played: Played) -> None:
+    async with played() as (interception, subjects, decide):
         with RelayRig(shared_objects(interception)) as rig:
             frames = [produce("first"), produce("waits"), produce("first"), produce("denied"), produce("last")]
             await rig.client.send(b"".join(frames))
@@ -165,13 +162,11 @@ def test_requests_behind_waiting_request_keep_their_order(played: Callable[..., 
             assert [name for ((name, _),) in answers] == ["first", "waits", "first", "denied", "last"]
             assert subjects == ["first", "waits", "denied", "last"], "each question is asked once"
 
-    played(test)
 
-
-def test_records_of_waiting_request_are_not_overwritten_by_other_clients(
-    played: Callable[..., None],
+async def test_records_of_waiting_request_are_not_overwritten_by_other_clients(
+    played: Played,
 ) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
+    async with played() as (interception, subjects, decide):
         shared = shared_objects(interception)
         with RelayRig(shared) as rig, RelayRig(shared) as other:
             await rig.client.send(produce("waits", "denied", records=b"a" * 1_000))
@@ -182,42 +177,40 @@ def test_records_of_waiting_request_are_not_overwritten_by_other_clients(
             forwarded = produce("waits", records=b"a" * 1_000)
             assert await rig.upstream.read(len(forwarded)) == forwarded
 
-    played(test)
-
 
 @pytest.mark.parametrize("acks", [1, 0])
-def test_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Callable[..., None], acks: int) -> None:
+def test_produce_request_of_many_topics_does_not_hold_the_event_loop(played: Played, acks: int) -> None:
     allowed = [f"t{number}" for number in range(TOPICS)]
     denied = [f"denied{number}" for number in range(TOPICS)]
     topics = [topic for pair in zip(allowed, denied, strict=True) for topic in pair]
     received, forwarded, answer = produce(*topics, acks=acks), produce(*allowed), produced(*allowed)
     answers: list[bytes] = []
 
-    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
-        shared = shared_objects(interception)
-        with RelayRig(shared) as rig:
-            sending = asyncio.create_task(rig.client.send(received))
-            if acks == 0:
-                assert await rig.client.is_closed(), "no response can report the denied topics"
-            else:
-                assert await rig.upstream.read(len(forwarded)) == forwarded
-                await rig.upstream.send(answer)
-                answers.append(await rig.client.read_frame())
-            await sending
-            assert len(subjects) == 2 * TOPICS
-            assert shared.memory.request_budget.held_bytes == 0
+    async def test() -> None:
+        async with played() as (interception, subjects, _):
+            shared = shared_objects(interception)
+            with RelayRig(shared) as rig:
+                sending = asyncio.create_task(rig.client.send(received))
+                if acks == 0:
+                    assert await rig.client.is_closed(), "no response can report the denied topics"
+                else:
+                    assert await rig.upstream.read(len(forwarded)) == forwarded
+                    await rig.upstream.send(answer)
+                    answers.append(await rig.client.read_frame())
+                await sending
+                assert len(subjects) == 2 * TOPICS
+                assert shared.memory.request_budget.held_bytes == 0
 
     with callbacks_of_this_thread() as held:
-        played(test)
+        asyncio.run(test())
         assert held.longest().seconds < MAX_HELD_S
     codes = dict.fromkeys(allowed, ErrorCode.NONE) | dict.fromkeys(denied, ErrorCode.POLICY_VIOLATION)
     assert [errors_in(frame) for frame in answers] == [[(topic, codes[topic]) for topic in topics]] * acks
 
 
-def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., None]) -> None:
+async def test_acks_of_a_long_produce_request_are_overridden(played: Played) -> None:
     topics = [f"all{number}" for number in range(TOPICS)]
-
-    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
+    async with played() as (interception, _, _):
         with RelayRig(shared_objects(interception)) as rig:
             for acks in (1, 0):
                 sending = asyncio.create_task(rig.client.send(produce(*topics, acks=acks)))
@@ -229,11 +222,9 @@ def test_acks_of_a_long_produce_request_are_overridden(played: Callable[..., Non
                 await sending
             assert await is_produced(rig, "next")
 
-    played(test)
 
-
-def test_disconnect_during_policy_decision_leaves_other_clients_served(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], decide: Callable[[], None]) -> None:
+async def test_disconnect_during_policy_decision_leaves_other_clients_served(played: Played) -> None:
+    async with played() as (interception, subjects, decide):
         shared = shared_objects(interception)
         with RelayRig(shared) as gone, RelayRig(shared) as other:
             await gone.client.send(produce("waits"))
@@ -246,11 +237,9 @@ def test_disconnect_during_policy_decision_leaves_other_clients_served(played: C
             assert await gone.upstream.read(1) == b""
             assert shared.memory.request_budget.held_bytes == 0
 
-    played(test)
 
-
-def test_unanswered_change_does_not_delay_flows(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
+async def test_unanswered_change_does_not_delay_flows(played: Played) -> None:
+    async with played() as (interception, subjects, _):
         policies = interception.policies
         assert policies is not None
         with RelayRig(shared_objects(interception)) as rig:
@@ -259,14 +248,10 @@ def test_unanswered_change_does_not_delay_flows(played: Callable[..., None]) -> 
                 assert await is_produced(rig, "new")
         assert subjects == ["new"]
 
-    played(test)
 
-
-def test_endless_number_of_questions_is_not_remembered(played: Callable[..., None]) -> None:
-    async def test(interception: PolicyFeature, subjects: list[str], _: object) -> None:
+async def test_endless_number_of_questions_is_not_remembered(played: Played) -> None:
+    async with played() as (interception, subjects, _):
         with RelayRig(shared_objects(interception)) as rig:
             for _number in range(2):
                 assert await is_produced(rig, "x" * 2_000)
             assert len(subjects) == 2
-
-    played(test)

@@ -370,13 +370,13 @@ class FlowControl:
         try:
             counts |= self._create(plan.create, selected)
             counts |= self._grow(plan.grow)
+            self._spread([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
         except NoPartitionsYetError:
             raise
         except CLUSTER_ERRORS:
             if self._settings.replica is not None:
                 self._assign(selected, counts)  # klamm accepts partitions of all topics until then
             raise
-        self._spread([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
         self._note_misplaced([name for name in map(self._settings.remote_topic, selected) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
@@ -410,8 +410,16 @@ class FlowControl:
             self._note_rejection(partition.topic, self._with_remedy(rejected), action)
 
     def _note_misplaced(self, remote_topics: Collection[str]) -> None:
-        """Record the topics of others that the target has placed on klamm. Log each when it is new."""
-        for topic, reason in self._remote_topics.misplaced(remote_topics).items():
+        """Record the topics of others that the target has placed on klamm. Log each when it is new.
+
+        If they cannot be looked for, the next refresh tries again; all else continues.
+        """
+        try:
+            misplaced = self._remote_topics.misplaced(remote_topics)
+        except CLUSTER_ERRORS as error:
+            logger.warning("%s: topics on klamm cannot be listed now: %s", self._settings.name, error_text(error))
+            return
+        for topic, reason in misplaced.items():
             self._rejected[topic] = reason
             if self._logged.get(topic) != reason:
                 logger.warning("%s: %s: %s", self._settings.name, topic, reason)

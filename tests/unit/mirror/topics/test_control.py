@@ -5,6 +5,7 @@ import logging
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -323,6 +324,16 @@ def test_broker_is_told_that_a_topic_is_not_created(error: KafkaApiError | Conne
     # then
     with_new = (("orders", "A.orders", 3), ("users", "A.users", 1))
     assert run.published == [with_new, (("users", "A.users", 1),)]
+
+
+def test_topics_on_a_broker_that_cannot_be_listed_hold_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
+    topics = TopicsOfBroker(target)
+    topics.misplaced = Mock(side_effect=rejection("CLUSTER_AUTHORIZATION_FAILED"))  # type: ignore[method-assign]
+    run = Run(source, target, topics, **REPLICA)
+    run.control.turn()
+    assert run.published == [(("orders", "A.orders", 3),)]
+    assert "A->B: topics on klamm cannot be listed now: CLUSTER_AUTHORIZATION_FAILED" in caplog.text
 
 
 def test_topic_that_is_placed_on_a_broker_without_storage_is_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -76,6 +76,7 @@ LOGINS = {
     + ";",
 }
 SETTINGS = {
+    "num.partitions": "1",  # as in the recorded answers
     **LOGINS,
     **{
         f"listener.name.sasl_plaintext.{mechanism}.sasl.jaas.config": f"{SCRAM_MODULE} required;"

@@ -320,8 +320,12 @@ class ReplicaNode:
     async def _stop(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._server is not None:
-            await self._server.close(grace_s=_GRACE_S)
+        await self._close_server()
+
+    async def _close_server(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(grace_s=_GRACE_S)
 
     # --- other threads ------------------------------------------------------------------------------------------------
 
@@ -462,7 +466,10 @@ class ReplicaNode:
     # --- watching -----------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Advance what only depends on time, and raise the leader epoch where that helps."""
+        """Advance what only depends on time, and raise the leader epoch where that helps.
+
+        When the membership has ended, stop listening: another process may need the addresses.
+        """
         pause_s = _TICK_S
         while True:
             await asyncio.sleep(pause_s)
@@ -472,6 +479,9 @@ class ReplicaNode:
                     leader.tick(now)
             if (member := self._member) is None:
                 continue
+            if member.error is not None:
+                await self._close_server()
+                return
             if self._is_complete(member.observer.image) != self._is_cordoned:
                 await asyncio.to_thread(self._cordon, member)
             # A source epoch may be many elections away.

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kraft.errors import StaleBrokerError
 from klamm.kraft.image import BrokerEndpoint, ClusterImage
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.replica import node as nodes
@@ -152,6 +153,23 @@ def test_node_with_all_topics_is_never_uncordoned(node: ReplicaNode, member: Mem
     node.start()
     wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
     assert member.cordons == []
+
+
+def test_node_that_is_no_broker_any_more_frees_its_listeners(
+    node: ReplicaNode, member: Member, address: Address
+) -> None:
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    # when
+    member.error = StaleBrokerError("an operator has unregistered this broker")
+    # then
+    wait_until(lambda: not is_taken(address), timeout_s=SOON_S, what="the end of the listener")
+    assert "klamm is no longer broker 9 of the target: an operator has unregistered" in node.error
+
+
+def is_taken(address: Address) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address.host, address.port)) == 0
 
 
 def test_taken_listener_is_named_and_node_starts_when_it_is_free(node: ReplicaNode, address: Address) -> None:

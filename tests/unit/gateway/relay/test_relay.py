@@ -200,12 +200,17 @@ async def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
     with RelayRig(shared) as stuck, RelayRig(shared) as other:
         creation = request_frame(CreateTopicsRequest(topics=[]), 5)
         answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])
-        while not stuck.relay.kept_bytes:  # the client reads none of the gateway's responses
-            await stuck.client.send(request(18, UNKNOWN_VERSION) + creation)
-            assert await stuck.upstream.read(len(creation)) == creation
-            await stuck.upstream.send(answer)
+
+        async def answer_all() -> None:
+            while await stuck.upstream.read(len(creation)) == creation:
+                await stuck.upstream.send(answer)
+
+        answering = asyncio.create_task(answer_all())
+        await stuck.client.send_until_blocked(request(18, UNKNOWN_VERSION) + creation)  # it reads no responses
+        assert stuck.relay.kept_bytes
         await other.client.send(creation)
         assert await other.upstream.read(len(creation)) == creation
+        answering.cancel()
 
 
 async def test_exception_in_filter_closes_connection_without_forwarding(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,4 +32,4 @@ def test_kafkas_log_compaction_tester_finds_no_mismatch() -> None:
     assert "0 mismatches" in output
     rows = re.search(r"(\d+) rows of data produced, (\d+) rows of data consumed", output)
     assert rows is not None
-    assert int(rows[2]) < int(rows[1]) / 2
+    assert int(rows[2]) < int(rows[1])  # how much is compacted before the tool reads depends on the machine

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-# Below Linux's ephemeral range (32768 and up): no outgoing connection takes the port while its broker is down.
+# Below Linux's ephemeral range (32768 and up): no outgoing connection takes the port while its broker is down. Below
+# the range from which klamm's own brokers and gateways take free ports (20000 and up), for the same reason.
 # Each worker of pytest-xdist has ports of its own: a port is free between its choice and the start of its broker, and
 # while the broker is restarted, so another worker could take it.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_PORTS = range(20_000 + _WORKER, 32_000, _WORKERS)
+_PORTS = range(10_000 + _WORKER, 20_000, _WORKERS)
 _random = random.SystemRandom()  # pytest-randomly seeds the module's own generator: parallel runs would collide
 _handed_out: set[int] = set()
 _handed_out_lock = threading.Lock()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-_BASES = range(12_000, 19_000)
+_BASES = range(5_500, 9_900)
 """Range of the ports. It is below the range from which other tests take theirs."""
 _handed_out: set[int] = set()
 """Ports that were returned in this process. Those of ``consecutive_ports`` are free until a gateway listens on them."""

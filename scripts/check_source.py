@@ -42,6 +42,12 @@ def code_lines(text: str, tree: ast.Module) -> int:
     return len(lines)
 
 
+def name_of(path: Path) -> str:
+    """Return the name under which a module is imported."""
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts)
+
+
 def docstrings(tree: ast.Module) -> Iterator[str]:
     """Yield the docstrings of a module, its classes and its functions."""
     for node in ast.walk(tree):
@@ -59,12 +65,18 @@ def source_problems() -> Iterator[str]:
         tree = ast.parse(text)
         if text.count("\n") > MAX_LINES and (count := code_lines(text, tree)) > MAX_LINES:
             yield f"{module}: {count} lines of code, at most {MAX_LINES} are allowed: it has more than one idea"
-        for docstring in docstrings(tree):
-            if _QUESTION.match(docstring):
-                yield f"{module}: a docstring names the thing, it does not ask for it: {docstring.splitlines()[0]}"
+        if any(isinstance(node, ast.ImportFrom) and node.module == name_of(path) for node in ast.walk(tree)):
+            yield f"{module}: imports from itself: nothing is imported late by that"
+        yield from (
+            f"{module}: a docstring names the thing, it does not ask for it: {docstring.splitlines()[0]}"
+            for docstring in docstrings(tree)
+            if _QUESTION.match(docstring)
+        )
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
+    if not places:
+        yield f"{SOURCE}: no class was read"
     for name, modules in places.items():
         if len(modules) > 1:
             yield f"{', '.join(modules)}: each has a public class {name}"
@@ -72,7 +84,10 @@ def source_problems() -> Iterator[str]:
 
 def handler_problems() -> Iterator[str]:
     """Yield handlers whose first line does not name the API and its key, or whose last statement is not the route."""
-    for path in sorted(SOURCE.glob("*/handlers/api_*.py")):
+    handlers = sorted(SOURCE.glob("*/handlers/api_*.py"))
+    if not handlers:
+        yield f"{SOURCE}: no handler was read"
+    for path in handlers:
         lines = path.read_text(encoding="utf-8").splitlines()
         key = int(path.name.removeprefix("api_")[:3])
         if not re.search(rf"\(keys? (\d+ and )?{key}\b", lines[0]):

@@ -70,3 +70,13 @@ def test_start_imports_neither_kafka_python_nor_an_extra(program: str) -> None:
     code = f"import sys, {program}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.process
+def test_command_that_needs_an_extra_names_it_before_it_imports_it() -> None:
+    hide = "import sys; sys.modules['rich'] = sys.modules['pyspark'] = None; "
+    code = f"{hide}from klamm.cli import main; sys.exit(main(['mirror', 'mm2.properties']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'klamm[spark]'" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.config_providers import resolve
 from klamm.display import one_line
 from klamm.mirror.progress.flow_progress import FlowProgress, FlowState, SparkFailedError, describe
-from klamm.mirror.replay import obstacles as of_replay
-from klamm.mirror.replica import obstacles as of_replica
 from klamm.mirror.settings.mirror import LiveKeys, MirrorSettings, parse_settings
 from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import SettingsError, read_properties
@@ -84,8 +82,6 @@ def run(
         settings.check_clients()
         settings.log_notes(logger)
         if plan:
-            from klamm.mirror.run import obstacles  # noqa: PLC0415 - the data path is loaded on demand
-
             return print_plan(settings, sys.stdout, obstacles=obstacles)
         live_keys = LiveKeys(properties_path, overrides)
         return _mirror(settings, live_keys, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
@@ -218,5 +214,9 @@ def obstacles(
         ConnectionLostError: The target is unavailable.
     """
     if flow.replica is not None:
-        return of_replica.obstacles(flow)
-    return of_replay.obstacles(flow, selected, configs)
+        from klamm.mirror.replica.obstacles import obstacles as of_replica  # noqa: PLC0415 - loaded on demand
+
+        return of_replica(flow)
+    from klamm.mirror.replay.obstacles import obstacles as of_replay  # noqa: PLC0415 - as above
+
+    return of_replay(flow, selected, configs)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run a mirror until it is stopped. Return 0 on success, 1 if a flow failed and 2 if the file is invalid."""
     options = _parser().parse_args(list(arguments))
+    require_extra("spark", feature="klamm mirror")
 
     from klamm.cli.mirror.display import MirrorDisplay  # noqa: PLC0415 - --help needs none of it
     from klamm.mirror.run import run, stop_on_signals  # noqa: PLC0415
 
-    require_extra("spark", feature="klamm mirror")
     try:
         read_properties(options.properties)
     except SettingsError as error:
@@ -78,7 +78,7 @@ def _parser() -> CommandParser:
         "stops it cleanly.",
         epilog="klamm mirror status FILE shows how far a mirror is, klamm mirror verify FILE "
         "compares both sides, klamm mirror cutover GROUP FILE moves a consumer group; klamm mirror pause, resume, "
-        "stop, restart and reset change a running mirror: see their --help.",
+        "stop, restart, reset, promote and demote change a running mirror: see their --help.",
         allow_abbrev=False,
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")

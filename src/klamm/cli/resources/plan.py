@@ -16,23 +16,11 @@ from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.impact import add_max_impact_flag, is_excessive
 from klamm.cli.output import print_error, print_result
 from klamm.cli.profiles import fill_in
-from klamm.configs.quotas import parse_quota_resource
 from klamm.display import counted, escaped
-from klamm.impact.changes import (
-    Change,
-    ClientConfigAltered,
-    ConfigAltered,
-    PartitionsAdded,
-    QuotaAltered,
-    TopicDeleted,
-)
 from klamm.impact.findings import Impact
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
-from klamm.policy.answers import PARTITIONS
-from klamm.resources.cluster import config_resource
 from klamm.resources.diff import Ownership
-from klamm.resources.kinds import CONFIG_KINDS
-from klamm.resources.model import HIDDEN, Kind, Mark
+from klamm.resources.model import Kind
 from klamm.security.principals import ANONYMOUS, principal_of
 from klamm.server.arguments import whole_number
 
@@ -44,7 +32,6 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.resources.engine import Plan
     from klamm.resources.files import ClusterFiles
-    from klamm.resources.model import ResourceDiff
     from klamm.resources.rules import RulesFile
 
 EXIT_DRIFT: Final = 3
@@ -228,7 +215,7 @@ def _apply(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Plan:
 def _impact(admin: AdminClient, plan: Plan) -> Impact:
     """Return the predicted impact of the accepted changes. One that cannot be predicted is said to be unknown."""
     from klamm.admin.impact import impact_of  # noqa: PLC0415  # wrong flags need no network library
-    from klamm.cli.resources.plan import planned_changes  # noqa: PLC0415
+    from klamm.resources.impact import planned_changes  # noqa: PLC0415
 
     changes = planned_changes(plan)
     try:
@@ -334,35 +321,3 @@ def show(
     for plan in plans:
         for key, reason in plan.failed.items():
             print_error(f"klamm {'apply' if is_done else 'plan'}: {escaped(str(key))}: {escaped(reason)}")
-
-
-def planned_changes(plan: Plan) -> list[Change]:
-    """Return the accepted changes of existing resources. New topics, ACLs and credentials have no impact to predict."""
-    return [
-        change
-        for diff in plan.diffs
-        if diff.exists and diff.key not in plan.failed
-        for change in (_deleted(diff) if diff.is_deletion and diff.key.kind is Kind.TOPIC else _changed(diff))
-    ]
-
-
-def _deleted(diff: ResourceDiff) -> Iterator[Change]:
-    yield TopicDeleted(topic=diff.key.name)
-
-
-def _changed(diff: ResourceDiff) -> Iterator[Change]:
-    if (growth := diff.change_of(PARTITIONS)) is not None:
-        yield PartitionsAdded(topic=diff.key.name, total_count=int(growth.new or 0))
-    for change in diff.config_changes:
-        value = None if change.mark is Mark.REMOVE else change.new
-        if value == HIDDEN:
-            continue
-        if diff.key.kind in CONFIG_KINDS:
-            resource = config_resource(diff.key)
-            yield ConfigAltered(resource_type=resource.type, resource_name=resource.name, name=change.key, value=value)
-        elif diff.key.kind is Kind.QUOTA:
-            parts = parse_quota_resource(diff.key.name)
-            yield QuotaAltered(entity=parts, name=change.key, value=None if value is None else float(value))
-        elif diff.key.kind is Kind.CLIENT_CONFIGS:
-            parts = parse_quota_resource(diff.key.name)
-            yield ClientConfigAltered(entity=parts, name=change.key, value=value)

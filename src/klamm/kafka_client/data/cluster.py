@@ -225,7 +225,7 @@ class Cluster:
         return opened
 
     def disconnect(self, node_id: int, lane: int) -> None:
-        """Close one connection to a node, if it is open. No request is in flight on it."""
+        """Close one connection to a node, if it is open. Requests in flight on it get no response."""
         if (connection := self._connections.pop((node_id, lane), None)) is not None:
             connection.close()
 

@@ -80,6 +80,16 @@ def key_bytes(cluster: str, flow: str) -> bytes:
     return own_key({"cluster": cluster, "flow": flow, "kind": "requested states"})
 
 
+def flow_of(key: bytes, cluster: str) -> str | None:
+    """Return the flow whose requested states have this key. None: another key, or a flow from another cluster."""
+    try:
+        _, where = json.loads(key)
+        flow = str(where["flow"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return flow if key == key_bytes(cluster, flow) else None
+
+
 def value_bytes(states: RequestedStates) -> bytes:
     """Return the record value. Connect accepts no lists in values, so topics of one state are one string."""
     document = {"flow": states.flow.value}

@@ -40,7 +40,7 @@ _EQUAL: Final = {True: "yes", False: "no", None: "unknown"}
 _STYLE: Final = """
 body { max-width: 1080px; margin: 1.5rem auto; } h1 { margin-bottom: 0; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .2rem; }
-h3 { margin: 1.2rem 0 .3rem; } .RUNNING, .PROMOTED { color: var(--good); }
+h3 { margin: 1.2rem 0 .3rem; } .RUNNING, .PROMOTED, .FAILED_OVER { color: var(--good); }
 .WAITING, .STARTING, .STANDBY, .PAUSED { color: var(--wait); }
 .FAILED, .STOPPED { color: var(--bad); }
 th, td { padding-top: .25rem; padding-bottom: .25rem; } td { min-width: 7rem; }

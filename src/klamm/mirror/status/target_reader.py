@@ -188,6 +188,7 @@ class _TargetReader:
 
     def _keep_source_offsets(self, tail: Tail) -> None:
         alias = self._flow.source_alias
+        requested: dict[str, RequestedStates] = {}
         for key, record in tail.newest.items():
             where, offset = source_offsets.parse_key(key), source_offsets.parse_value(record.value)
             if where is not None and where.cluster == alias:
@@ -199,8 +200,18 @@ class _TargetReader:
                     )
             elif source_offsets.parse_own_key(key) == alias:
                 self._state.plan = source_offsets.parse_shard_plan(record.value)
-            elif key == requested_states.key_bytes(alias, self._flow.name):
-                self._state.requested = requested_states.parse_value(record.value) or RequestedStates()
+            elif (flow := requested_states.flow_of(key, alias)) is not None:
+                requested[flow] = requested_states.parse_value(record.value) or RequestedStates()
+        self._keep_requested(requested)
+
+    def _keep_requested(self, requested: Mapping[str, RequestedStates]) -> None:
+        if self._query.knows_target_alias:
+            self._state.requested = requested.get(self._flow.name, self._state.requested)
+        elif len(requested) > 1:
+            flows = ", ".join(sorted(requested))
+            self._state.unknown.append(f"requested states: {flows} share the offsets topic: name the properties file")
+        else:
+            self._state.requested = next(iter(requested.values()), self._state.requested)
 
     def _heartbeats(self) -> None:
         any_target = not self._query.knows_target_alias

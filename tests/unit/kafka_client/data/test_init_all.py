@@ -46,7 +46,7 @@ def with_epoch(_request: Request) -> Answer:
 
 
 def test_coordinators_without_a_response_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(transactions, "_TIMEOUT_S", 2.0)
     with (
         StubBroker(versions=VERSIONS) as first,
         StubBroker(versions=VERSIONS) as second,
@@ -61,8 +61,8 @@ def test_coordinators_without_a_response_are_waited_for_together(monkeypatch: py
     assert results["c"] == STAMP
     for key in ("a", "b"):
         assert isinstance(results[key], ConnectionLostError)
-        assert str(results[key]) == "InitProducerId: no response within 0.5 s"
-    assert 0.5 <= took_s < 0.9, "both limits pass at the same time"
+        assert str(results[key]) == "InitProducerId: no response within 2 s"
+    assert 2.0 <= took_s < 3.9, "both limits pass at the same time"
 
 
 def test_broken_connection_to_one_coordinator_does_not_concern_the_others() -> None:

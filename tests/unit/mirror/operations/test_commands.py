@@ -116,6 +116,8 @@ def test_change_without_acknowledgement_is_unknown_and_read_back_by_the_next_com
         MirrorCommandError, match="no acknowledgement; it is unknown whether the change was stored: repeat the command"
     ):
         rig.run("stop")
+    assert rig.states.current.flow is RequestedState.RUNNING
+    assert not rig.states.is_known
     rig.store.is_silent = False
     rig.store.is_away = True
     with pytest.raises(MirrorCommandError, match="B does not answer; it is unknown whether"):

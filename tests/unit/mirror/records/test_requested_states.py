@@ -53,5 +53,14 @@ def test_damaged_value_is_none(value: bytes | None) -> None:
 def test_key_differs_from_source_offset_keys() -> None:
     key = requested_states.key_bytes("A", "A->B")
     assert key == b'["klamm-mirror",{"cluster":"A","flow":"A->B","kind":"requested states"}]'
+    assert requested_states.flow_of(key, "A") == "A->B"
+    assert requested_states.flow_of(key, "B") is None
     assert source_offsets.parse_key(key) is None
     assert source_offsets.parse_own_key(key) is None
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"{", b"[]", b'["klamm-mirror",{"cluster":"A"}]', b'["other",{"cluster":"A","flow":"A->B"}]']
+)
+def test_other_key_names_no_flow(key: bytes) -> None:
+    assert requested_states.flow_of(key, "A") is None

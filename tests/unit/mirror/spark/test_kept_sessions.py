@@ -21,7 +21,7 @@ def test_session_that_no_lease_resumes_is_closed() -> None:
 
 
 def test_session_of_the_next_lease_is_not_closed() -> None:
-    kept, first, second = KeptSessions(kept_s=0.2), session(), session()
+    kept, first, second = KeptSessions(kept_s=2.0), session(), session()
     kept.keep(0, first)
     assert kept.take_all() == {0: first}
     kept.keep(0, second)

@@ -1,0 +1,57 @@
+"""Changes of a plan, in the form whose impact can be predicted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.configs.quotas import parse_quota_resource
+from klamm.impact.changes import (
+    Change,
+    ClientConfigAltered,
+    ConfigAltered,
+    PartitionsAdded,
+    QuotaAltered,
+    TopicDeleted,
+)
+from klamm.policy.answers import PARTITIONS
+from klamm.resources.cluster import config_resource
+from klamm.resources.kinds import CONFIG_KINDS
+from klamm.resources.model import HIDDEN, Kind, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from klamm.resources.engine import Plan
+    from klamm.resources.model import ResourceDiff
+
+
+def planned_changes(plan: Plan) -> list[Change]:
+    """Return the accepted changes of existing resources. New topics, ACLs and credentials have no impact to predict."""
+    return [
+        change
+        for diff in plan.diffs
+        if diff.exists and diff.key not in plan.failed
+        for change in (_deleted(diff) if diff.is_deletion and diff.key.kind is Kind.TOPIC else _changed(diff))
+    ]
+
+
+def _deleted(diff: ResourceDiff) -> Iterator[Change]:
+    yield TopicDeleted(topic=diff.key.name)
+
+
+def _changed(diff: ResourceDiff) -> Iterator[Change]:
+    if (growth := diff.change_of(PARTITIONS)) is not None:
+        yield PartitionsAdded(topic=diff.key.name, total_count=int(growth.new or 0))
+    for change in diff.config_changes:
+        value = None if change.mark is Mark.REMOVE else change.new
+        if value == HIDDEN:
+            continue
+        if diff.key.kind in CONFIG_KINDS:
+            resource = config_resource(diff.key)
+            yield ConfigAltered(resource_type=resource.type, resource_name=resource.name, name=change.key, value=value)
+        elif diff.key.kind is Kind.QUOTA:
+            parts = parse_quota_resource(diff.key.name)
+            yield QuotaAltered(entity=parts, name=change.key, value=None if value is None else float(value))
+        elif diff.key.kind is Kind.CLIENT_CONFIGS:
+            parts = parse_quota_resource(diff.key.name)
+            yield ClientConfigAltered(entity=parts, name=change.key, value=value)

@@ -98,6 +98,7 @@ class KafkaFollower:
     log_start: int = 0
     end: int = 0
     high_watermark: int = 0
+    broker_epoch: int = 1
     is_failed: bool = False
     """Whether the fetcher gave the partition up."""
     removed: list[StoredBatch] = field(default_factory=list)
@@ -124,7 +125,7 @@ class KafkaFollower:
         if self.is_failed or leader.leadership is None:
             return None
         epoch = leader.leadership.leader_epoch
-        answer = leader.fetch(self.node_id, self.request(epoch), max_bytes, Presence(now))
+        answer = leader.fetch(self.node_id, self.request(epoch), max_bytes, Presence(now, self.broker_epoch))
         if answer is None:
             return None
         assert answer.diverging_epoch is None
@@ -252,6 +253,8 @@ class FakeMember:
         before = topic.partitions[index]
         if (change.leader_epoch, change.partition_epoch) != (before.leader_epoch, before.partition_epoch):
             return api_error(ErrorCode.INVALID_UPDATE_VERSION)
+        if any(epoch != self.image.brokers[node].broker_epoch for node, epoch in change.isr.items()):
+            return api_error(ErrorCode.INELIGIBLE_REPLICA)
         assert set(before.adding) <= change.isr.keys()
         assert before.leader in change.isr
         brokers = tuple(node for node in before.replicas if node not in before.removing)

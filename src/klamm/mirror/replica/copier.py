@@ -31,11 +31,13 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.progress.partition_progress import STARTING, CopyState
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.records.source_offsets import SourceOffset, resume_offset
+from klamm.mirror.replica.leader_partition import KEEP
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, TargetBrokers
+from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, TargetBrokers
 from klamm.mirror.replica.window import Window, read_chunk
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.types import TopicPartition
+from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,6 +57,8 @@ logger = logging.getLogger(__name__)
 
 _REFRESH_S: Final = 1.0
 _PROMOTE_EVERY_S: Final = 0.5
+_MAX_PROMOTE_PAUSE_S: Final = 30.0
+"""Longest pause after failed attempts to promote a topic: each seals it, so its replicas wait."""
 _DELETED: Final = "the topic was deleted on the target"
 _NOT_FETCHED: Final = "its replicas do not fetch, or start again"
 
@@ -185,7 +189,7 @@ class ReplicaStart(Start):
             if self._is_another(partition_id, stored):
                 reason = (
                     f"{partition_id.topic} was deleted and created again on the source. Nothing is changed on the "
-                    f"target. Delete {partition_id.remote_topic} to mirror it again"
+                    f"target. Delete {partition_id.remote_topic} to mirror it again. {KEEP}"
                 )
                 out.append(self._halted(partition_id, leader, reason))
             elif key not in first or key not in end:
@@ -203,7 +207,8 @@ class ReplicaStart(Start):
             return ""
         return (
             f"{alias} is cluster {cluster_id}, but cluster {stored.cluster_id} was mirrored before. Nothing is changed "
-            f"on the target. Correct {alias}.bootstrap.servers, or mirror the other cluster under another alias"
+            f"on the target. Correct {alias}.bootstrap.servers, or mirror the other cluster under another alias. "
+            f"{KEEP}"
         )
 
     def _leader(self, partition_id: PartitionId) -> LeaderPartition | None:
@@ -301,6 +306,8 @@ class ReplicaCopier(Copier):
         self._promote_due = 0.0
         self._promoting: dict[str, str] = {}
         """Topics that are not promoted yet, with the reason."""
+        self._pauses: dict[str, tuple[float, Backoff]] = {}
+        """Earliest time of the next attempt to promote a topic after a failure."""
         self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
         """Log ends of the source when the promotion of a topic began."""
         self._handed_over: dict[TopicPartition, HandedOver] = {}
@@ -470,12 +477,18 @@ class ReplicaCopier(Copier):
         for topic, state in promoted.items():
             keys = {TopicPartition(*at): key for at, key in self._keys.items() if key[0] == topic}
             left = {remote: key for remote, key in keys.items() if key not in self._promoted}
+            due, backoff = self._pauses.get(topic, (0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S)))
+            if not left or now < due:
+                continue
             try:
-                if left:
-                    self._promote_topic(topic, left, accepts_loss=state == RequestedState.FAILED_OVER)
-                    self._promoting.pop(topic, None)
+                self._promote_topic(topic, left, accepts_loss=state == RequestedState.FAILED_OVER)
+                self._promoting.pop(topic, None)
+                self._pauses.pop(topic, None)
+            except PromotionWaitsError as error:
+                self._promoting[topic] = error_text(error)
             except (*CLUSTER_ERRORS, MembershipError, PromotionError) as error:
                 self._promoting[topic] = error_text(error)
+                self._pauses[topic] = self._clock() + backoff.next_s(), backoff
 
     def _promote_topic(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], *, accepts_loss: bool) -> None:
         led = {remote: key for remote, key in keys.items() if not self._promotion.is_handed_over(remote)}
@@ -503,14 +516,16 @@ class ReplicaCopier(Copier):
             self._source.refresh([topic])
             ends = self._source.list_offsets(list(keys.values()), clusters.LATEST)
             if len(ends) < len(keys):
-                raise PromotionError(f"the source does not name the log ends of {topic}")
+                raise PromotionError(f"the source does not name the log ends of {topic}. {KEEP}")
             self._ends[topic] = ends
         for remote, key in keys.items():
             leader, end = self.node.partition(*remote), self._ends[topic][key]
             if leader is not None and leader.halted:
-                raise PromotionError(leader.halted)
+                raise PromotionWaitsError(leader.halted)
             if leader is None or leader.tail is None or leader.high_watermark < end:
-                raise PromotionError(f"the replicas of {remote.topic}-{remote.partition} do not have offset {end} yet")
+                raise PromotionWaitsError(
+                    f"the replicas of {remote.topic}-{remote.partition} do not have offset {end} yet"
+                )
 
     def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
         """Store the log ends of partitions as their source offsets."""
@@ -559,6 +574,7 @@ class ReplicaCopier(Copier):
 
     def _withdraw(self, topic: str) -> None:
         del self._promoting[topic]
+        self._pauses.pop(topic, None)
         self._ends.pop(topic, None)
         for remote, key in self._keys.items():
             if key[0] == topic and (leader := self.node.partition(*remote)) is not None:

@@ -165,6 +165,7 @@ class FollowerSessions:
         return session
 
     def _name(self, session: FollowerSession, request: FetchRequest) -> None:
+        session.presence.replica_epoch = request.replica_state.replica_epoch
         for key, wanted in _named(request):
             entry = session.entries.get(key)
             leader = self._find(*key)

@@ -36,7 +36,7 @@ neither the source nor a partition that is not halted, so that clients can read 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from klamm.protocol.messages.fetch import FetchRequest
 
 UNKNOWN: Final = -1
+KEEP: Final = "To keep what the replicas have, promote the topic with --accept-loss"
+"""Way out of a halt without a source."""
 FIRST_FETCH_S: Final = 10.0
 """Seconds after the start of a leadership for which the first fetch of each live replica is awaited."""
 LAGGING_S: Final = 10.0
@@ -63,6 +65,8 @@ class Presence:
 
     at: float
     """Monotonic time in seconds."""
+    replica_epoch: int = UNKNOWN
+    """Broker epoch that the follower named in it (KIP-903). -1: none."""
 
 
 @dataclass(slots=True)
@@ -91,6 +95,13 @@ class Leadership:
     """Node ids of the replicas that are not fenced."""
     isr: frozenset[int] = frozenset()
     """Node ids of the in-sync replicas without klamm. Until the promotion there are none."""
+    removing: frozenset[int] = frozenset()
+    """Node ids of the replicas without klamm that a reassignment removes. They are served until then."""
+
+    @property
+    def remaining(self) -> frozenset[int]:
+        """Return the node ids of the replicas that the partition has after its reassignment."""
+        return self.replicas - self.removing
 
 
 class LeaderPartition:
@@ -133,6 +144,9 @@ class LeaderPartition:
         """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
         self.is_sealed = False
         """Whether batches of the source are no longer accepted. The log end stays where it is."""
+        self.in_doubt_epoch = UNKNOWN
+        """Partition epoch with which the controller was requested to hand the partition over. -1: it was not, or has
+        surely not done it. Metadata with a newer epoch decide, because it rejects the request from then on."""
 
     @property
     def name(self) -> str:
@@ -146,6 +160,9 @@ class LeaderPartition:
         before, self.leadership = self.leadership, leadership
         if before == leadership:
             return
+        if self.is_in_doubt and self.in_doubt_epoch < leadership.partition_epoch:
+            self.in_doubt_epoch = UNKNOWN  # klamm still leads, so it was not handed over
+            self.unseal()
         if before is None or before.leader_epoch != leadership.leader_epoch:
             self._led_since = now
         if self.wanted_epoch <= leadership.leader_epoch:
@@ -260,9 +277,20 @@ class LeaderPartition:
         ends = [each.fetch_offset for each in self.followers.values()]
         self.log_end = max(ends, default=UNKNOWN) if self.tail is None else self.tail.end
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Return whether the controller may have handed the partition over."""
+        return self.in_doubt_epoch != UNKNOWN
+
     def unseal(self) -> None:
-        """Accept batches of the source again. They are read again from where the followers end."""
-        if self.is_sealed:
+        """Accept batches of the source again. They are read again from where the followers end.
+
+        A partition in doubt stays sealed until newer metadata decide. The next leader epoch brings these.
+        """
+        if self.is_in_doubt:
+            if self.leadership is not None:
+                self.wanted_epoch = max(self.wanted_epoch, self.leadership.leader_epoch + 1)
+        elif self.is_sealed:
             self.is_sealed = False
             self.tail = self.catch_up = None
 
@@ -315,7 +343,7 @@ class LeaderPartition:
             self.halt(
                 f"replica {node_id} of {self.name} ends at offset {offset}, but the source ends at offset "
                 f"{self.log_end}: it is another source, or it lost records. Nothing is changed on the target. Point "
-                "the flow to the right source, or delete the remote topic to mirror it again"
+                f"the flow to the right source, or delete the remote topic to mirror it again. {KEEP}"
             )
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if offset < self.log_start:
@@ -329,7 +357,7 @@ class LeaderPartition:
             self.halt(
                 f"replica {node_id} of {self.name} has a batch of leader epoch {wanted.last_fetched_epoch} before "
                 f"offset {offset}, the source one of epoch {epoch}: the records differ. Nothing is changed on the "
-                "target. Delete the remote topic to mirror it again"
+                f"target. Delete the remote topic to mirror it again. {KEEP}"
             )
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
@@ -343,7 +371,8 @@ class LeaderPartition:
             if end < self.log_start:
                 self.halt(
                     f"offsets {end} to {self.log_start - 1} of {self.name} were purged on the source before they were "
-                    f"mirrored. klamm.on.source.loss=continue resumes at {self.log_start} and removes earlier records"
+                    f"mirrored. klamm.on.source.loss=continue resumes at {self.log_start} and removes earlier records. "
+                    f"{KEEP}"
                 )
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.OFFSET_OUT_OF_RANGE
@@ -437,7 +466,7 @@ class LeaderPartition:
     def leave(self, node_id: int) -> None:
         """Note that a follower no longer fetches the partition in its fetch session, whose time goes on."""
         if (progress := self.followers.get(node_id)) is not None:
-            progress.presence = Presence(progress.presence.at)
+            progress.presence = replace(progress.presence)
 
     # --- offsets and promotion ----------------------------------------------------------------------------------------
 

@@ -276,14 +276,18 @@ async def produce(request: ProduceRequest, context: ReplicaContext) -> Message |
 
 
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: ReplicaContext) -> WriteTxnMarkersResponse:
-    """Report success without writing for partitions that klamm leads: the coordinator would repeat it forever."""
+    """Report success without writing for partitions that klamm leads: the coordinator would repeat it forever.
+
+    A sealed partition may have another leader already, which has to write the marker: the coordinator asks again.
+    """
     services = context.services
     check_lease(services)
     response = WriteTxnMarkersResponse
 
     def code(topic: str, partition: int) -> ErrorCode:
         leader = services.find_by_name(topic, partition)
-        return ErrorCode.NONE if leader is not None and leader.leadership else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        is_led = leader is not None and leader.leadership is not None and not leader.is_sealed
+        return ErrorCode.NONE if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     return response(
         markers=[

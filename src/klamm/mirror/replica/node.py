@@ -456,6 +456,7 @@ class ReplicaNode:
             replicas=replicas,
             live=replicas & live,
             isr=frozenset(partition.isr) - own,
+            removing=frozenset(partition.removing) - own,
         )
 
     def _note(self, leader: LeaderPartition) -> None:

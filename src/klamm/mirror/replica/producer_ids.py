@@ -2,7 +2,8 @@
 
 The batches of the source keep their producer ids. A broker that later gives one of these ids to a new producer would
 take the first batches of this producer for duplicates, or reject them with OUT_OF_ORDER_SEQUENCE_NUMBER. The controller
-assigns ids to brokers in blocks of 1,000, in ascending order, and each broker uses up its block.
+assigns ids to brokers in blocks of 1,000, in ascending order, and each broker uses up its block. Each block is a record
+of the target's metadata log, so their number is limited.
 """
 
 from __future__ import annotations
@@ -22,9 +23,21 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE: Final = 1000
 """Number of producer ids in a block (Kafka's ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
+MAX_BLOCKS: Final = 100_000
+"""Maximum number of blocks to use up."""
+TURN_S: Final = 2.0
+"""Seconds after which the caller goes on with other work. Ids that were used up stay so."""
 _FIRST_PAUSE_S: Final = 0.005
 _MAX_PAUSE_S: Final = 0.2
 _PATIENCE_S: Final = 10.0
+
+
+class ProducerIdsError(Exception):
+    """The producer ids of the target are too far below those in mirrored logs."""
+
+
+class UnfinishedError(ProducerIdsError):
+    """The producer ids of the target are not raised yet. Calling again goes on."""
 
 
 class ProducerIdBroker(Protocol):
@@ -68,23 +81,47 @@ def end_of_block(producer_id: int) -> int:
     return (producer_id // BLOCK_SIZE + 1) * BLOCK_SIZE
 
 
-def raise_producer_ids(allocate: Callable[[], range], brokers: Iterable[ProducerIdBroker], at_least: int) -> int:
+def raise_producer_ids(
+    allocate: Callable[[], range],
+    brokers: Iterable[ProducerIdBroker],
+    at_least: int,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
     """Use up the producer ids below a bound, so that no broker gives one of them to a producer any more.
 
     Args:
         allocate: Takes the next block from the controller. No producer gets the ids in it.
         brokers: All live brokers of the target. One that starts later gets a later block.
         at_least: Lowest id that brokers may give from now on.
+        clock: Monotonic time in seconds.
 
     Returns:
         The lowest id that a broker gave at the end.
+
+    Raises:
+        UnfinishedError: It takes longer than ``TURN_S``.
+        ProducerIdsError: More than ``MAX_BLOCKS`` blocks would be used up.
     """
+    deadline = clock() + TURN_S
+
+    def check_time(producer_id: int) -> None:
+        if clock() >= deadline:
+            raise UnfinishedError(f"the target's producer ids are raised to {at_least}: {producer_id} so far")
+
     brokers = tuple(brokers)
     ids = [broker.next_producer_id() for broker in brokers]
     if min(ids, default=at_least) < at_least:
-        while allocate().stop < at_least:
-            pass
+        while (stop := allocate().stop) < at_least:
+            if at_least - stop > MAX_BLOCKS * BLOCK_SIZE:
+                raise ProducerIdsError(
+                    f"the log has producer ids up to {at_least}, the target assigns {stop} next: at most "
+                    f"{MAX_BLOCKS * BLOCK_SIZE:,} can be used up. Wait until the target has forgotten the producers "
+                    "with the highest ids (producer.id.expiration.ms)"
+                )
+            check_time(stop)
     for at, broker in enumerate(brokers):
         while ids[at] < at_least:
+            check_time(ids[at])
             ids[at] = broker.next_producer_id()
     return min(ids, default=at_least)

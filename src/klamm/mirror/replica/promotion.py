@@ -6,8 +6,8 @@ Steps, for all partitions of a topic at once, when their replicas have what the 
 Step        What happens
 ==========  ===========================================================================================================
 check       klamm must lead the partition, with a reassignment to live brokers in progress.
-seal        The log ends where it was read, and the replicas fetch the rest.
 raise       The target's producer ids are raised above those in the log.
+seal        The log ends where it was read, and the replicas fetch the rest, whose producer ids count too.
 remember    The log end is stored on the target.
 hand over   AlterPartition with all replicas as in-sync replicas. The controller completes the reassignment and elects
             one of them: NEW_LEADER_ELECTED is the success.
@@ -15,8 +15,9 @@ abort       Transactions that are open before the log end are aborted by WriteTx
             ``kafka-transactions.sh abort`` does (KIP-664). No coordinator of the target knows them.
 ==========  ===========================================================================================================
 
-A failure before "hand over" lets the partition be mirrored again. All steps can be repeated, also by another process:
-it finds the partition in the hands of a broker, and the log end on the target.
+A failure before "hand over" lets the partition be mirrored again. If it is not known whether the controller handed it
+over, the partition stays sealed until newer metadata decide. All steps can be repeated, also by another process: it
+finds the partition in the hands of a broker, and the log end on the target.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ from klamm.admin.types import by_topic
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
-from klamm.mirror.replica.producer_ids import BrokerConnection, end_of_block, raise_producer_ids
+from klamm.mirror.replica.leader_partition import UNKNOWN
+from klamm.mirror.replica.producer_ids import (
+    BrokerConnection,
+    ProducerIdsError,
+    UnfinishedError,
+    end_of_block,
+    raise_producer_ids,
+)
 from klamm.protocol.errors import ErrorCode, KafkaApiError, error_name
 from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -38,10 +46,11 @@ from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from uuid import UUID
 
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.kraft.image import PartitionImage
-    from klamm.mirror.replica.leader_partition import LeaderPartition
+    from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
     from klamm.mirror.replica.node import ClusterMembership
     from klamm.mirror.replica.producer_ids import ProducerIdBroker
 
@@ -56,8 +65,18 @@ _MARKERS_VERSION: Final = 1
 """Highest version of WriteTxnMarkers in use. It follows the rules of transaction version 0."""
 
 
+_UNDECIDED: Final = frozenset(
+    {ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INVALID_REQUEST}
+)
+"""Errors of AlterPartition that also answer a repeated request whose first answer was lost."""
+
+
 class PromotionError(Exception):
     """Partitions cannot be handed over now. The message names them; they are mirrored again."""
+
+
+class PromotionWaitsError(PromotionError):
+    """Partitions cannot be handed over yet. They were not sealed, so the next attempt costs producers nothing."""
 
 
 class HandedOver(NamedTuple):
@@ -218,14 +237,22 @@ class _Promoting:
     partition: TopicPartition
     leader: LeaderPartition
     replicas: frozenset[int]
+    """Node ids of the replicas after the reassignment."""
+    first: int
+    """The one that the controller elects: the first that is in sync."""
     sealed_at: float = 0.0
-    is_in_doubt: bool = False
-    """Whether the controller was requested to hand the partition over, and has not rejected it."""
+    end: int = 0
+    """Log end when the replicas had fetched the rest."""
 
     @property
     def name(self) -> str:
         """Topic and partition."""
         return self.leader.name
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        """Topic id and partition number."""
+        return self.leader.topic_id, self.leader.partition
 
     @property
     def is_in_sync(self) -> bool:
@@ -235,13 +262,47 @@ class _Promoting:
     @property
     def missing(self) -> str:
         """The replicas that do not have everything."""
-        missing = ", ".join(map(str, sorted(self.replicas - self.leader.in_sync())))
-        return f"replicas {missing} of {self.name} do not have offset {self.leader.log_end}"
+        missing = self.replicas - self.leader.in_sync()
+        return f"replicas {_listed(missing)} of {self.name} do not have offset {self.leader.log_end}"
 
     @property
     def log_end(self) -> int:
-        """Offset up to which all replicas have the records of the source."""
-        return min(self.leader.followers[node_id].fetch_offset for node_id in self.replicas)
+        """Offset up to which the next leader has the records of the source.
+
+        Raises:
+            PromotionError: A replica no longer fetches from klamm.
+        """
+        followers = self.leader.followers
+        if absent := self.replicas - followers.keys():
+            raise PromotionError(f"replicas {_listed(absent)} of {self.name} do not fetch any more")
+        return followers[self.first].fetch_offset
+
+    def change(self, node_id: int, broker_epoch: int, *, accepts_loss: bool) -> IsrChange:
+        """Return the change with which the controller hands the partition over.
+
+        The broker epochs are those of the fetches: the controller rejects a replica that has restarted since (KIP-903).
+
+        Args:
+            node_id: Node id of klamm.
+            broker_epoch: Broker epoch of klamm.
+            accepts_loss: Whether replicas may be behind the next leader.
+
+        Raises:
+            PromotionError: Something has changed since the replicas had everything.
+        """
+        leader, leadership = self.leader, self.leader.leadership
+        if leadership is None or not leader.is_sealed:
+            raise PromotionError(f"{self.name}: klamm does not lead it any more, or leads it again")
+        if leadership.remaining != self.replicas or not leadership.live >= self.replicas:
+            raise PromotionError(f"{self.name}: its replicas have changed, or one is no longer live")
+        if self.log_end < self.end or not (accepts_loss or self.is_in_sync):
+            raise PromotionError(self.missing)
+        epochs = {node: leader.followers[node].presence.replica_epoch for node in self.replicas}
+        return IsrChange(
+            leader_epoch=leadership.leader_epoch,
+            partition_epoch=leadership.partition_epoch,
+            isr={**epochs, node_id: broker_epoch},
+        )
 
 
 class PromotingNode(Protocol):
@@ -302,25 +363,26 @@ class Promotion:
 
         Args:
             partitions: Remote partitions.
-            accepts_loss: Whether replicas may be behind the others. Records that not all have may be lost.
+            accepts_loss: Whether partitions that halted are handed over, and replicas may be behind the others. Records
+                that not all have may be lost.
 
         Raises:
             PromotionError: They cannot be handed over now.
             KafkaApiError, ConnectionError, TimeoutError: The target rejects a request, or does not respond.
             MembershipError: klamm is no longer a broker of the target.
         """
-        all_of = self._checked(partitions)
+        all_of = self._checked(partitions, accepts_loss=accepts_loss)
+        self._raise_producer_ids(all_of)
         try:
             self._seal(all_of, accepts_loss=accepts_loss)
             producer_ids_from = self._raise_producer_ids(all_of)
-            self._remember({each.partition: each.log_end for each in all_of})
-            ends = {each.partition: each.log_end for each in all_of}
-            self._hand_over(all_of)
+            self._remember({each.partition: each.end for each in all_of})
+            self._hand_over(all_of, accepts_loss=accepts_loss)
         finally:
             self._node.call(_unseal, all_of)
         now = time.time()
         return {
-            each.partition: HandedOver(ends[each.partition], each.sealed_at, now - each.sealed_at, producer_ids_from)
+            each.partition: HandedOver(each.end, each.sealed_at, now - each.sealed_at, producer_ids_from)
             for each in all_of
         }
 
@@ -357,32 +419,33 @@ class Promotion:
         leader = self._node.partition(partition.topic, partition.partition)
         return None if leader is None else self._member.observer.image.partition(leader.topic_id, partition.partition)
 
-    def _checked(self, partitions: Collection[TopicPartition]) -> list[_Promoting]:
+    def _checked(self, partitions: Collection[TopicPartition], *, accepts_loss: bool) -> list[_Promoting]:
         all_of, failures = list[_Promoting](), list[str]()
         for partition in partitions:
-            checked = self._checked_one(partition)
+            checked = self._node.call(self._checked_one, partition, accepts_loss=accepts_loss)
             if isinstance(checked, str):
                 failures.append(f"{partition.topic}-{partition.partition}: {checked}")
             else:
                 all_of.append(checked)
-        _raise_if(failures)
+        if failures:
+            raise PromotionWaitsError("; ".join(failures))
         return all_of
 
-    def _checked_one(self, partition: TopicPartition) -> _Promoting | str:
+    def _checked_one(self, partition: TopicPartition, *, accepts_loss: bool) -> _Promoting | str:
         """Return the partition, or why it cannot be handed over."""
         leader, state = self._node.partition(*partition), self._state(partition)
         leadership = None if leader is None else leader.leadership
         if leader is None or leadership is None or state is None:
             return "klamm does not lead it"
-        if leader.halted:
+        if leader.halted and not accepts_loss:
             return leader.halted
-        if self._node_id not in state.removing:
+        replicas = leadership.remaining
+        order = [node for node in state.replicas if node in replicas]
+        if self._node_id not in state.removing or not order:
             return "no reassignment to the brokers is in progress"
-        if absent := leadership.replicas - leadership.live:
-            return f"replicas {', '.join(map(str, sorted(absent)))} are not live"
-        if absent := leadership.replicas - leader.followers.keys():
-            return f"replicas {', '.join(map(str, sorted(absent)))} do not fetch yet"
-        return _Promoting(partition, leader, leadership.replicas)
+        return _missing(leader, leadership, accepts_loss=accepts_loss) or _Promoting(
+            partition, leader, replicas, order[0]
+        )
 
     def _seal(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
         def seal() -> None:
@@ -390,54 +453,91 @@ class Promotion:
                 each.sealed_at = time.time()
                 each.leader.seal()
 
+        def note_ends() -> None:
+            for each in all_of:
+                each.end = each.log_end
+
         self._node.call(seal)
-        self._node.wait_for(lambda: all(each.is_in_sync for each in all_of), self._sync_s)
+        # Those that halted get nothing more.
+        self._node.wait_for(lambda: all(each.is_in_sync or each.leader.halted for each in all_of), self._sync_s)
         if not accepts_loss:
             _raise_if([each.missing for each in all_of if not each.is_in_sync])
+        self._node.call(note_ends)
 
     def _raise_producer_ids(self, all_of: Sequence[_Promoting]) -> int:
         """Raise the producer ids above those that the replicas know. Older ones no longer matter to them."""
         self._brokers.refresh(sorted({each.partition.topic for each in all_of}))
         described = self._brokers.producers({each.partition: min(each.replicas) for each in all_of})
         ids = [each.producer_id for producers in described.values() for each in producers]
-        return raise_producer_ids(
-            self._member.allocate_producer_ids,
-            self._brokers.givers_of_producer_ids(),
-            end_of_block(max(ids, default=-1)),
+        try:
+            return raise_producer_ids(
+                self._member.allocate_producer_ids,
+                self._brokers.givers_of_producer_ids(),
+                end_of_block(max(ids, default=-1)),
+            )
+        except UnfinishedError as error:
+            raise PromotionWaitsError(str(error)) from error
+        except ProducerIdsError as error:
+            raise PromotionError(str(error)) from error
+
+    def _hand_over(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
+        member = self._member
+        klamm = member.observer.image.brokers.get(self._node_id)
+        if klamm is None:
+            raise PromotionError("klamm is not a broker of the target")
+
+        def changes() -> dict[tuple[UUID, int], IsrChange]:
+            out = {
+                each.key: each.change(self._node_id, klamm.broker_epoch, accepts_loss=accepts_loss) for each in all_of
+            }
+            for each in all_of:
+                each.leader.in_doubt_epoch = out[each.key].partition_epoch
+            return out
+
+        outcomes = member.alter_partitions(self._node.call(changes))
+        failures = dict[_Promoting, str]()
+        for each in all_of:
+            outcome = outcomes.get(each.key)
+            code = outcome.error_code if isinstance(outcome, KafkaApiError) else None
+            if code is not ErrorCode.NEW_LEADER_ELECTED:
+                failures[each] = f"{each.name}: the controller does not complete the reassignment: {outcome}"
+                if code not in _UNDECIDED:
+                    each.leader.in_doubt_epoch = UNKNOWN
+
+        def is_decided(each: _Promoting) -> bool:
+            return self.is_handed_over(each.partition) or not each.leader.is_in_doubt
+
+        self._node.wait_for(lambda: all(map(is_decided, all_of)), self._sync_s)
+        _raise_if(
+            [
+                failures.get(each, f"no broker leads {each.name} yet")
+                for each in all_of
+                if not self.is_handed_over(each.partition)
+            ]
         )
 
-    def _hand_over(self, all_of: Sequence[_Promoting]) -> None:
-        member = self._member
-        image = member.observer.image
-        changes = {}
-        for each in all_of:
-            state = self._state(each.partition)
-            if state is None or state.leader != self._node_id:
-                raise PromotionError(f"{each.name}: klamm does not lead it at present")
-            changes[each.leader.topic_id, each.partition.partition] = IsrChange(
-                leader_epoch=state.leader_epoch,
-                partition_epoch=state.partition_epoch,
-                isr={node: image.brokers[node].broker_epoch for node in state.replicas},
-            )
-        for each in all_of:
-            each.is_in_doubt = True
-        outcomes = member.alter_partitions(changes)
-        failures = []
-        for each in all_of:
-            outcome = outcomes.get((each.leader.topic_id, each.partition.partition))
-            if not (isinstance(outcome, KafkaApiError) and outcome.error_code is ErrorCode.NEW_LEADER_ELECTED):
-                each.is_in_doubt = False
-                failures.append(f"{each.name}: the controller does not complete the reassignment: {outcome}")
-        _raise_if(failures)
-        self._node.wait_for(lambda: all(self.is_handed_over(each.partition) for each in all_of), self._sync_s)
-        _raise_if([f"no broker leads {each.name} yet" for each in all_of if not self.is_handed_over(each.partition)])
+
+def _missing(leader: LeaderPartition, leadership: Leadership, *, accepts_loss: bool) -> str:
+    """Return which replicas keep a partition from being sealed. Empty: none."""
+    if absent := leadership.remaining - leadership.live:
+        return f"replicas {_listed(absent)} are not live"
+    if absent := leadership.remaining - leader.followers.keys():
+        return f"replicas {_listed(absent)} do not fetch yet"
+    # Sealing also ends the reading of the source for those that are before the tail.
+    start = UNKNOWN if accepts_loss or leader.tail is None else leader.tail.start
+    late = [node for node in leadership.remaining if leader.followers[node].fetch_offset < start]
+    return f"replicas {_listed(late)} do not have offset {start} yet" if late else ""
 
 
 def _unseal(all_of: Sequence[_Promoting]) -> None:
     """Mirror the partitions again that were surely not handed over."""
     for each in all_of:
-        if each.leader.is_sealed and not each.is_in_doubt:
+        if not each.leader.is_in_doubt:
             each.leader.unseal()
+
+
+def _listed(nodes: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(nodes)))
 
 
 def _raise_if(failures: Sequence[str]) -> None:

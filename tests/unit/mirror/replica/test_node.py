@@ -114,6 +114,19 @@ def leader_epoch(node: ReplicaNode) -> int:
     return -1 if leader is None or leader.leadership is None else leader.leadership.leader_epoch
 
 
+def test_replicas_that_a_reassignment_removes_are_not_awaited(node: ReplicaNode, member: Member) -> None:
+    topic = member.image.topics[TOPIC_ID]
+    moving = replace(topic.partitions[0], replicas=(1, 2, 4, KLAMM), removing=(4, KLAMM))
+    member.image = replace(member.image, topics={TOPIC_ID: replace(topic, partitions={0: moving})})
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    leader = node.partition(TOPIC, 0)
+    assert leader is not None
+    assert leader.leadership is not None
+    assert leader.leadership.replicas == frozenset({1, 2, 4})
+    assert leader.leadership.remaining == frozenset({1, 2})
+
+
 def test_i3_leader_epoch_is_not_raised_again_before_the_metadata_show_it(node: ReplicaNode, member: Member) -> None:
     node.start()
     wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")

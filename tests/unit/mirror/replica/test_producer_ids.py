@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from klamm.mirror.replica.producer_ids import end_of_block, raise_producer_ids
+from itertools import count
+
+import pytest
+
+from klamm.mirror.replica.producer_ids import (
+    BLOCK_SIZE,
+    MAX_BLOCKS,
+    ProducerIdsError,
+    UnfinishedError,
+    end_of_block,
+    raise_producer_ids,
+)
 
 
 class Controller:
@@ -59,6 +70,26 @@ def test_broker_above_the_bound_keeps_its_block() -> None:
 
     assert raise_producer_ids(controller.allocate, [low, high], 75) == 500
     assert (low.next_producer_id(), high.next_producer_id()) == (521, 501)
+
+
+def test_raising_goes_on_in_the_next_call_when_it_takes_long() -> None:
+    controller = Controller()
+    broker = Broker(controller)
+    clock = count()
+
+    with pytest.raises(UnfinishedError, match="raised to 75: 20 so far"):
+        raise_producer_ids(controller.allocate, [broker], 75, clock=lambda: next(clock) * 2.0)
+
+    assert raise_producer_ids(controller.allocate, [broker], 75) == 80
+
+
+def test_too_many_blocks_are_not_used_up() -> None:
+    controller = Controller()
+
+    with pytest.raises(ProducerIdsError, match="at most 100,000,000 can be used up"):
+        raise_producer_ids(controller.allocate, [Broker(controller)], MAX_BLOCKS * BLOCK_SIZE + 21)
+
+    assert controller.blocks == 2
 
 
 def test_end_of_block_is_the_next_multiple_of_1000() -> None:

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from klamm.admin import TopicPartition
-from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError, api_error
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
-from klamm.mirror.replica.promotion import ProducerState, Promotion, PromotionError
+from klamm.mirror.replica.promotion import ProducerState, Promotion, PromotionError, PromotionWaitsError
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of
 
@@ -35,17 +35,21 @@ REMOTE = TopicPartition("remote", 0)
 class Member(FakeMember):
     """Its controller can reject AlterPartition, or not respond."""
 
-    rejects = is_silent = False
+    rejects = is_silent = loses_answer = False
 
     def alter_partitions(
         self, changes: Mapping[tuple[UUID, int], IsrChange]
     ) -> Mapping[tuple[UUID, int], IsrState | KafkaApiError]:
         if self.is_silent:
             raise TimeoutError
+        if self.loses_answer:  # the member repeats the request
+            super().alter_partitions(changes)
         return super().alter_partitions(changes)
 
     def _alter(self, topic_id: UUID, index: int, change: IsrChange) -> IsrState | KafkaApiError:
-        return super()._alter(topic_id, index, replace(change, partition_epoch=-5) if self.rejects else change)
+        if self.rejects:
+            return api_error(ErrorCode.INELIGIBLE_REPLICA)
+        return super()._alter(topic_id, index, change)
 
 
 class Giver:
@@ -67,6 +71,7 @@ class Brokers:
         self.givers: list[Giver] = []
         self.aborted: list[int] = []
         self.is_away = False
+        self.on_producers: Callable[[], object] = lambda: None
 
     def refresh(self, topics: Collection[str]) -> None:
         assert set(topics) == {REMOTE.topic}
@@ -79,6 +84,7 @@ class Brokers:
         if self.is_away:
             raise ConnectionLostError("broker 1 does not respond")
         assert set(places.values()) <= set(REPLICAS)
+        self.on_producers()
         return dict.fromkeys(places, self.known)
 
     def givers_of_producer_ids(self) -> Sequence[Giver]:
@@ -119,8 +125,9 @@ class Node:
                 Leadership(
                     leader_epoch=partition.leader_epoch,
                     partition_epoch=partition.partition_epoch,
-                    replicas=frozenset(REPLICAS),
+                    replicas=frozenset(partition.replicas) - {KLAMM},
                     live=self.live,
+                    removing=frozenset(partition.removing) - {KLAMM},
                 ),
                 NOW,
             )
@@ -188,7 +195,7 @@ def test_producer_ids_of_the_target_are_above_those_in_the_log() -> None:
 
     handed_over = node.promotion().hand_over([REMOTE])
 
-    assert handed_over[REMOTE].producer_ids_from == 5_000
+    assert handed_over[REMOTE].producer_ids_from == 5_100
     assert all(giver.next > 5_000 for giver in node.brokers.givers)
 
 
@@ -210,7 +217,7 @@ def test_partition_with_a_replica_out_of_sync_is_mirrored_again() -> None:
     assert node.promotion().hand_over([REMOTE])[REMOTE].log_end == 6
 
 
-def test_accepted_loss_hands_over_what_all_replicas_have() -> None:
+def test_accepted_loss_hands_over_what_the_next_leader_has() -> None:
     node = Node()
     node.source.produce(3)
     node.replicate()
@@ -220,8 +227,119 @@ def test_accepted_loss_hands_over_what_all_replicas_have() -> None:
 
     handed_over = node.promotion().hand_over([REMOTE], accepts_loss=True)
 
+    assert handed_over[REMOTE].log_end == node.followers[0].end == 6
+    assert node.promotion().is_handed_over(REMOTE)
+
+
+def test_halted_partition_is_handed_over_if_losses_are_accepted() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.source.end, node.source.batches = 0, []
+    node.leader.restart(NOW)
+    node.replicate()
+    with pytest.raises(PromotionError, match="promote the topic with --accept-loss"):
+        node.promotion().hand_over([REMOTE])
+
+    handed_over = node.promotion().hand_over([REMOTE], accepts_loss=True)
+
     assert handed_over[REMOTE].log_end == 3
     assert node.promotion().is_handed_over(REMOTE)
+
+
+def test_lost_broker_that_a_reassignment_removes_does_not_hold_up_the_promotion() -> None:
+    node = Node()
+    topic = node.member.image.topics[TOPIC_ID]
+    moving = replace(topic.partitions[0], replicas=(*REPLICAS, 4, KLAMM), removing=(4, KLAMM), partition_epoch=1)
+    node.member.publish(
+        replace(node.member.image, topics={TOPIC_ID: replace(topic, partitions={0: moving})}),
+    )
+    node.source.produce(3)
+    node.replicate()
+
+    assert node.promotion().hand_over([REMOTE])[REMOTE].log_end == 3
+
+    assert node.member.image.topics[TOPIC_ID].partitions[0].isr == REPLICAS
+
+
+def test_topic_deleted_in_between_is_not_handed_over() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.brokers.on_producers = lambda: node.leader.resign(is_replaced=True) if node.leader.is_sealed else None
+
+    with pytest.raises(PromotionError, match=r"remote-0"):
+        node.promotion().hand_over([REMOTE])
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+
+    def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+        assert timeout_s > 0
+        node.leader.followers.clear()
+        return condition()
+
+    node.wait_for = wait_for  # type: ignore[method-assign]
+
+    with pytest.raises(PromotionError, match="replicas 1, 2, 3 of remote-0 do not"):
+        node.promotion().hand_over([REMOTE], accepts_loss=True)
+
+
+def test_replica_that_returns_with_an_empty_log_after_the_seal_is_not_elected() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+
+    def return_empty() -> None:
+        if node.leader.is_sealed:
+            node.followers[0] = KafkaFollower(1)
+            node.followers[0].fetch(node.leader, NOW)
+
+    node.brokers.on_producers = return_empty
+
+    with pytest.raises(PromotionError, match="replicas 1 of remote-0 do not have offset 3"):
+        node.promotion().hand_over([REMOTE])
+
+    assert not node.promotion().is_handed_over(REMOTE)
+    assert not node.leader.is_sealed
+
+
+def test_replica_that_has_restarted_since_its_last_fetch_is_not_elected() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+
+    def register_again() -> None:
+        if node.leader.is_sealed:
+            brokers = node.member.image.brokers
+            again = {**brokers, 1: replace(brokers[1], broker_epoch=2)}
+            node.member.publish(replace(node.member.image, brokers=again))
+
+    node.brokers.on_producers = register_again
+
+    with pytest.raises(PromotionError, match=ErrorCode.INELIGIBLE_REPLICA.name):
+        node.promotion().hand_over([REMOTE])
+
+    assert not node.leader.is_sealed
+
+
+def test_partition_is_not_sealed_while_a_replica_reads_the_source_again() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.stopped = {2}
+    node.live = frozenset({1, 3})
+    node._apply(node.member.image)
+    node.replicate()
+    node.live, node.stopped = frozenset(REPLICAS), set()
+    node._apply(node.member.image)
+    node.followers[1].fetch(node.leader, NOW)
+    seals: list[int] = []
+    node.leader.seal = lambda: seals.append(1)  # type: ignore[method-assign]
+
+    with pytest.raises(PromotionWaitsError, match="remote-0: replicas 2 do not have offset 3 yet"):
+        node.promotion().hand_over([REMOTE])
+
+    assert seals == []
 
 
 def test_partition_with_a_dead_replica_is_not_handed_over() -> None:
@@ -238,7 +356,7 @@ def test_partition_is_mirrored_again_when_the_controller_rejects_it_or_a_broker_
     node.source.produce(3)
     node.replicate()
     node.member.rejects = True
-    with pytest.raises(PromotionError, match=ErrorCode.INVALID_UPDATE_VERSION.name):
+    with pytest.raises(PromotionError, match=ErrorCode.INELIGIBLE_REPLICA.name):
         node.promotion().hand_over([REMOTE])
     assert not node.leader.is_sealed
     node.brokers.is_away = True
@@ -260,6 +378,53 @@ def test_partition_stays_sealed_when_the_answer_of_the_controller_is_lost() -> N
     node.member.is_silent = False
 
     assert node.promotion().hand_over([REMOTE])[REMOTE].log_end == 3
+
+
+def test_partition_is_handed_over_when_a_repeated_request_is_answered_as_stale() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.member.loses_answer = True
+
+    assert node.promotion().hand_over([REMOTE])[REMOTE].log_end == 3
+
+
+def test_partition_in_doubt_stays_sealed_until_newer_metadata_decide() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.member._alter = lambda *_: api_error(ErrorCode.FENCED_LEADER_EPOCH)  # type: ignore[method-assign]
+    with pytest.raises(PromotionError, match=ErrorCode.FENCED_LEADER_EPOCH.name):
+        node.promotion().hand_over([REMOTE])
+    node.leader.unseal()
+    assert node.leader.is_sealed
+    assert node.leader.leadership is not None
+    assert node.leader.wanted_epoch > node.leader.leadership.leader_epoch
+    node.source.produce(3)
+
+    node.leader.lead(replace(node.leader.leadership, leader_epoch=1, partition_epoch=1), NOW)
+
+    assert not node.leader.is_sealed
+    assert node.leader.wanted_epoch < 1
+
+
+def test_producer_ids_are_raised_before_the_log_ends() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.brokers.known = [producer(4_321)]
+    seals: list[bool] = []
+
+    def allocate() -> range:
+        seals.append(node.leader.is_sealed)
+        return FakeMember.allocate_producer_ids(node.member)
+
+    node.member.allocate_producer_ids = allocate  # type: ignore[method-assign]
+    node.brokers.givers = [Giver(0)]
+
+    node.promotion().hand_over([REMOTE])
+
+    assert seals == [False] * 5
 
 
 def test_partition_that_klamm_does_not_lead_is_not_handed_over() -> None:

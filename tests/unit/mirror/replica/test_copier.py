@@ -1,0 +1,92 @@
+"""Pace of the promotions of a copier that is connected to nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kraft.image import BrokerEndpoint
+from klamm.mirror.copy.equal_offsets import ReplicaSettings
+from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
+from klamm.server.listeners import Address
+from tests.support.copiers import copy_settings
+from tests.support.replicas import FakeMember, image_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KLAMM = 9
+_NOWHERE = "127.0.0.1:1"
+
+
+class Clock:
+    """Time of the copier."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def copier(clock: Clock) -> Iterator[ReplicaCopier]:
+    endpoint = BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=1, security_protocol="PLAINTEXT")
+    replica = ReplicaSettings(
+        node_id=KLAMM,
+        controllers=ConnectionSettings(bootstrap_servers=(), client_id="replica"),
+        listeners=(endpoint,),
+        bind=(Address(host="127.0.0.1", port=1),),
+    )
+    member = FakeMember(image_of("A.orders", UUID(int=7), KLAMM, (1, 2, 3)), KLAMM)
+    partitions = [PartitionId("orders", 0, "A.orders")]
+    settings = copy_settings(_NOWHERE, _NOWHERE, alias="A")
+    copier = ReplicaCopier(settings, replica, partitions, new_member=lambda: member, clock=clock)
+    copier.node._member = member
+    copier.promoted = {"orders": "FAILED_OVER"}
+    yield copier
+    copier.close()
+
+
+def attempts(copier: ReplicaCopier, clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the times in seconds at which a copier tries to hand a topic over in a minute, which fails."""
+    begin, times = clock.now, list[float]()
+
+    def hand_over(*_: object, **__: object) -> None:
+        times.append(clock.now - begin)
+        raise error
+
+    monkeypatch.setattr(copier._promotion, "hand_over", hand_over)
+    while clock.now < begin + 60:
+        copier._promote(clock.now)
+        clock.now += 0.5
+    return times
+
+
+def test_failed_promotion_is_tried_again_after_longer_and_longer_pauses(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = attempts(copier, clock, PromotionError("replica 2 is slow"), monkeypatch)
+
+    assert times == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5]
+    copier.promoted = {}
+    copier._promote(clock.now)
+    copier.promoted = {"orders": "FAILED_OVER"}
+    assert attempts(copier, clock, PromotionError("replica 2 is slow"), monkeypatch)[:2] == [0.5, 1.0]
+
+
+def test_promotion_that_seals_nothing_is_tried_again_soon(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = attempts(copier, clock, PromotionWaitsError("replica 2 is not live"), monkeypatch)
+
+    assert len(times) == 120

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, seconds
-from klamm.cli.connection import guarded
+from klamm.cli.connection import RequestError, guarded
 from klamm.cli.mirror.commands import add_mirror, listener_of, send, state_lines
 from klamm.cli.mirror.cutover import chosen_flow
 from klamm.cli.output import print_error, print_result, table_lines
@@ -31,8 +31,8 @@ _RESULT: Final = ("TOPIC", "PARTITION", "STATE", "LOG END", "RESULT")
 _TEXTS: Final = {
     "promote": "Hand remote topics over to the brokers of the target, so that clients can write to them. Stop the\n"
     "producers of the source before. For flows with klamm.offsets.by=replica.",
-    "demote": "Withdraw a promotion that has not taken place. A remote topic that brokers lead must be deleted\n"
-    "before: then it is mirrored again from the beginning of the source.",
+    "demote": "Withdraw promotions that have not taken place. A remote topic that brokers lead already is mirrored\n"
+    "again only after it was deleted, and that also deletes the records that clients wrote to it since then.",
 }
 
 
@@ -76,10 +76,25 @@ def _command(options: argparse.Namespace, action: str) -> dict[str, Any]:
     }
 
 
-def _demote(_prog: str, options: argparse.Namespace) -> int:
+def _demote(prog: str, options: argparse.Namespace) -> int:
     answer = send(options, _command(options, "demote"))
     print_result(options.output, answer, lambda: state_lines(answer))
-    return 0
+    for each in answer["handed_over"]:
+        print_error(f"{prog}: {_handed_over_line(options, each)}")
+    return int(bool(options.topics and answer["handed_over"]))
+
+
+def _handed_over_line(options: argparse.Namespace, topic: Mapping[str, str]) -> str:
+    name, remote_topic = topic["topic"], topic["remote_topic"]
+    unfinished = f" (unfinished: {topic['unfinished']})" if topic["unfinished"] else ""
+    return (
+        f"{name}: brokers lead {remote_topic} now, it is handed over{unfinished}. To mirror it again, delete "
+        f"{remote_topic} with all records written to it since, then run {_demote_line(options, [name])}"
+    )
+
+
+def _demote_line(options: argparse.Namespace, topics: Sequence[str]) -> str:
+    return " ".join(["klamm mirror demote", str(options.properties), *topics])
 
 
 def _promote(prog: str, options: argparse.Namespace) -> int:
@@ -88,25 +103,53 @@ def _promote(prog: str, options: argparse.Namespace) -> int:
     if not options.yes:
         print_result(options.output, answer, lambda: _plan_lines(answer))
         return int(any(row["obstacles"] for row in answer["topics"]))
+    try:
+        return _finish(prog, options, command, answer)
+    except BaseException:  # also after Ctrl-C
+        topics = [topic["topic"] for topic in answer["topics"]]
+        print_error(
+            f"{prog}: the promotion of {', '.join(topics)} stays requested, and the mirror carries it out; withdraw "
+            f"it with {_demote_line(options, topics)}"
+        )
+        raise
+
+
+def _finish(prog: str, options: argparse.Namespace, command: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
+    """Wait for the results of a promotion and print them. Withdraw what takes too long."""
     results = _wait_for_results(options, answer)
     print_result(options.output, {"flow": answer["flow"], "topics": results}, lambda: _result_lines(results))
     left = [result["topic"] for result in results if not result["is_promoted"]]
-    if left:
-        send(options, command | {"action": "demote", "topics": left})
-        print_error(f"{prog}: {', '.join(left)}: not promoted within the time of --wait; the promotion is withdrawn")
-    return int(bool(left))
+    if not left:
+        return 0
+    handed_over = send(options, {"action": "demote", "flow": command["flow"], "topics": left})["handed_over"]
+    withdrawn = [topic for topic in left if topic not in [each["topic"] for each in handed_over]]
+    if withdrawn:
+        print_error(
+            f"{prog}: {', '.join(withdrawn)}: not promoted within the time of --wait; the promotion is withdrawn"
+        )
+    for each in handed_over:
+        reason = each["unfinished"] or "its result is not known yet"
+        print_error(f"{prog}: {each['topic']}: {each['remote_topic']} is handed over; unfinished: {reason}")
+    return 1
 
 
 def _wait_for_results(options: argparse.Namespace, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Wait until all topics are promoted, or the time is over. Return the state of each."""
     deadline = time.monotonic() + (options.wait or _WAIT_S)
     while True:
-        flows = json.loads(ask(listener_of(options), "/status.json").body)["flows"]
-        rows = next(flow["partitions"] for flow in flows if flow["flow"] == answer["flow"])
+        is_over = time.monotonic() >= deadline
+        try:
+            flows = json.loads(ask(listener_of(options), "/status.json").body)["flows"]
+        except (RequestError, ValueError):  # the mirror may be busy or restart
+            if is_over:
+                raise
+            time.sleep(_POLL_S)
+            continue
+        rows = next((flow["partitions"] for flow in flows if flow["flow"] == answer["flow"]), ())
         results = [
             _result(topic, [row for row in rows if row["topic"] == topic["topic"]]) for topic in answer["topics"]
         ]
-        if all(result["is_promoted"] for result in results) or time.monotonic() >= deadline:
+        if all(result["is_promoted"] for result in results) or is_over:
             return results
         time.sleep(_POLL_S)
 

@@ -10,7 +10,7 @@ stop     the partitions are released                         requested states
 restart  a FAILED flow and STOPPED partitions try again      what is started again
 reset    the source offsets of stopped topics change         changes by partition; made only if ``execute`` is true
 promote  topics are handed over to brokers of the target     plan by topic; requested only if ``execute`` is true
-demote   topics are mirrored again                           requested states
+demote   topics that are not handed over are mirrored again  requested states, topics that are handed over
 =======  ==================================================  =========================================================
 
 Requested states are stored on the target before they have an effect (see ``topics.states``). Only the process that
@@ -29,6 +29,7 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
+from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.operations.offset_reset import (
     OffsetResetError,
     ResetTo,
@@ -36,7 +37,7 @@ from klamm.mirror.operations.offset_reset import (
     TopicPartitions,
     reset_topics,
 )
-from klamm.mirror.operations.promotion import led_by_brokers, plan, promotions
+from klamm.mirror.operations.promotion import handed_over_topics, missing_partitions, plan, promotions
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
@@ -46,7 +47,7 @@ from klamm.properties import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.progress.flow_progress import FlowProgress, MirrorStatus
+    from klamm.mirror.progress.flow_progress import FlowProgress, MirrorStatus, PartitionStatus
     from klamm.mirror.records.requested_states import RequestedStates
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.claims import FlowClaim
@@ -161,11 +162,13 @@ class MirrorCommands:
         states = self.states[flow.name]
         with states.command_lock:
             self._check_claim(flow.name)
+            before = states.current
             try:
                 states.read_back()
+                before = states.current
                 return self._run(flow, command)
             except CLUSTER_ERRORS as error:
-                is_unchanged = states.is_known and command.get("execute") is not True
+                is_unchanged = states.is_known and states.current is before and command.get("execute") is not True
                 outcome = "nothing was changed" if is_unchanged else "it is unknown whether the change was stored"
                 raise MirrorCommandError(
                     503, f"{flow.name}: {error_text(error)}; {outcome}: repeat the command"
@@ -207,7 +210,9 @@ class MirrorCommands:
         states = self.states[flow].current
         if promoted := [topic for topic in topics if states.of(topic).is_promoted]:
             raise MirrorCommandError(
-                409, f"{flow}: topic {promoted[0]} is {states.of(promoted[0])}: klamm mirror demote"
+                409,
+                f"{flow}: topic {promoted[0]} is {states.of(promoted[0])}: {_demote_line(promoted)} withdraws that if "
+                "it is not handed over yet",
             )
         return self._change(flow, topics, state)
 
@@ -215,8 +220,13 @@ class MirrorCommands:
         def update(states: RequestedStates) -> RequestedStates:
             return states.with_topics(topics, state) if topics else states.with_flow(state)
 
-        states = self.states[flow].change(update)
+        self.states[flow].change(update)
         logger.info("%s: %s requested for %s", flow, state, ", ".join(topics) or "the flow")
+        return self._requested(flow, topics)
+
+    def _requested(self, flow: str, topics: Sequence[str]) -> dict[str, Any]:
+        """Return the requested states of a flow, also of topics that are RUNNING."""
+        states = self.states[flow].current
         return {
             "flow": flow,
             "state": states.flow.value,
@@ -230,20 +240,47 @@ class MirrorCommands:
             raise MirrorCommandError(
                 409, f"{flow.name}: its remote topics need no promotion: expected {OFFSETS_BY.key}={OffsetsBy.REPLICA}"
             )
-        rows = self._progress(flow.name).partitions
+        progress = self._progress(flow.name)
+        if progress.state is FlowState.FAILED:
+            raise MirrorCommandError(409, f"{flow.name}: it is FAILED: first {_line('restart', flow.name)}")
         self._check_running(flow.name, topics)
         self._check_topics(flow.name, topics)
-        names = topics or sorted(self.status.topics(flow.name) or ())
+        mirrored = sorted(self.status.topics(flow.name) or ())
+        names = topics or [topic for topic in mirrored if not is_heartbeats_topic(flow.policy, topic)]
         if not names:
             raise MirrorCommandError(503, f"{flow.name}: its topics are not known yet; retry")
-        rows = tuple(row for row in rows if row.topic in names)
+        rows = tuple(row for row in progress.partitions if row.topic in names)
         if execute:
             state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
-            self._change(flow.name, names, state)
+            new = self._new_promotions(flow, names, rows, state)
+            if new and not accepts_loss and (missing := missing_partitions(flow, new)):
+                raise MirrorCommandError(409, f"{flow.name}: {next(iter(missing.values()))}; nothing was changed")
+            if new:
+                self._change(flow.name, new, state)
             plans = promotions(flow, names, rows)
         else:
             plans = plan(flow, names, rows, accepts_loss=accepts_loss)
         return {"flow": flow.name, "executed": execute, "topics": [asdict(each) for each in plans]}
+
+    def _new_promotions(
+        self, flow: FlowSettings, names: Sequence[str], rows: Sequence[PartitionStatus], state: RequestedState
+    ) -> list[str]:
+        """Return the topics that are not promoted yet.
+
+        Raises:
+            MirrorCommandError: One is being promoted in another way. Another operator may wait for it.
+        """
+        states = self.states[flow.name].current
+        promoted = [topic for topic in names if states.of(topic).is_promoted]
+        unfinished = {row.topic for row in rows if row.state is not CopyState.PROMOTED}
+        for topic in promoted:
+            if topic in unfinished and states.of(topic) is not state:
+                raise MirrorCommandError(
+                    409,
+                    f"{flow.name}: topic {topic} is {states.of(topic)} already, not {state}: withdraw that with "
+                    f"{_demote_line([topic])}, then repeat the command",
+                )
+        return [topic for topic in names if topic not in promoted]
 
     def _demote(self, flow: FlowSettings, topics: Sequence[str]) -> dict[str, Any]:
         states = self.states[flow.name].current
@@ -253,11 +290,30 @@ class MirrorCommands:
             raise MirrorCommandError(409, f"{flow.name}: topic {unknown[0]} is {states.of(unknown[0])}, not promoted")
         if not names:
             raise MirrorCommandError(409, f"{flow.name}: no topic is promoted")
-        if written := led_by_brokers(flow, names):
+        handed_over = handed_over_topics(flow, names)
+        left = [topic for topic in names if topic not in handed_over]
+        if not topics and not left:
             raise MirrorCommandError(
-                409, f"{flow.name}: brokers lead {written} now: delete it to mirror it again from the beginning"
+                409, f"{flow.name}: no promotion can be withdrawn: {', '.join(handed_over)} handed over to brokers"
             )
-        return self._change(flow.name, names, RequestedState.RUNNING)
+        if left:
+            self._change(flow.name, left, RequestedState.RUNNING)
+            # The task may have handed them over in between: it reads no states while it does that.
+            late = handed_over_topics(flow, left)
+            for topic in late:
+                self._change(flow.name, [topic], states.of(topic))
+            handed_over += late
+        rows = self._progress(flow.name).partitions
+        return self._requested(flow.name, names) | {
+            "handed_over": [
+                {
+                    "topic": each.topic,
+                    "remote_topic": each.remote_topic,
+                    "unfinished": "; ".join(each.obstacles),
+                }
+                for each in promotions(flow, handed_over, rows)
+            ]
+        }
 
     def _progress(self, flow: str) -> FlowProgress:
         return next(progress for progress in self.status.snapshot() if progress.flow == flow)
@@ -340,6 +396,10 @@ def _check_stopped(flow: str, states: RequestedStates, names: Collection[str]) -
 def _line(action: str, flow: str, *topics: str) -> str:
     """Return the command line of an action."""
     return " ".join(["klamm mirror", action, f"'{flow}'", *topics])
+
+
+def _demote_line(topics: Sequence[str]) -> str:
+    return " ".join(["klamm mirror demote FILE", *topics])
 
 
 def _names(topics: Sequence[object]) -> list[str]:

@@ -9,11 +9,12 @@ from klamm.admin import KafkaApiError, TopicPartition
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, check_reachable, outcomes
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica.placement import led_by_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import TopicDescription
+    from klamm.admin import AdminClient, TopicDescription
     from klamm.mirror.progress.flow_progress import PartitionStatus
     from klamm.mirror.settings.flow import FlowSettings
 
@@ -66,29 +67,65 @@ def plan(
         live = {node.id for node in target.describe_cluster().result().nodes}
         described = outcomes(target.describe_topics([each.remote_topic for each in planned]))
     transactions, away = ({}, ()) if accepts_loss else _open_transactions(flow, rows)
+    missing = {} if accepts_loss or away else missing_partitions(flow, topics)
     return [
         replace(
             each,
             open_transactions=transactions.get(each.topic),
-            obstacles=(*each.obstacles, *_of_target(each.remote_topic, described[each.remote_topic], live), *away),
+            obstacles=(
+                *each.obstacles,
+                *_of_target(each.remote_topic, described[each.remote_topic], live),
+                *((missing[each.topic],) if each.topic in missing else ()),
+                *away,
+            ),
         )
         for each in planned
     ]
 
 
-def led_by_brokers(flow: FlowSettings, topics: Sequence[str]) -> str:
-    """Return the first remote topic of which brokers lead a partition. Empty: klamm leads all that exist.
+def missing_partitions(flow: FlowSettings, topics: Sequence[str]) -> dict[str, str]:
+    """Return the topics with source partitions that are not on the target yet, each with what that means.
+
+    Empty while the source is unavailable: then the promotion waits for it.
 
     Raises:
-        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or rejects a request.
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or rejects the request.
+    """
+    try:
+        with admin_client(flow, "source", timeout_ms=_TIMEOUT_MS) as source:
+            check_reachable(source, flow.source.alias)
+            here = _partition_counts(source, topics)
+    except CLUSTER_ERRORS:
+        return {}
+    with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
+        there = _partition_counts(target, list(map(flow.remote_topic, topics)))
+    out = {}
+    for topic, count in here.items():
+        remote_topic = flow.remote_topic(topic)
+        if there.get(remote_topic, 0) < count:
+            out[topic] = (
+                f"{topic} has {count} partitions on cluster {flow.source.alias}, and {remote_topic} has "
+                f"{there.get(remote_topic, 0)}: the mirror adds them at its next refresh "
+                "(refresh.topics.interval.seconds), unless klamm mirror status names a reason"
+            )
+    return out
+
+
+def _partition_counts(admin: AdminClient, topics: Sequence[str]) -> dict[str, int]:
+    described = outcomes(admin.describe_topics(topics))
+    return {name: len(topic.partitions) for name, topic in described.items() if not isinstance(topic, KafkaApiError)}
+
+
+def handed_over_topics(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
+    """Return the source topics whose remote topics brokers lead: all or some of their partitions.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or does not describe a topic.
     """
     node_id = -1 if flow.replica is None else flow.replica.node_id
     with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
-        described = outcomes(target.describe_topics(list(map(flow.remote_topic, topics))))
-    for name, topic in described.items():
-        if not isinstance(topic, KafkaApiError) and any(node_id not in each.replicas for each in topic.partitions):
-            return name
-    return ""
+        led = led_by_brokers(target, list(map(flow.remote_topic, topics)), node_id)
+    return [topic for topic in topics if flow.remote_topic(topic) in led]
 
 
 def _of_target(name: str, topic: TopicDescription | KafkaApiError, live: Collection[int]) -> list[str]:
@@ -104,7 +141,10 @@ def _of_target(name: str, topic: TopicDescription | KafkaApiError, live: Collect
 def _open_transactions(
     flow: FlowSettings, rows: Sequence[PartitionStatus]
 ) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return the number of open transactions of each topic, and why it is not known."""
+    """Return the number of open transactions of each topic, and why it is not known.
+
+    Topics that the principal may not describe are left out: their number is not known.
+    """
     partitions = [TopicPartition(row.topic, row.partition) for row in rows]
     try:
         with admin_client(flow, "source", timeout_ms=_TIMEOUT_MS) as source:
@@ -114,6 +154,8 @@ def _open_transactions(
         return {}, (f"{error_text(error)}; --accept-loss promotes without cluster {flow.source.alias}",)
     counts = dict.fromkeys((row.topic for row in rows), 0)
     for partition, producers in described.items():
-        if not isinstance(producers, KafkaApiError):
+        if isinstance(producers, KafkaApiError):
+            counts.pop(partition.topic, None)
+        elif partition.topic in counts:
             counts[partition.topic] += sum(each.transaction_start_offset is not None for each in producers)
     return counts, ()

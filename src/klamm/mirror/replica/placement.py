@@ -27,8 +27,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
-from klamm.mirror.cluster_admin import create_partitions, create_topics, rejections
-from klamm.protocol.errors import InvalidReplicationFactorError
+from klamm.mirror.cluster_admin import create_partitions, create_topics, outcomes, rejections
+from klamm.protocol.errors import InvalidReplicationFactorError, UnknownTopicOrPartitionError
 from klamm.protocol.partitioner import murmur2
 
 if TYPE_CHECKING:
@@ -102,6 +102,28 @@ def unspread(topics: Iterable[TopicDescription], node_id: int, width: int = 1) -
         for partition in topic.partitions
         if partition.replicas[0] == node_id and len(partition.replicas) >= width
     ]
+
+
+def led_by_brokers(admin: AdminClient, topics: Collection[str], node_id: int) -> frozenset[str]:
+    """Return the topics that have a partition without klamm: it was handed over. Missing topics are left out.
+
+    Args:
+        admin: Admin client of the target.
+        topics: Remote topics.
+        node_id: Node id of klamm.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or does not describe a topic.
+    """
+    out = set()
+    for name, topic in outcomes(admin.describe_topics(sorted(topics))).items() if topics else ():
+        if isinstance(topic, UnknownTopicOrPartitionError):
+            continue
+        if isinstance(topic, Exception):
+            raise topic
+        if any(node_id not in partition.replicas for partition in topic.partitions):
+            out.add(name)
+    return frozenset(out)
 
 
 def spread(

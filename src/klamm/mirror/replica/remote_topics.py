@@ -141,6 +141,10 @@ class ReplicaTopics(RemoteTopics):
             and selection.includes(source)
         )
 
+    def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
+        """Return the remote topics that have a partition without klamm: they were handed over."""
+        return placement.led_by_brokers(self._target, topics, self._node_id)
+
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
         """Return the other topics that have partitions on klamm, and move those away that brokers have too."""
         names = set(self._target.list_topics(include_internal=True).result()) - set(remote_topics) - self._mirrored()

@@ -32,7 +32,11 @@ valid: the tasks keep copying while an admin call fails.
 
 A stopped topic is left out of the assignment and of the syncs of configs and ACLs. Paused topics stay in both: only
 their records are not fetched. Promoted topics stay in the assignment, so that a task hands them over, also while the
-source is unavailable. Nothing else happens to them: they are not created, grown, deleted or synced.
+source is unavailable. Nothing else happens to them: they are not created, grown, deleted or synced. The same holds for
+topics that brokers lead although they are not promoted: their promotion was withdrawn too late.
+
+Remote topics that klamm leads as a broker stay in the assignment without their source topic, too. Only klamm can serve
+and promote them.
 
 The outcome of a turn determines the state of the flow:
 
@@ -78,7 +82,12 @@ from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.mirror.topics.states import FlowStates
-from klamm.protocol.errors import InvalidConfigError, InvalidReplicationFactorError, TopicAlreadyExistsError
+from klamm.protocol.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+)
 from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
@@ -170,6 +179,8 @@ class FlowControl:
         self._assignment: Assignment = ()
         self._published: Assignment = ()
         """Rows last published, also of stopped topics. klamm as a broker gets those of topics that do not exist yet."""
+        self._kept: Assignment = ()
+        """Rows of remote topics that klamm leads or hands over, and whose source topics are not selected now."""
         self._is_none_selected = False
         self._rejected: dict[str, str] = {}
         """Remote topics that the target rejected in the latest refresh, with the reason."""
@@ -240,6 +251,7 @@ class FlowControl:
         if states.flow is RequestedState.STOPPED:
             self._release()
             return
+        self._note_demoted(states)
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
@@ -275,10 +287,18 @@ class FlowControl:
         if states.flow is RequestedState.STOPPED:
             self._release()
             return
+        self._note_demoted(states)
         rows = self._published or sorted({*self._remote_topics.led(), *self._promoted(states)})
         if rows and not (self._is_published and states == self._published_states):
-            self._published_states = states
             self._publish_rows(rows, states)
+            self._spread([name for _, name, _ in rows])
+            self._published_states = states
+
+    def _note_demoted(self, states: RequestedStates) -> None:
+        """Refresh the topics in this turn if one is no longer promoted: its remote topic may have to be created."""
+        before = self._published_states.topics
+        if any(own.is_promoted and not states.of(topic).is_promoted for topic, own in before.items()):
+            self._refresh_due = 0.0
 
     def _promoted(self, states: RequestedStates) -> Assignment:
         """Return the promoted topics whose remote topics exist: a promotion that was interrupted is finished."""
@@ -298,7 +318,7 @@ class FlowControl:
             self._is_published = False
             self._publish(())
             self._status.set_topic_states(self._settings.name, {})
-        self._assignment = self._published = ()
+        self._assignment = self._published = self._kept = ()
         self._published_states = RequestedStates()
         self._refresh_due = self._sync_due = self._acl_sync_due = 0.0
 
@@ -364,20 +384,23 @@ class FlowControl:
         counts = partition_counts(self._target)
         states = self._states.current
         mirrored = {topic: count for topic, count in selected.items() if not states.of(topic).is_promoted}
+        self._kept = self._rows_without_source(selected, states)
         plan = plan_topics(mirrored, counts, self._settings.remote_topic)
         if self._settings.replica is not None and (plan.create or plan.grow):
             self._await_broker(selected)
         try:
             counts |= self._create(plan.create, selected)
             counts |= self._grow(plan.grow)
-            self._spread([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
+            remote_topics = [*map(self._settings.remote_topic, selected), *(name for _, name, _ in self._kept)]
+            self._spread([name for name in remote_topics if name in counts])
         except NoPartitionsYetError:
             raise
         except CLUSTER_ERRORS:
             if self._settings.replica is not None:
                 self._assign(selected, counts)  # klamm accepts partitions of all topics until then
             raise
-        self._note_misplaced([name for name in map(self._settings.remote_topic, selected) if name in counts])
+        self._note_misplaced([name for name in remote_topics if name in counts])
+        self._note_handed_over([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
@@ -388,6 +411,8 @@ class FlowControl:
     def _delete(self, here: Mapping[str, int], counts: Mapping[str, int]) -> Collection[str]:
         """Run the step that deletes remote topics. If it fails, the next refresh tries again; all else continues."""
         try:
+            handed_over = self._remote_topics.led_by_brokers(counts)
+            counts = {name: count for name, count in counts.items() if name not in handed_over}
             return self._deletion.run(here, counts, self._clock())
         except CLUSTER_ERRORS as error:
             logger.warning("%s: remote topics cannot be deleted now: %s", self._settings.name, error_text(error))
@@ -400,7 +425,7 @@ class FlowControl:
             ConnectionLostError: It is not a broker of the target yet.
         """
         rows = [(name, self._settings.remote_topic(name), count) for name, count in selected.items()]
-        self._publish_rows(rows, self._states.current)
+        self._publish_rows([*rows, *self._kept], self._states.current)
         self._remote_topics.check_joined()
 
     def _spread(self, topics: Collection[str]) -> None:
@@ -408,6 +433,31 @@ class FlowControl:
         for partition, rejected in self._remote_topics.spread(topics).items():
             action = f"let brokers of cluster {self._settings.target.alias} replicate {partition.topic}"
             self._note_rejection(partition.topic, self._with_remedy(rejected), action)
+
+    def _rows_without_source(self, selected: Collection[str], states: RequestedStates) -> Assignment:
+        """Return the remote topics that klamm leads or hands over, and whose source topics are not selected.
+
+        If they cannot be listed now, those of before stay.
+        """
+        if self._settings.replica is None:
+            return ()
+        rows: Collection[tuple[str, str, int]] = self._published
+        try:
+            rows = {*self._remote_topics.led(), *self._promoted(states)}
+        except CLUSTER_ERRORS as error:
+            reason = error_text(error)
+            logger.warning("%s: the topics that klamm leads cannot be listed now: %s", self._settings.name, reason)
+        return tuple(sorted(row for row in rows if row[0] not in selected))
+
+    def _note_handed_over(self, remote_topics: Collection[str]) -> None:
+        """Record the topics that brokers lead although no operator promotes them."""
+        for name in sorted(self._remote_topics.led_by_brokers(remote_topics)):
+            alias = self._settings.target.alias
+            error = InvalidPartitionsError(
+                f"brokers of cluster {alias} lead it, because it was handed over or klamm did not create it: it is not "
+                "mirrored. It can be mirrored again after its deletion, which also deletes all records written since"
+            )
+            self._note_rejection(name, error, f"mirror to topic {name} on cluster {alias}")
 
     def _note_misplaced(self, remote_topics: Collection[str]) -> None:
         """Record the topics of others that the target has placed on klamm. Log each when it is new.
@@ -555,7 +605,7 @@ class FlowControl:
             remote_name = self._settings.remote_topic(name)
             if remote_name in counts:
                 assignment.append((name, remote_name, min(count, counts[remote_name])))
-        is_published = self._published == tuple(assignment) == self._assignment
+        is_published = self._published == (*assignment, *self._kept) and tuple(assignment) == self._assignment
         if not is_published or not self._refresh_due:
             self._assignment = tuple(assignment)
             self._publish_assignment()
@@ -564,7 +614,7 @@ class FlowControl:
         """Publish the partitions of all topics that are not stopped, after the states of the topics."""
         states = self._published_states = self._states.current
         self._status.set_topic_states(self._settings.name, states.topics)
-        self._publish_rows(self._assignment, states)
+        self._publish_rows([*self._assignment, *self._kept], states)
 
     def _publish_rows(self, rows: Sequence[tuple[str, str, int]], states: RequestedStates) -> None:
         by_topic = {topic: states.of(topic) for topic, _, _ in rows}
@@ -578,7 +628,9 @@ class FlowControl:
         """Return the source topics to sync: all of the assignment that are neither stopped nor promoted."""
         states = self._published_states
         without = (RequestedState.STOPPED, RequestedState.PROMOTED, RequestedState.FAILED_OVER)
-        return [topic for topic, _, _ in self._assignment if states.of(topic) not in without]
+        rows = [(topic, name) for topic, name, _ in self._assignment if states.of(topic) not in without]
+        handed_over = self._remote_topics.led_by_brokers([name for _, name in rows])
+        return [topic for topic, name in rows if name not in handed_over]
 
 
 def _reason(requested: RequestedState) -> str:

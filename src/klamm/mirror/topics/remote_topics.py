@@ -60,6 +60,11 @@ class RemoteTopics:
         """Return source topic, name and number of partitions of the remote topics that klamm leads as a broker."""
         return ()
 
+    def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
+        """Return the remote topics that were handed over to brokers of the target, which klamm changes no more."""
+        _ = topics
+        return frozenset()
+
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
         """Return the other topics that have partitions on klamm, each with what that means.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.cli import main
+from klamm.cli.connection import RequestError
 from klamm.cli.mirror import promote
 from klamm.cli.status_listener import ListenerAnswer
 
@@ -27,10 +28,15 @@ class Mirror:
     def __init__(self) -> None:
         self.commands: list[dict[str, Any]] = []
         self.obstacles: list[str] = []
+        self.handed_over: list[dict[str, str]] = []
+        self.failures: list[BaseException] = []
+        """Errors of the next requests of the status."""
         self.row = {"topic": "orders", "partition": 0, "state": "PROMOTED", "target_end": 7, "reason": "handed over"}
 
     def send(self, _options: object, command: dict[str, Any]) -> dict[str, Any]:
         self.commands.append(command)
+        if command["action"] == "demote":
+            return {"flow": "A->B", "state": "RUNNING", "topics": {"orders": "-"}, "handed_over": self.handed_over}
         topic = {
             "topic": "orders", "remote_topic": "A.orders", "partitions": 1, "lag": 1_234, "open_transactions": None,
             "obstacles": self.obstacles,
@@ -39,6 +45,8 @@ class Mirror:
 
     def ask(self, address: str, path: str) -> ListenerAnswer:
         assert (address, path) == ("127.0.0.1:9", "/status.json")
+        if self.failures:
+            raise self.failures.pop()
         return ListenerAnswer(200, json.dumps({"flows": [{"flow": "A->B", "partitions": [self.row]}]}).encode())
 
 
@@ -47,13 +55,14 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Mirror:
     made = Mirror()
     monkeypatch.setattr(promote, "send", made.send)
     monkeypatch.setattr(promote, "ask", made.ask)
+    monkeypatch.setattr(promote, "_POLL_S", 0.01)
     return made
 
 
-def run(tmp_path: Path, *words: str) -> int:
+def run(tmp_path: Path, *words: str, action: str = "promote") -> int:
     file = tmp_path / "mm2.properties"
     file.write_text(FILE)
-    return main(["mirror", "promote", str(file), *words, "--metrics", "127.0.0.1:9"])
+    return main(["mirror", action, str(file), *words, "--metrics", "127.0.0.1:9"])
 
 
 def test_plan_shows_obstacles_and_changes_nothing(
@@ -88,3 +97,42 @@ def test_promotion_that_takes_too_long_is_withdrawn(
     assert "orders: not promoted within the time of --wait; the promotion is withdrawn" in output.err
     assert mirror.commands[0]["accept_loss"]
     assert mirror.commands[1] == {"action": "demote", "flow": "A->B", "topics": ["orders"]}
+
+
+def test_topic_that_is_handed_over_in_part_is_not_called_withdrawn(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror.row |= {"state": "COPYING", "reason": "not promoted yet: no leader"}
+    mirror.handed_over = [{"topic": "orders", "remote_topic": "A.orders", "unfinished": "orders-0: no leader"}]
+    assert run(tmp_path, "--yes", "--wait", "0.01") == 1
+    errors = capsys.readouterr().err
+    assert "orders: A.orders is handed over; unfinished: orders-0: no leader" in errors
+    assert "withdrawn" not in errors
+
+
+def test_demotion_of_a_topic_that_is_handed_over_names_the_records_that_its_deletion_costs(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror.handed_over = [{"topic": "orders", "remote_topic": "A.orders", "unfinished": ""}]
+    assert run(tmp_path, "orders", action="demote") == 1
+    errors = capsys.readouterr().err
+    assert "brokers lead A.orders now, it is handed over" in errors
+    assert "delete A.orders with all records written to it since, then run klamm mirror demote" in errors
+    assert run(tmp_path, action="demote") == 0
+
+
+def test_status_that_is_unavailable_for_a_moment_does_not_end_the_promotion(mirror: Mirror, tmp_path: Path) -> None:
+    mirror.failures = [RequestError("127.0.0.1:9 does not answer")]
+    assert run(tmp_path, "--yes") == 0
+
+
+@pytest.mark.parametrize("error", [RequestError("127.0.0.1:9 does not answer"), KeyboardInterrupt()])
+def test_promotion_that_outlives_the_command_is_named_with_its_withdrawal(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    mirror.failures = [error] * 1000
+    assert run(tmp_path, "--yes", "--wait", "0.05") == (130 if isinstance(error, KeyboardInterrupt) else 1)
+    errors = capsys.readouterr().err
+    assert "the promotion of orders stays requested, and the mirror carries it out" in errors
+    assert f"withdraw it with klamm mirror demote {tmp_path}/mm2.properties orders" in errors
+    assert [command["action"] for command in mirror.commands] == ["promote"]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.operations import commands
+from klamm.mirror.operations import commands, promotion
 from klamm.mirror.operations.commands import MirrorCommandError, MirrorCommands
 from klamm.mirror.operations.offset_reset import OffsetChange
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
@@ -17,6 +18,7 @@ from klamm.mirror.records.requested_states import RequestedState, RequestedState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.states import FlowStates
+from tests.support.mirror_fakes import FakeCluster, done
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -93,6 +95,11 @@ class Rig:
         parts = [{"topic": topic, "partitions": None} for topic in topics]
         command = {"action": "reset", "flow": FLOW, "partitions": parts, "to": "earliest", "value": 0} | more
         return self.commands.run(command)
+
+
+@pytest.fixture(autouse=True)
+def _no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "missing_partitions", lambda _flow, _topics: {})
 
 
 def test_requested_states_are_stored_before_they_count() -> None:
@@ -270,19 +277,108 @@ def test_promotion_of_a_topic_is_stored_and_ends_other_commands_for_it(monkeypat
     (orders,) = answer["topics"]
     assert (orders["remote_topic"], orders["partitions"], orders["lag"]) == ("A.orders", 1, 0)
     assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
-    with pytest.raises(MirrorCommandError, match="topic orders is PROMOTED: klamm mirror demote"):
+    with pytest.raises(MirrorCommandError, match="topic orders is PROMOTED: klamm mirror demote FILE orders withdraws"):
         rig.run("stop", "orders")
     with pytest.raises(MirrorCommandError, match="topic users is RUNNING, not promoted"):
         rig.run("demote", "users")
-    monkeypatch.setattr(commands, "led_by_brokers", lambda _flow, _topics: "A.orders")
-    with pytest.raises(MirrorCommandError, match=r"brokers lead A\.orders now: delete it to mirror it again"):
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: ["orders"])
+    with pytest.raises(MirrorCommandError, match="no promotion can be withdrawn: orders handed over to brokers"):
         rig.run("demote")
-    monkeypatch.setattr(commands, "led_by_brokers", lambda _flow, _topics: "")
-    assert rig.run("demote") == {"flow": FLOW, "state": "RUNNING", "topics": {"orders": "RUNNING"}}
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
+    withdrawn = {"flow": FLOW, "state": "RUNNING", "topics": {"orders": "RUNNING"}, "handed_over": []}
+    assert rig.run("demote") == withdrawn
+
+
+@pytest.mark.parametrize("topics", [[], ["orders", "users"]])
+def test_withdrawal_leaves_topics_that_are_handed_over(monkeypatch: pytest.MonkeyPatch, topics: list[str]) -> None:
+    rig = replica_rig()
+    rig.promote("orders", "users", execute=True, accept_loss=True)
+    rig.report("orders", CopyState.COPYING, "not promoted yet: a reason")
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _, names: [each for each in names if each == "orders"])
+    answer = rig.run("demote", *topics)
+    assert answer["topics"] == {"orders": "FAILED_OVER", "users": "RUNNING"}
+    (orders,) = answer["handed_over"]
+    assert orders == {
+        "topic": "orders", "remote_topic": "A.orders", "unfinished": "orders-0: not promoted yet: a reason"
+    }  # fmt: skip
+
+
+def test_topic_that_is_handed_over_during_its_withdrawal_stays_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    rig.promote("orders", execute=True)
+    answers = [[], ["orders"]]
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: answers.pop(0))
+    answer = rig.run("demote", "orders")
+    assert answer["topics"] == {"orders": "PROMOTED"}
+    assert [each["topic"] for each in answer["handed_over"]] == ["orders"]
+    assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
+
+
+def test_withdrawal_that_cannot_be_checked_may_have_been_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    rig.promote("orders", execute=True)
+    answers: list[list[str]] = [[]]
+
+    def handed_over(_flow: object, _topics: object) -> list[str]:
+        if not answers:
+            raise ConnectionLostError("B does not answer")
+        return answers.pop()
+
+    monkeypatch.setattr(commands, "handed_over_topics", handed_over)
+    with pytest.raises(MirrorCommandError, match="it is unknown whether the change was stored"):
+        rig.run("demote", "orders")
+
+
+def test_pending_promotion_is_not_changed_by_another_way_to_promote() -> None:
+    rig = replica_rig()
+    rig.promote("orders", execute=True)
+    message = "topic orders is PROMOTED already, not FAILED_OVER: withdraw that with klamm mirror demote FILE orders"
+    with pytest.raises(MirrorCommandError, match=message):
+        rig.promote("orders", "users", execute=True, accept_loss=True)
+    assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
+    # when it is done
+    rig.report("orders", CopyState.PROMOTED)
+    rig.promote("orders", "users", execute=True, accept_loss=True)
+    rig.promote("orders", "users", execute=True, accept_loss=True)
+    # then
+    assert rig.store.saved[-1] == RequestedStates(
+        topics={"orders": RequestedState.PROMOTED, "users": RequestedState.FAILED_OVER}
+    )
+
+
+def test_topic_with_partitions_that_are_not_on_the_target_is_not_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    source, target = FakeCluster(orders=4), FakeCluster(**{"A.orders": 3})
+    monkeypatch.setattr(commands, "missing_partitions", promotion.missing_partitions)
+    monkeypatch.setattr(promotion, "admin_client", lambda _, side, **__: source if side == "source" else target)
+    with pytest.raises(MirrorCommandError, match=r"orders has 4 partitions on cluster A, and A\.orders has 3: the mir"):
+        rig.promote("orders", execute=True)
+    assert rig.store.saved == []
+    rig.promote("orders", execute=True, accept_loss=True)
+    source.check_connection = lambda **_: done(ConnectionLostError("away"))  # type: ignore[method-assign]
+    assert promotion.missing_partitions(rig.commands.flows[FLOW], ["orders"]) == {}
+
+
+def test_topic_that_cannot_be_described_is_not_taken_for_one_that_klamm_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = replica_rig().commands.flows[FLOW]
+    target = FakeCluster(**{"A.orders": 1})
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)
+    assert promotion.handed_over_topics(flow, ["orders", "users"]) == ["orders"]
+    target.denied.add("A.orders")
+    with pytest.raises(KafkaApiError, match="TOPIC_AUTHORIZATION_FAILED"):
+        promotion.handed_over_topics(flow, ["orders", "users"])
+
+
+def test_promotion_of_a_failed_flow_is_rejected() -> None:
+    rig = replica_rig()
+    rig.status.set_state(FLOW, FlowState.FAILED, "a reason")
+    with pytest.raises(MirrorCommandError, match="it is FAILED: first klamm mirror restart 'A->B'"):
+        rig.promote("orders", execute=True)
 
 
 def test_promotion_without_the_source_concerns_all_topics_by_default() -> None:
     rig = replica_rig()
+    rig.status.expect(FLOW, [("heartbeats", 0), ("orders", 0), ("users", 0), ("of-a-task-that-starts", 0)])
     rig.promote(execute=True, accept_loss=True)
     topics = ("orders", "users", "of-a-task-that-starts")
     assert rig.store.saved[-1].topics == dict.fromkeys(topics, RequestedState.FAILED_OVER)

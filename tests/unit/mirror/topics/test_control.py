@@ -25,7 +25,7 @@ from tests.support.mirror_fakes import FakeCluster, done, rejection
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import NewTopic
+    from klamm.admin import NewTopic, TopicPartition
     from klamm.kafka_client.pool.calls import Outcome
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
@@ -257,8 +257,18 @@ class TopicsOfBroker(RemoteTopics):
             raise self.rejection
         return {topic.name: self.rejection for topic in topics}
 
+    spread_topics: frozenset[str] = frozenset()
+    handed_over: frozenset[str] = frozenset()
+
     def led(self) -> Sequence[tuple[str, str, int]]:
         return [("orders", "A.orders", 3)]
+
+    def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
+        return self.handed_over & set(topics)
+
+    def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
+        self.spread_topics |= set(topics)
+        return {}
 
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
         return {"other": "the cluster has placed it on broker 9"} if "other" not in remote_topics else {}
@@ -713,6 +723,63 @@ def test_topics_are_promoted_without_the_source_also_those_that_brokers_lead_alr
     with pytest.raises(ConnectionLostError):
         run.control.turn()
     assert run.requested[-1] == dict.fromkeys(("orders", "users"), RequestedState.FAILED_OVER)
+
+
+def test_broker_leads_and_promotes_topics_whose_source_topics_are_gone() -> None:
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    topics = TopicsOfBroker(target)
+    run = Run(source, target, topics, **REPLICA)
+    run.states.change(lambda states: states.with_topics(["users"], RequestedState.PROMOTED))
+    both = (("orders", "A.orders", 3), ("users", "A.users", 1))
+    run.control.turn()
+    # when
+    source.topics.clear()
+    run.now += 1000
+    run.control.turn()
+    # then
+    assert set(run.published) == {both}
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.FAILED_OVER))
+    run.control.turn()
+    assert run.published[-1] == both
+    assert run.requested[-1] == {"orders": RequestedState.FAILED_OVER, "users": RequestedState.PROMOTED}
+    assert topics.spread_topics == {"A.orders", "A.users"}
+
+
+def test_topic_that_brokers_lead_is_neither_synced_nor_deleted_without_its_promotion() -> None:
+    """Its promotion was withdrawn while it was handed over."""
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    source.configs["users"] = {"retention.ms": "7"}
+    topics = TopicsOfBroker(target)
+    topics.handed_over = frozenset({"A.users"})
+    run = Run(source, target, topics, **REPLICA)
+    deletion = run.control._deletion = Mock(run=Mock(return_value=()))
+    # when
+    run.control.turn()
+    # then
+    assert "A.orders" in deletion.run.call_args.args[1]
+    assert "A.users" not in deletion.run.call_args.args[1]
+    assert target.configs["A.users"] == {}
+    assert "brokers of cluster B lead it" in dict(run.progress().rejected)["A.users"]
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_withdrawn_promotion_refreshes_topics_at_once(*, is_away: bool) -> None:
+    source, target = FakeCluster(orders=1), FakeCluster(**{"A.orders": 1})
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.PROMOTED))
+    run.control.turn()
+    source.topics["users"], source.configs["users"] = 1, {}
+    # when
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.RUNNING))
+    if is_away:
+        answer: list[Outcome[None]] = [done(ConnectionLostError("nobody listens"))]
+        source.check_connection = lambda **_: answer.pop() if answer else done(None)  # type: ignore[method-assign]
+        run.control._are_reachable = False
+        with pytest.raises(ConnectionLostError):
+            run.control.turn()
+    run.control.turn()
+    # then
+    assert {name for _, name, _ in run.published[-1]} == {"A.orders", "A.users"}
 
 
 def test_requested_states_are_read_again_after_takeover() -> None:

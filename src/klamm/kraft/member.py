@@ -626,12 +626,17 @@ class BrokerMember:
                 raise api_error(error_code)
 
 
+MIN_MOMENTARY_ID: Final = 2**31 - 1000
+"""Lowest node id of brokers that klamm registers for a moment, which never live."""
+
+
 def common_features(brokers: Iterable[BrokerImage]) -> Mapping[str, tuple[int, int]]:
     """Return the feature ranges that all brokers support.
 
-    A member that registers with them never blocks an upgrade that the other brokers could follow.
+    A member that registers with them never blocks an upgrade that the other brokers could follow. Brokers that are
+    registered for a moment do not count: the member would register again because of them.
     """
-    ranges = [broker.features for broker in brokers]
+    ranges = [broker.features for broker in brokers if broker.node_id < MIN_MOMENTARY_ID]
     names = set.intersection(*map(set, ranges)) if ranges else set[str]()
     return {
         name: (max(each[name][0] for each in ranges), min(each[name][1] for each in ranges)) for name in sorted(names)

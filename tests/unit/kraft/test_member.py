@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -51,6 +52,7 @@ def test_features_are_those_that_all_brokers_support() -> None:
     old = broker(metadata_version=(7, 29), group_version=(0, 1))
     new = broker(metadata_version=(8, 33), group_version=(0, 1), share_version=(0, 2))
     assert common_features([old, new]) == {"group.version": (0, 1), "metadata.version": (8, 29)}
+    assert common_features([old, new]) == common_features([old, new, replace(new, node_id=2**31 - 1, features={})])
     assert common_features([]) == {}
 
 

@@ -55,6 +55,7 @@ from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneErro
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import log_rejection
+from klamm.mirror.topics.states import FlowStates
 from klamm.properties import SettingsError
 from klamm.retries import Backoff, LoggedReasons
 
@@ -100,6 +101,7 @@ class GroupControl:
         target_bounds: Bounds,
         mirrored: MirroredOffsets,
         status: GroupStatus,
+        states: FlowStates | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -116,6 +118,7 @@ class GroupControl:
             target_bounds: Same for target partitions.
             mirrored: Progress of the flow.
             status: Status of the groups, updated after each step.
+            states: Requested states of the flow. None: no topic is promoted.
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
         """
@@ -129,6 +132,8 @@ class GroupControl:
         self._target_bounds = target_bounds
         self._mirrored = mirrored
         self._status = status
+        self._states = states or FlowStates()
+        self._has_states = False
         self._clock = clock
         self.now = now
         self._is_loaded = False
@@ -337,6 +342,9 @@ class GroupControl:
     # --- offsets of groups on the target ------------------------------------------------------------------------------
 
     def _sync_offsets(self) -> None:
+        if self._flow.replica is not None and not self._has_states:
+            self._states.load()
+            self._has_states = True
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
         states = group_uses(self._target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
@@ -367,7 +375,9 @@ class GroupControl:
         self, group: str, current: CommittedOffsets
     ) -> tuple[dict[PartitionTuple, str], dict[PartitionTuple, str]]:
         """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
-        checkpoints = self._checkpoints.of_group(group)
+        states = self._states.current.topics
+        promoted = {self._flow.remote_topic(topic) for topic, own in states.items() if own.is_promoted}
+        checkpoints = [each for each in self._checkpoints.of_group(group) if each.topic not in promoted]
         due = offsets_to_commit(checkpoints, current)
         reasons: dict[PartitionTuple, str] = {}
         for where, rejected in commit_offsets(self._target, group, due).items():
@@ -383,6 +393,10 @@ class GroupControl:
         for where, row in rows.items():
             rows[where] = replace(row, committed=have.get((row.remote_topic, row.partition)))
         further = {
+            (each.topic, each.partition): "its topic is promoted: groups continue with their offsets of the target"
+            for each in self._checkpoints.of_group(group)
+            if each.topic in promoted
+        } | {
             (each.topic, each.partition): f"it is further already on cluster {self._flow.target.alias}"
             for each in checkpoints
             if have.get((each.topic, each.partition), -1) > each.downstream_offset
@@ -456,7 +470,12 @@ class BothSides:
 
 
 def translate_groups(
-    flow: FlowSettings, status: GroupStatus, stop: threading.Event, *, claim: FlowClaim | None = None
+    flow: FlowSettings,
+    status: GroupStatus,
+    stop: threading.Event,
+    *,
+    claim: FlowClaim | None = None,
+    states: FlowStates | None = None,
 ) -> None:
     """Run the group control loop of a flow until ``stop`` is set, while the flow is claimed. Blocks.
 
@@ -467,6 +486,7 @@ def translate_groups(
         status: Status of the groups.
         stop: Event that ends the loop.
         claim: Claim of the flow. None: always held.
+        states: Requested states of the flow. None: no topic is promoted.
     """
     if flow.groups is None:
         return
@@ -474,14 +494,14 @@ def translate_groups(
     try:
         while not stop.is_set():
             if claim.wait_held(_TURN_S):
-                with group_control(flow, status) as control:
+                with group_control(flow, status, states) as control:
                     control.run(stop, claim)
     except Exception:  # log every error before the thread ends
         logger.exception("%s: offsets of groups are no longer translated, because of an unexpected error", flow.name)
 
 
 @contextlib.contextmanager
-def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupControl]:
+def group_control(flow: FlowSettings, status: GroupStatus, states: FlowStates | None = None) -> Iterator[GroupControl]:
     """Open the connections of a group control loop for the duration of the context. ``turn`` may be called directly.
 
     Raises:
@@ -506,6 +526,7 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             target_bounds=reader.log_bounds,
             mirrored=MirroredOffsets(flow, mirrored_offsets),
             status=status,
+            states=states,
         )
 
 

@@ -17,7 +17,7 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.mirror.records import requested_states, source_offsets
 from klamm.mirror.records.requested_states import RequestedStates
-from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
+from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition, StoredPromotion
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _TIMEOUT_S: Final = 15.0
@@ -55,6 +56,8 @@ class StoredSourceOffsets:
     """Topic ids to which the offsets belong. Missing: written by MirrorMaker 2, or the source has no topic ids."""
     cluster_id: str | None = None
     """Cluster id of the source that was mirrored first. None: it was not stored."""
+    promotions: dict[str, StoredPromotion] = field(default_factory=dict)
+    """Promotions by source topic."""
     shard_plan: ShardPlan | None = None
     requested: RequestedStates = field(default_factory=RequestedStates)
     """States that an operator requested for the flow and its topics."""
@@ -136,6 +139,9 @@ class SourceOffsetStore:
             content = stored.shard_plan = source_offsets.parse_shard_plan(value)
         elif raw_key == source_offsets.cluster_id_key(alias):
             content = stored.cluster_id = source_offsets.parse_cluster_id(value)
+        elif (promoted := source_offsets.parse_promotion_key(raw_key, alias)) is not None:
+            content = promotion = source_offsets.parse_promotion(value)
+            _put(stored.promotions, promoted, promotion)
         elif raw_key == self._requested_key:
             content = requested_states.parse_value(value)
             stored.requested = content or RequestedStates()
@@ -197,6 +203,15 @@ class SourceOffsetStore:
         key = source_offsets.cluster_id_key(self._source_alias)
         self._write_one(key, source_offsets.cluster_id_value(cluster_id))
 
+    def write_promotion(self, topic: str, promotion: StoredPromotion) -> None:
+        """Write the promotion of a source topic, and wait until it is acknowledged.
+
+        Raises:
+            ConnectionLostError: It was not acknowledged. Repeating the call is safe.
+        """
+        key = source_offsets.promotion_key(self._source_alias, topic)
+        self._write_one(key, source_offsets.promotion_value(promotion))
+
     def _write_one(self, key: bytes, value: bytes) -> None:
         records = _by_partition([(self._place_of(key), value)])
         write_records(self.cluster, self.topic, records, timeout_s=_TIMEOUT_S)
@@ -235,7 +250,7 @@ def _by_partition(placed: Iterable[tuple[_Place, bytes | None]]) -> dict[int, li
     return out
 
 
-def _put(values: dict[PartitionTuple, Value], key: PartitionTuple, value: Value | None) -> None:
+def _put(values: dict[Key, Value], key: Key, value: Value | None) -> None:
     if value is None:
         values.pop(key, None)
     else:

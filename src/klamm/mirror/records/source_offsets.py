@@ -8,6 +8,7 @@ ignores those of MirrorMaker's other connectors:
 
 - the id of the source topic to which a source offset belongs, which reveals a recreated topic after a restart;
 - the cluster id of the source, which shows whether it is another cluster (equal offsets by a replica);
+- the promotion of a topic, so that no later start repeats it, or takes another topic for the promoted one;
 - the number of shards that write in transactions (``ShardPlan``);
 - the states that an operator requested for the flow and its topics (see ``requested_states``).
 
@@ -134,6 +135,45 @@ def parse_cluster_id(value: bytes | memoryview | None) -> str | None:
     match _document(value):
         case {"cluster_id": str(cluster_id)}:
             return cluster_id
+        case _:
+            return None
+
+
+class StoredPromotion(NamedTuple):
+    """Promotion of a topic that a broker without storage leads."""
+
+    topic_id: UUID
+    """Id of the remote topic."""
+    is_finished: bool
+    """Whether its open transactions were aborted."""
+
+
+def promotion_key(cluster: str, topic: str) -> bytes:
+    """Return the record key of the promotion of a source topic."""
+    return own_key({"cluster": cluster, "promoted": topic})
+
+
+def parse_promotion_key(key: bytes | memoryview | None, cluster: str) -> str | None:
+    """Return the source topic of a promotion of a cluster. None: another key."""
+    match _document(key):
+        case [str(name), {"cluster": str(alias), "promoted": str(topic)}] if (name, alias) == (_OWN_CONNECTOR, cluster):
+            return topic
+        case _:
+            return None
+
+
+def promotion_value(promotion: StoredPromotion) -> bytes:
+    """Return the record value of a promotion."""
+    document = {"topic_id": str(promotion.topic_id), "finished": promotion.is_finished}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def parse_promotion(value: bytes | memoryview | None) -> StoredPromotion | None:
+    """Return a stored promotion. None: the value is not a promotion."""
+    topic_id = parse_topic_id(value)
+    match _document(value):
+        case {"finished": bool(is_finished)} if topic_id is not None:
+            return StoredPromotion(topic_id, is_finished)
         case _:
             return None
 

@@ -30,7 +30,7 @@ from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.start import Start
 from klamm.mirror.progress.partition_progress import STARTING, CopyState
 from klamm.mirror.records.requested_states import RequestedState
-from klamm.mirror.records.source_offsets import SourceOffset, resume_offset
+from klamm.mirror.records.source_offsets import SourceOffset, StoredPromotion, resume_offset
 from klamm.mirror.replica.leader_partition import KEEP
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, TargetBrokers
@@ -41,6 +41,7 @@ from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.kafka_client.connection.connection import Pollable
@@ -496,14 +497,43 @@ class ReplicaCopier(Copier):
             self._check_ends(topic, led)
         if led:
             self._handed_over |= self._promotion.hand_over(led, accepts_loss=accepts_loss)
+        elif self._is_promoted_before(topic, keys):
+            return
         ends = self._log_ends(keys)
         ended = self._promotion.end_transactions(ends)
+        self._note_promotion(keys, is_finished=True)
         now = {} if accepts_loss else self._source.list_offsets(list(keys.values()), clusters.LATEST)
         for remote, key in keys.items():
             later = max(0, now.get(key, 0) - ends[remote])
             result = _result(self._handed_over.get(remote), ended[remote], later)
             self._release(key, remote, ends[remote], result)
             logger.warning("%s: promoted %s-%d: %s", self._settings.flow, *remote, result)
+
+    def _is_promoted_before(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> bool:
+        """Return whether nothing is left to do for a topic that brokers lead: it is finished, or another topic now."""
+        if keys.keys() <= self._handed_over.keys():
+            return False
+        self._collect_source_offsets(wait=True)
+        stored = self._store.read()
+        promotion, topic_ids = stored.promotions.get(topic), self._topic_ids(keys)
+        if promotion is None or (not promotion.is_finished and topic_ids == {promotion.topic_id}):
+            return False
+        reason = "handed over by an earlier process"
+        if topic_ids != {promotion.topic_id}:
+            reason += "; then deleted and created again on the target, so klamm changes nothing there"
+        for remote, key in keys.items():
+            self._release(key, remote, resume_offset(stored.offsets.get(key, -1)), reason)
+        return True
+
+    def _topic_ids(self, remotes: Iterable[TopicPartition]) -> set[UUID]:
+        leaders = [self.node.partition(*remote) for remote in remotes]
+        return {leader.topic_id for leader in leaders if leader is not None}
+
+    def _note_promotion(self, keys: Mapping[TopicPartition, PartitionTuple], *, is_finished: bool) -> None:
+        """Store how far the promotion of a topic is."""
+        for topic_id in self._topic_ids(keys):
+            for topic in {topic for topic, _ in keys.values()}:
+                self._store.write_promotion(topic, StoredPromotion(topic_id, is_finished))
 
     def _check_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         """Check that the replicas have what the source had when the promotion began.
@@ -532,6 +562,7 @@ class ReplicaCopier(Copier):
         self._collect_source_offsets(wait=True)
         moved = {self._keys[remote]: end for remote, end in ends.items()}
         self._store.write({key: SourceOffset(end) for key, end in moved.items()})
+        self._note_promotion({remote: self._keys[remote] for remote in ends}, is_finished=False)
         for key in moved.keys() & self._copies.keys():
             self._copies[key].committed_offset = moved[key]
 

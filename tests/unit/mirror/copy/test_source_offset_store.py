@@ -18,7 +18,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore, SourceOffsetWriter
 from klamm.mirror.records import requested_states, source_offsets
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
-from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition
+from klamm.mirror.records.source_offsets import ShardPlan, SourceOffset, SourcePartition, StoredPromotion
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
@@ -103,6 +103,26 @@ def test_topic_ids_and_shard_plan_are_read_with_source_offsets(target: Target) -
     assert stored.offsets == {("orders", 0): 5}
     assert stored.topic_ids == {("orders", 0): UUID(int=7)}
     assert stored.shard_plan == ShardPlan(4)
+
+
+def test_promotions_are_those_of_the_source_cluster(target: Target) -> None:
+    values = [
+        source_offsets.promotion_value(StoredPromotion(UUID(int=7), is_finished)) for is_finished in (False, True)
+    ]
+    target.logs[0] = [
+        (source_offsets.promotion_key("A", "orders"), values[0]),
+        (source_offsets.promotion_key("B", "orders"), values[1]),
+        (source_offsets.promotion_key("A", "users"), values[1]),
+        (source_offsets.promotion_key("A", "bad"), b'{"topic_id":"7","finished":true}'),
+    ]
+
+    stored = target.store.read()
+
+    assert stored.promotions == {
+        "orders": StoredPromotion(UUID(int=7), is_finished=False),
+        "users": StoredPromotion(UUID(int=7), is_finished=True),
+    }
+    assert (stored.offsets, stored.topic_ids, stored.shard_plan) == ({}, {}, None)
 
 
 def test_requested_states_are_those_of_the_flow(target: Target) -> None:

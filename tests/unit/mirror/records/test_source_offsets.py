@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 from klamm.mirror.records.source_offsets import (
     ShardPlan,
     SourcePartition,
+    StoredPromotion,
     key_bytes,
     parse_key,
     parse_leader_epoch,
     parse_own_key,
+    parse_promotion,
+    parse_promotion_key,
     parse_shard_plan,
     parse_topic_id,
     parse_value,
+    promotion_key,
+    promotion_value,
     resume_offset,
     shard_of,
     shard_plan_key,
@@ -122,5 +127,7 @@ def test_corrupt_records_count_as_missing(data: st.DataObject) -> None:
     assert offset is None or 0 <= resume_offset(offset) < 2**63
     assert -1 <= parse_leader_epoch(value) < 2**31
     parse_topic_id(data.draw(damaged(topic_id_value(UUID(int=7)))))
+    parse_promotion(data.draw(damaged(promotion_value(StoredPromotion(UUID(int=7), is_finished=True)))))
+    parse_promotion_key(data.draw(damaged(promotion_key("A", "orders"))), "A")
     plan = parse_shard_plan(data.draw(damaged(shard_plan_value(ShardPlan(3, (1, 2))))))
     assert plan is None or min((plan.shards, *plan.before)) > 0

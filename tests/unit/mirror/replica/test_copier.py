@@ -11,7 +11,11 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kraft.image import BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
+from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.source_offsets import StoredPromotion
 from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.leader_partition import LeaderPartition
 from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
@@ -90,3 +94,36 @@ def test_promotion_that_seals_nothing_is_tried_again_soon(
     times = attempts(copier, clock, PromotionWaitsError("replica 2 is not live"), monkeypatch)
 
     assert len(times) == 120
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+@pytest.mark.parametrize("topic_id", [UUID(int=7), UUID(int=8)])
+def test_finished_promotion_and_one_of_another_topic_id_are_not_repeated(
+    copier: ReplicaCopier,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    topic_id: UUID,
+    *,
+    is_finished: bool,
+) -> None:
+    aborts = list[object]()
+
+    def end_transactions(ends: object) -> None:
+        aborts.append(ends)
+        raise PromotionError("broker 1 is away")
+
+    stored = StoredSourceOffsets(
+        offsets={("orders", 0): 2}, promotions={"orders": StoredPromotion(topic_id, is_finished)}
+    )
+    monkeypatch.setattr(copier._store, "read", lambda: stored)
+    monkeypatch.setattr(copier._promotion, "is_handed_over", lambda _: True)
+    monkeypatch.setattr(copier._promotion, "end_transactions", end_transactions)
+    copier.node._by_name["A.orders", 0] = LeaderPartition("A.orders", UUID(int=7), 0)
+
+    copier._promote(clock.now)
+
+    is_left_alone = is_finished or topic_id != UUID(int=7)
+    assert aborts == ([] if is_left_alone else [{("A.orders", 0): 3}])
+    (row,) = copier.progress()
+    assert (row.state is CopyState.PROMOTED) == is_left_alone
+    assert ("created again" in row.reason) == (topic_id != UUID(int=7))

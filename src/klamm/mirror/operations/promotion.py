@@ -66,6 +66,8 @@ def plan(
     with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
         live = {node.id for node in target.describe_cluster().result().nodes}
         described = outcomes(target.describe_topics([each.remote_topic for each in planned]))
+        moving = target.list_partition_reassignments().result()
+    removed = {(*partition, node_id) for partition, each in moving.items() for node_id in each.removing_replicas}
     transactions, away = ({}, ()) if accepts_loss else _open_transactions(flow, rows)
     missing = {} if accepts_loss or away else missing_partitions(flow, topics)
     return [
@@ -74,7 +76,7 @@ def plan(
             open_transactions=transactions.get(each.topic),
             obstacles=(
                 *each.obstacles,
-                *_of_target(each.remote_topic, described[each.remote_topic], live),
+                *_of_target(each.remote_topic, described[each.remote_topic], live, removed),
                 *((missing[each.topic],) if each.topic in missing else ()),
                 *away,
             ),
@@ -128,13 +130,22 @@ def handed_over_topics(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
     return [topic for topic in topics if flow.remote_topic(topic) in led]
 
 
-def _of_target(name: str, topic: TopicDescription | KafkaApiError, live: Collection[int]) -> list[str]:
+def _of_target(
+    name: str, topic: TopicDescription | KafkaApiError, live: Collection[int], removed: Collection[tuple[str, int, int]]
+) -> list[str]:
+    """Return the partitions whose replicas are not live. Replicas that a reassignment removes do not count."""
     if isinstance(topic, KafkaApiError):
         return [f"{name}: {error_text(topic)}"]
     return [
         f"{name}-{each.partition}: replicas {', '.join(map(str, absent))} are not live"
         for each in topic.partitions
-        if (absent := sorted(set(each.replicas) - set(live)))
+        if (
+            absent := [
+                node_id
+                for node_id in sorted(each.replicas)
+                if node_id not in live and (name, each.partition, node_id) not in removed
+            ]
+        )
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.admin import KafkaApiError
+from klamm.admin import KafkaApiError, PartitionReassignment, TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.operations import commands, promotion
 from klamm.mirror.operations.commands import MirrorCommandError, MirrorCommands
@@ -21,7 +21,9 @@ from klamm.mirror.topics.states import FlowStates
 from tests.support.mirror_fakes import FakeCluster, done
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
+
+    from klamm.kafka_client.pool.calls import Outcome
 
 FLOW = "A->B"
 PROPERTIES = {
@@ -367,6 +369,26 @@ def test_topic_that_cannot_be_described_is_not_taken_for_one_that_klamm_leads(mo
     target.denied.add("A.orders")
     with pytest.raises(KafkaApiError, match="TOPIC_AUTHORIZATION_FAILED"):
         promotion.handed_over_topics(flow, ["orders", "users"])
+
+
+def test_plan_awaits_no_replicas_that_a_reassignment_removes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Moving(FakeCluster):
+        removing: tuple[int, ...] = (0, 9)
+
+        def list_partition_reassignments(
+            self, partitions: Collection[TopicPartition] | None = None, *, timeout_ms: int | None = None
+        ) -> Outcome[Mapping[TopicPartition, PartitionReassignment]]:
+            reassignment = PartitionReassignment(
+                replicas=(0, 1, 9), adding_replicas=(1,), removing_replicas=self.removing
+            )
+            return done({TopicPartition("A.orders", 0): reassignment})
+
+    rig = replica_rig()
+    target = Moving(**{"A.orders": 1})
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)
+    assert rig.promote("orders", accept_loss=True)["topics"][0]["obstacles"] == ()
+    target.removing = (9,)
+    assert rig.promote("orders", accept_loss=True)["topics"][0]["obstacles"] == ("A.orders-0: replicas 0 are not live",)
 
 
 def test_promotion_of_a_failed_flow_is_rejected() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,7 +19,7 @@ from klamm.mirror.records.requested_states import RequestedState, RequestedState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.states import FlowStates
-from tests.support.mirror_fakes import FakeCluster, done
+from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -389,6 +390,24 @@ def test_plan_awaits_no_replicas_that_a_reassignment_removes(monkeypatch: pytest
     assert rig.promote("orders", accept_loss=True)["topics"][0]["obstacles"] == ()
     target.removing = (9,)
     assert rig.promote("orders", accept_loss=True)["topics"][0]["obstacles"] == ("A.orders-0: replicas 0 are not live",)
+
+
+def test_open_transactions_that_may_not_be_described_are_not_counted_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    clusters = {"source": MagicMock(), "target": MagicMock()}
+    clusters["target"].list_partition_reassignments.return_value.result.return_value = {}
+    clusters["target"].describe_cluster.return_value.result.return_value.nodes = ()
+    for admin in clusters.values():
+        admin.__enter__.return_value = admin
+        admin.describe_topics.side_effect = lambda names: dict.fromkeys(names, rejection("UNKNOWN_TOPIC_OR_PARTITION"))
+    clusters["source"].describe_producers.return_value = {
+        TopicPartition("orders", 0): rejection("TOPIC_AUTHORIZATION_FAILED"),
+        TopicPartition("users", 0): (MagicMock(transaction_start_offset=4), MagicMock(transaction_start_offset=None)),
+    }
+    monkeypatch.setattr(promotion, "outcomes", lambda value: value)
+    monkeypatch.setattr(promotion, "admin_client", lambda _, side, **__: clusters[side])
+    topics = rig.promote("orders", "users")["topics"]
+    assert [(each["topic"], each["open_transactions"]) for each in topics] == [("orders", None), ("users", 1)]
 
 
 def test_promotion_of_a_failed_flow_is_rejected() -> None:

@@ -714,11 +714,13 @@ def test_promoted_topic_stays_assigned_and_is_neither_created_nor_deleted_nor_sy
 def test_topics_are_promoted_without_the_source_also_those_that_brokers_lead_already() -> None:
     source, target = FakeCluster(), FakeCluster(**{"A.orders": 3, "A.users": 1})
     source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[method-assign]
-    run = Run(source, target, TopicsOfBroker(target), **REPLICA)
+    topics = TopicsOfBroker(target)
+    run = Run(source, target, topics, **REPLICA)
     run.states.change(lambda states: states.with_topics(["users"], RequestedState.FAILED_OVER))
     with pytest.raises(ConnectionLostError):
         run.control.turn()
     assert run.published == [(("orders", "A.orders", 3), ("users", "A.users", 1))]
+    assert topics.spread_topics == {"A.orders", "A.users"}
     run.states.change(lambda states: states.with_topics(["orders"], RequestedState.FAILED_OVER))
     with pytest.raises(ConnectionLostError):
         run.control.turn()

@@ -404,8 +404,7 @@ class FlowControl:
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
-        promoted = {topic: 0 for topic, state in states.topics.items() if state.is_promoted}
-        handled = self._delete(promoted | here, counts)
+        handled = self._delete(here, counts)
         self._log_gone({topic: remote_topic for topic, remote_topic in gone.items() if topic not in handled})
 
     def _delete(self, here: Mapping[str, int], counts: Mapping[str, int]) -> Collection[str]:
@@ -413,7 +412,8 @@ class FlowControl:
         try:
             handed_over = self._remote_topics.led_by_brokers(counts)
             counts = {name: count for name, count in counts.items() if name not in handed_over}
-            return self._deletion.run(here, counts, self._clock())
+            promoted = {topic for topic, state in self._states.current.topics.items() if state.is_promoted}
+            return self._deletion.run(here, counts, self._clock(), kept=promoted)
         except CLUSTER_ERRORS as error:
             logger.warning("%s: remote topics cannot be deleted now: %s", self._settings.name, error_text(error))
             return ()

@@ -100,7 +100,9 @@ class TopicDeletion:
         self._unforgotten: set[str] = set()
         """Source topics whose remote topic is deleted, but not yet their source offsets."""
 
-    def run(self, source: Mapping[str, int], target: Mapping[str, int], now: float) -> Collection[str]:
+    def run(
+        self, source: Mapping[str, int], target: Mapping[str, int], now: float, *, kept: Collection[str] = ()
+    ) -> Collection[str]:
         """Start and cancel grace periods, and delete the remote topics whose grace period is over.
 
         Return the source topics that this step handles and has logged.
@@ -109,6 +111,7 @@ class TopicDeletion:
             source: Partition counts of the topics that the source lists.
             target: Partition counts of the topics that the target lists.
             now: Monotonic time in seconds.
+            kept: Source topics whose remote topics are kept in any case.
 
         Raises:
             ConnectionError, TimeoutError, ProtocolError, KafkaApiError: A cluster is unavailable.
@@ -117,7 +120,7 @@ class TopicDeletion:
         if settings.mode is TopicDeletions.OFF:
             return ()
         self._forget_deleted()
-        planned = plan_deletions(self._settings, self._mirrored(self._settings), source, target)
+        planned = plan_deletions(self._settings, set(self._mirrored(self._settings)).difference(kept), source, target)
         missing = missing_topics(self._source, planned)
         planned = {topic: remote_topic for topic, remote_topic in planned.items() if topic in missing}
         self._note(planned, now)

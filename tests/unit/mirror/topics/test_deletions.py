@@ -9,9 +9,11 @@ import pytest
 
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.progress.flow_progress import MirrorStatus
+from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import FlowControl
 from klamm.mirror.topics.deletions import TopicDeletion, plan_deletions
+from klamm.mirror.topics.states import FlowStates
 from klamm.properties import SettingsError
 from tests.support.mirror_fakes import FakeCluster, rejection
 
@@ -46,6 +48,7 @@ class Run:
         self.mirrored = set(mirrored)
         self.is_hidden = False
         self.now = 1000.0
+        self.states = FlowStates()
         deletion = TopicDeletion(
             settings,
             self.source,
@@ -61,6 +64,7 @@ class Run:
             publish=lambda _: None,
             clock=lambda: self.now,
             deletion=deletion,
+            states=self.states,
         )
         self.control.turn()
 
@@ -145,6 +149,23 @@ def test_source_without_topics_deletes_nothing() -> None:
     run.source.topics.clear()
     run.after(10)
     assert run.after(1000) == {"A.orders", "A.users"}
+
+
+def test_promoted_topic_does_not_stand_for_a_source_without_topics() -> None:
+    run = Run(["orders", "users"])
+    run.states.change(lambda states: states.with_topics(["users"], RequestedState.FAILED_OVER))
+    run.source.topics.clear()
+    run.after(10)
+    assert run.after(1000) == {"A.orders", "A.users"}
+
+
+def test_remote_topic_of_a_promoted_topic_is_kept() -> None:
+    run = Run(["orders", "users"])
+    run.states.change(lambda states: states.with_topics(["users"], RequestedState.PROMOTED))
+    for topic in ("orders", "users"):
+        del run.source.topics[topic]
+    run.after(10)
+    assert run.after(1000) == {"A.users"}
 
 
 def test_deletions_per_hour_are_limited() -> None:

@@ -51,9 +51,12 @@ def write(cluster: KafkaCluster, first: int) -> None:
 
 
 def stored(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[bytes]:
-    """Return the batches in the segments of a replica."""
+    """Return the batches in the segments of a replica: none while its directory is being deleted."""
     directory = cluster.nodes[1].directory / "data" / f"{topic}-{partition}"
-    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    try:
+        data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    except FileNotFoundError:
+        return []
     return [bytes(batch.buffer) for batch in iter_batches(data, allow_partial_tail=True)]
 
 

@@ -25,6 +25,7 @@ from klamm.admin import (
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import open_connection
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.errors import (
     ClusterActionDeniedError,
@@ -326,6 +327,32 @@ def test_restart_after_a_crash_is_the_same_incarnation_and_after_a_shutdown_a_ne
         assert third.incarnation_id != first.incarnation_id
         assert third.broker_epoch > first.broker_epoch
         third.unregister()
+
+
+class DyingStore(MemoryMembershipStore):
+    """State of a process that dies when it is about to store its shutdown."""
+
+    def save(self, state: MembershipState | None) -> None:
+        if state is not None and state.previous_broker_epoch >= 0:
+            raise ConnectionLostError("the process has died")
+        super().save(state)
+
+
+def test_member_that_dies_while_it_shuts_down_accepts_partitions_after_its_restart(cluster: KafkaCluster) -> None:
+    """The controller keeps a controlled shutdown that an incarnation has requested, also when it registers again."""
+    state, topic = DyingStore(), "led-while-it-dies"
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        with started(member_of(cluster, state=state)) as member:
+            member.cordon(False)
+            admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (9,)})]).all().result()
+            with pytest.raises(ConnectionLostError, match="has died"):
+                member.shut_down()
+        with started(member_of(cluster, state=state)) as again:
+            assert again.incarnation_id == member.incarnation_id
+            assert not again.observer.image.brokers[9].in_controlled_shutdown
+            admin.delete_topics([topic]).all().result()
+            again.observer.wait_for(lambda image: image.topic(topic) is None, PATIENCE_S)
+            again.unregister()
 
 
 def test_second_process_under_the_same_node_id_is_rejected_by_name(cluster: KafkaCluster) -> None:

@@ -26,7 +26,7 @@ FLOW = "A->B"
 TIME = 1_700_000_000_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(java: None) -> Iterator[KafkaCluster]:
     with KafkaCluster() as running:
         yield running

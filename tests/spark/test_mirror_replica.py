@@ -32,7 +32,7 @@ TIME = 1_700_000_000_000
 TOPICS = ("plain", "transactional")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(java: None) -> Iterator[KafkaCluster]:
     with KafkaCluster() as running:
         yield running

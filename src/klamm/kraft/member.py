@@ -327,6 +327,9 @@ class BrokerMember:
             TimeoutError: The controller has not elected other leaders in time. The member is closed all the same.
         """
         try:
+            with self._changed:
+                self._is_cordoned = True
+                self._wake()
             # Stored first: if it died in between, the same incarnation would stay in its controlled shutdown.
             self._store.save(
                 MembershipState(
@@ -336,7 +339,7 @@ class BrokerMember:
                 )
             )
             with self._changed:
-                self._wants_shut_down = self._is_cordoned = True
+                self._wants_shut_down = True
                 self._wake()
             self._wait(lambda: self._should_shut_down, time.monotonic() + timeout_s, "let this broker shut down")
         finally:

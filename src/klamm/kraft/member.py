@@ -492,26 +492,14 @@ class BrokerMember:
         self._session_s = self._session_timeout_s()
         self._store.save(MembershipState(cluster_id=self.cluster_id, incarnation_id=self.incarnation_id))
         version = self._heartbeats.connection().version_of(BrokerRegistrationRequest)
-        request = BrokerRegistrationRequest(
-            broker_id=self.node_id,
+        lowest = 0 if version >= _ZERO_MINIMUM_SINCE else 1
+        request = registration_request(
+            node_id=self.node_id,
             cluster_id=self.cluster_id,
             incarnation_id=self.incarnation_id,
-            listeners=[
-                BrokerRegistrationRequest.Listener(
-                    name=endpoint.name,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    security_protocol=PROTOCOLS.index(endpoint.security_protocol),
-                )
-                for endpoint in self._settings.listeners
-            ],
-            features=[
-                BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, (low, high) in features.items()
-                if low > 0 or version >= _ZERO_MINIMUM_SINCE
-            ],
-            rack=None,
-            log_dirs=[self.log_dir],
+            listeners=self._settings.listeners,
+            features={name: levels for name, levels in features.items() if levels[0] >= lowest},
+            log_dir=self.log_dir,
             previous_broker_epoch=self._previous_broker_epoch,
         )
         self._registered_after, self._registered_at = image.offset, -1
@@ -632,6 +620,50 @@ class BrokerMember:
 
 MIN_MOMENTARY_ID: Final = 2**31 - 1000
 """Lowest node id of brokers that klamm registers for a moment, which never live."""
+
+
+def registration_request(
+    *,
+    node_id: int,
+    cluster_id: str,
+    incarnation_id: UUID,
+    listeners: Iterable[BrokerEndpoint],
+    features: Mapping[str, tuple[int, int]],
+    log_dir: UUID,
+    previous_broker_epoch: int = -1,
+) -> BrokerRegistrationRequest:
+    """Return the registration of a broker with one log directory and without a rack.
+
+    Args:
+        node_id: Node id.
+        cluster_id: Cluster id as the brokers report it.
+        incarnation_id: Id of the incarnation of the broker.
+        listeners: Listeners as brokers and clients reach them.
+        features: Lowest and highest supported level of each feature.
+        log_dir: Id of the log directory.
+        previous_broker_epoch: Broker epoch of the incarnation before, if it was shut down in a controlled way. -1: not.
+    """
+    return BrokerRegistrationRequest(
+        broker_id=node_id,
+        cluster_id=cluster_id,
+        incarnation_id=incarnation_id,
+        listeners=[
+            BrokerRegistrationRequest.Listener(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=PROTOCOLS.index(endpoint.security_protocol),
+            )
+            for endpoint in listeners
+        ],
+        features=[
+            BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in features.items()
+        ],
+        rack=None,
+        log_dirs=[log_dir],
+        previous_broker_epoch=previous_broker_epoch,
+    )
 
 
 def common_features(brokers: Iterable[BrokerImage]) -> Mapping[str, tuple[int, int]]:

@@ -11,15 +11,15 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.kafka_client.errors import raise_for_code
 from klamm.kraft.controllers import ControllerChannel
+from klamm.kraft.member import registration_request
 from klamm.mirror.replica.obstacles import finalized_features
-from klamm.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+from klamm.protocol.messages.broker_registration import BrokerRegistrationResponse
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
@@ -43,39 +43,21 @@ def fenced_brokers(replica: ReplicaSettings, target: Cluster, count: int) -> Ite
         KafkaApiError: The controller rejects a registration.
     """
     target.refresh([])
-    features = finalized_features(target)
+    features = {name: (level, level) for name, level in finalized_features(target).items()}
     ids = tuple(range(_MAX_ID, _MAX_ID - count, -1))
     with contextlib.closing(ControllerChannel(replica.controllers)) as controller:
         try:
             for node_id in ids:
-                request = _registration(replica, target.cluster_id, features, node_id)
+                request = registration_request(
+                    node_id=node_id,
+                    cluster_id=target.cluster_id,
+                    incarnation_id=uuid4(),
+                    listeners=replica.listeners,
+                    features=features,
+                    log_dir=uuid4(),
+                )
                 raise_for_code(controller.call(request, BrokerRegistrationResponse).error_code)
             yield ids
         finally:
             for node_id in ids:
                 controller.call(UnregisterBrokerRequest(broker_id=node_id), UnregisterBrokerResponse)
-
-
-def _registration(
-    replica: ReplicaSettings, cluster_id: str, features: Mapping[str, int], node_id: int
-) -> BrokerRegistrationRequest:
-    return BrokerRegistrationRequest(
-        broker_id=node_id,
-        cluster_id=cluster_id,
-        incarnation_id=uuid4(),
-        listeners=[
-            BrokerRegistrationRequest.Listener(
-                name=each.name,
-                host=each.host,
-                port=each.port,
-                security_protocol=PROTOCOLS.index(each.security_protocol),
-            )
-            for each in replica.listeners
-        ],
-        features=[
-            BrokerRegistrationRequest.Feature(name=name, min_supported_version=level, max_supported_version=level)
-            for name, level in features.items()
-        ],
-        rack=None,
-        log_dirs=[uuid4()],
-    )

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.records.source_offsets import own_key
+from klamm.mirror.records.source_offsets import own_key, parse_own_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,14 +80,13 @@ def key_bytes(cluster: str, flow: str) -> bytes:
     return own_key({"cluster": cluster, "flow": flow, "kind": "requested states"})
 
 
-def flow_of(key: bytes, cluster: str) -> str | None:
+def flow_of(key: bytes | None, cluster: str) -> str | None:
     """Return the flow whose requested states have this key. None: another key, or a flow from another cluster."""
-    try:
-        _, where = json.loads(key)
-        flow = str(where["flow"])
-    except (ValueError, TypeError, KeyError):
-        return None
-    return flow if key == key_bytes(cluster, flow) else None
+    match parse_own_fields(key):
+        case {"cluster": str(alias), "flow": str(flow), "kind": "requested states"} if alias == cluster:
+            return flow
+        case _:
+            return None
 
 
 def value_bytes(states: RequestedStates) -> bytes:

@@ -155,8 +155,8 @@ def promotion_key(cluster: str, topic: str) -> bytes:
 
 def parse_promotion_key(key: bytes | memoryview | None, cluster: str) -> str | None:
     """Return the source topic of a promotion of a cluster. None: another key."""
-    match _document(key):
-        case [str(name), {"cluster": str(alias), "promoted": str(topic)}] if (name, alias) == (_OWN_CONNECTOR, cluster):
+    match parse_own_fields(key):
+        case {"cluster": str(alias), "promoted": str(topic)} if alias == cluster:
             return topic
         case _:
             return None
@@ -187,6 +187,15 @@ def shard_plan_value(plan: ShardPlan) -> bytes:
     """Return the record value of a shard plan. Connect accepts no lists in values, so ``before`` is one string."""
     before = ",".join(str(count) for count in plan.before)
     return json.dumps({"shards": plan.shards, "before": before}, separators=(",", ":")).encode()
+
+
+def parse_own_fields(key: bytes | memoryview | None) -> Mapping[str, Any] | None:
+    """Return the fields in the key of a record of klamm's own. None: another key."""
+    match _document(key):
+        case [str(name), dict() as fields] if name == _OWN_CONNECTOR:
+            return fields
+        case _:
+            return None
 
 
 def parse_own_key(key: bytes | memoryview | None) -> SourcePartition | str | None:

@@ -60,7 +60,15 @@ def test_key_differs_from_source_offset_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [b"", b"{", b"[]", b'["klamm-mirror",{"cluster":"A"}]', b'["other",{"cluster":"A","flow":"A->B"}]']
+    "key",
+    [
+        b"",
+        b"{",
+        b"[]",
+        pytest.param(b"[" * 100_000, id="deep"),
+        b'["klamm-mirror",{"cluster":"A"}]',
+        b'["other",{"cluster":"A","flow":"A->B"}]',
+    ],
 )
 def test_other_key_names_no_flow(key: bytes) -> None:
     assert requested_states.flow_of(key, "A") is None

@@ -75,7 +75,7 @@ from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topics
-from klamm.mirror.settings.definitions import SyncsLocation
+from klamm.mirror.settings.definitions import SyncsLocation, TopicDeletions
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
@@ -409,6 +409,8 @@ class FlowControl:
 
     def _delete(self, here: Mapping[str, int], counts: Mapping[str, int]) -> Collection[str]:
         """Run the step that deletes remote topics. If it fails, the next refresh tries again; all else continues."""
+        if self._settings.deletions.mode is TopicDeletions.OFF:
+            return ()
         try:
             handed_over = self._remote_topics.led_by_brokers(counts)
             counts = {name: count for name, count in counts.items() if name not in handed_over}
@@ -627,8 +629,11 @@ class FlowControl:
     def _mirrored_topics(self) -> list[str]:
         """Return the source topics to sync: all of the assignment that are neither stopped nor promoted."""
         states = self._published_states
-        without = (RequestedState.STOPPED, RequestedState.PROMOTED, RequestedState.FAILED_OVER)
-        rows = [(topic, name) for topic, name, _ in self._assignment if states.of(topic) not in without]
+        rows = [
+            (topic, name)
+            for topic, name, _ in self._assignment
+            if (state := states.of(topic)) is not RequestedState.STOPPED and not state.is_promoted
+        ]
         handed_over = self._remote_topics.led_by_brokers([name for _, name in rows])
         return [topic for topic, name in rows if name not in handed_over]
 

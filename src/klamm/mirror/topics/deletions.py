@@ -117,8 +117,6 @@ class TopicDeletion:
             ConnectionError, TimeoutError, ProtocolError, KafkaApiError: A cluster is unavailable.
         """
         settings = self._settings.deletions
-        if settings.mode is TopicDeletions.OFF:
-            return ()
         self._forget_deleted()
         planned = plan_deletions(self._settings, set(self._mirrored(self._settings)).difference(kept), source, target)
         missing = missing_topics(self._source, planned)

@@ -727,7 +727,7 @@ def test_topics_are_promoted_without_the_source_also_those_that_brokers_lead_alr
     assert run.requested[-1] == dict.fromkeys(("orders", "users"), RequestedState.FAILED_OVER)
 
 
-def test_broker_leads_and_promotes_topics_whose_source_topics_are_gone() -> None:
+def test_broker_leads_and_promotes_topics_missing_on_source() -> None:
     source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
     topics = TopicsOfBroker(target)
     run = Run(source, target, topics, **REPLICA)
@@ -753,7 +753,7 @@ def test_topic_that_brokers_lead_is_neither_synced_nor_deleted_without_its_promo
     source.configs["users"] = {"retention.ms": "7"}
     topics = TopicsOfBroker(target)
     topics.handed_over = frozenset({"A.users"})
-    run = Run(source, target, topics, **REPLICA)
+    run = Run(source, target, topics, **REPLICA, klamm_sync_topic_deletions="on")
     deletion = run.control._deletion = Mock(run=Mock(return_value=()))
     # when
     run.control.turn()

@@ -6,14 +6,14 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.admin.types import OffsetAndMetadata, by_topic
+from klamm.admin.types import OffsetAndMetadata
 from klamm.kafka_client.errors import RETRIABLE_CODES, RETRIABLE_COMMIT_CODES, api_error, raise_for_code
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators, result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
-from klamm.protocol.types import TopicPartition
+from klamm.protocol.types import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

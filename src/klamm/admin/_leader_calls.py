@@ -10,14 +10,13 @@ from uuid import UUID
 from klamm.admin import _topics
 from klamm.admin._calls import NO_LEADERS, AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.admin.types import by_topic
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions
 from klamm.kafka_client.errors import RETRIABLE_LEADER_CODES
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from klamm.protocol.types import TopicPartition
+from klamm.protocol.types import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls, check_partition
 from klamm.admin.results import PerKeyResult
-from klamm.admin.types import by_topic
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.messages.alter_partition_reassignments import (
@@ -22,7 +21,7 @@ from klamm.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from klamm.protocol.types import TopicPartition
+from klamm.protocol.types import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from uuid import UUID
 
     from klamm.policy.answers import PolicyOverride
@@ -199,14 +198,6 @@ class ClusterDescription:
     nodes: tuple[Node, ...]
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Features that the responding broker supports, with lowest and highest version (KIP-584)."""
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    """Return partition indexes by topic, as requests need them."""
-    topics: dict[str, list[int]] = defaultdict(list)
-    for partition in partitions:
-        topics[partition.topic].append(partition.partition)
-    return topics
 
 
 class OffsetSpec(IntEnum):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CLIENT_CONFIGS_FEATURE: Final = "client.configs"
 """Feature that ApiVersions reports if the broker serves DescribeClientConfigs and AlterClientConfigs (KIP-649)."""
@@ -112,6 +115,14 @@ class TopicPartition(NamedTuple):
 
 PartitionTuple: TypeAlias = tuple[str, int]
 """A ``TopicPartition`` as a plain tuple. Equal to it, with the same hash, and much cheaper to create in hot paths."""
+
+
+def by_topic(partitions: Iterable[PartitionTuple]) -> dict[str, list[int]]:
+    """Return the partition numbers of each topic, as requests name them."""
+    numbers: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        numbers.setdefault(topic, []).append(number)
+    return numbers
 
 
 class ProducerIdentity(NamedTuple):

@@ -22,7 +22,7 @@ from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
-from klamm.protocol.types import CoordinatorType
+from klamm.protocol.types import CoordinatorType, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -261,7 +261,7 @@ class Cluster:
                             for partition in numbers
                         ],
                     )
-                    for topic, numbers in numbers_by_topic(led).items()
+                    for topic, numbers in by_topic(led).items()
                 ],
             )
             try:
@@ -351,14 +351,6 @@ class Cluster:
             if connection is not None:
                 connection.close()
         self._connections.clear()
-
-
-def numbers_by_topic(partitions: Iterable[PartitionTuple]) -> dict[str, list[int]]:
-    """Return the partition numbers of each topic, as requests name them."""
-    numbers: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        numbers.setdefault(topic, []).append(number)
-    return numbers
 
 
 def _combined(what: str, failures: Sequence[ConnectionLostError]) -> ConnectionLostError:

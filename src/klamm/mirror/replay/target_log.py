@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.kafka_client.data.cluster import numbers_by_topic
 from klamm.kafka_client.errors import ConnectionLostError, raise_for_code
 from klamm.protocol.errors import ErrorCode, PolicyViolationError, error_name
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
@@ -14,7 +13,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import MAX_SEQUENCE
+from klamm.protocol.types import MAX_SEQUENCE, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +66,7 @@ def producer_states(
         request = DescribeProducersRequest(
             topics=[
                 DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
-                for topic, numbers in numbers_by_topic(led).items()
+                for topic, numbers in by_topic(led).items()
             ]
         )
         try:

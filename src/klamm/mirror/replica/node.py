@@ -35,6 +35,7 @@ from klamm.mirror.replica.fetch_sessions import FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
 from klamm.mirror.replica.relay import ClientRelay
+from klamm.protocol.types import by_topic
 from klamm.retries import Backoff
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
@@ -176,7 +177,7 @@ class ReplicaNode:
         self._new_member = new_member
         self._on_news = on_news
         self._may_lose = may_lose
-        self._wanted = _by_topic(partitions)
+        self._wanted = by_topic(partitions)
         self._leaders: dict[tuple[UUID, int], LeaderPartition] = {}
         self._by_name: dict[_FLOW_PARTITION, LeaderPartition] = {}
         self._applied: dict[str, tuple[TopicMetadata | None, frozenset[int]]] = {}
@@ -229,7 +230,7 @@ class ReplicaNode:
 
     def assign(self, partitions: Iterable[_FLOW_PARTITION]) -> None:
         """Lead these partitions from now on. The registration stays as it is."""
-        self.post(self._assign, _by_topic(partitions))
+        self.post(self._assign, by_topic(partitions))
 
     def _assign(self, wanted: dict[str, list[int]]) -> None:
         for (name, index), leader in list(self._by_name.items()):
@@ -571,10 +572,3 @@ def _elect_again(member: ClusterMembership, leader: LeaderPartition, leader_epoc
         return partition is None or (partition.leader != NO_LEADER and partition.leader_epoch > leader_epoch)
 
     return member.observer.wait_for(is_elected, _ELECTION_S)
-
-
-def _by_topic(partitions: Iterable[_FLOW_PARTITION]) -> dict[str, list[int]]:
-    wanted: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        wanted.setdefault(topic, []).append(index)
-    return wanted

@@ -27,7 +27,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from klamm.admin.types import by_topic
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
@@ -42,7 +41,7 @@ from klamm.mirror.replica.producer_ids import (
 from klamm.protocol.errors import ErrorCode, KafkaApiError, error_name
 from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from klamm.protocol.types import TopicPartition
+from klamm.protocol.types import TopicPartition, by_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -243,7 +243,7 @@ def _tail_end(flow: ReplicaFlow, copier: ReplicaCopier) -> int | None:
     return None if leader is None or leader.tail is None else leader.tail.end
 
 
-def test_halted_partition_does_not_stop_the_others(address: str) -> None:
+def test_copying_continues_beside_halted_partition(address: str) -> None:
     flow = ReplicaFlow(address, partitions=2)
     flow.buffer_bytes = 2000
     with flow.copier() as copier:

@@ -102,7 +102,7 @@ class KeptSessions:
         self._kept: dict[int, tuple[LeaseSession, threading.Timer]] = {}
 
     def keep(self, number: int, session: LeaseSession) -> None:
-        """Keep the session of a group, and close it if nobody takes it in time."""
+        """Keep the session of a group, and close it if no lease takes it in time."""
         timer = threading.Timer(self._kept_s, lambda: self._expire(number, timer))
         timer.daemon = True
         with self._lock:

@@ -214,7 +214,7 @@ async def test_raised_session_timeout_extends_membership(host: CoordinatorHost) 
         assert b'"session_timeout_ms":30000' in host.store.load_groups()[0].payload
 
 
-async def test_disconnect_during_parked_join_does_not_affect_others(host: CoordinatorHost) -> None:
+async def test_member_rejoins_after_disconnect_of_parked_join(host: CoordinatorHost) -> None:
     async with host.running() as groups:
         joined = await stable(groups)
         gone = asyncio.create_task(join(groups))
@@ -310,7 +310,7 @@ async def test_uncommitted_group_has_no_offset(host: CoordinatorHost) -> None:
         assert await groups.offsets.fetch("unknown", None) == ()
 
 
-async def test_invalid_partitions_and_metadata_do_not_fail_others(host: CoordinatorHost) -> None:
+async def test_valid_offsets_are_committed_beside_invalid_partitions_and_metadata(host: CoordinatorHost) -> None:
     async with host.running() as groups:
         codes = await commit(
             groups,

@@ -110,7 +110,7 @@ def test_topic_that_is_handed_over_in_part_is_not_called_withdrawn(
     assert "withdrawn" not in errors
 
 
-def test_demotion_of_a_topic_that_is_handed_over_names_the_records_that_its_deletion_costs(
+def test_demotion_of_handed_over_topic_warns_of_records_lost_by_deletion(
     mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirror.handed_over = [{"topic": "orders", "remote_topic": "A.orders", "unfinished": ""}]

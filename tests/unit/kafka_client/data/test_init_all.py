@@ -65,7 +65,7 @@ def test_coordinators_without_a_response_are_waited_for_together(monkeypatch: py
     assert 2.0 <= took_s < 3.9, "both limits pass at the same time"
 
 
-def test_broken_connection_to_one_coordinator_does_not_concern_the_others() -> None:
+def test_broken_connection_fails_only_its_coordinator() -> None:
     with StubBroker(versions=VERSIONS) as first, StubBroker(versions=VERSIONS) as second:
         first.answer(InitProducerIdRequest.API_KEY, lambda _: CLOSE)
         second.answer(InitProducerIdRequest.API_KEY, with_epoch)

@@ -217,7 +217,7 @@ def test_partition_with_a_replica_out_of_sync_is_mirrored_again() -> None:
     assert node.promotion().hand_over([REMOTE])[REMOTE].log_end == 6
 
 
-def test_accepted_loss_hands_over_what_the_next_leader_has() -> None:
+def test_promotion_with_accepted_loss_ends_at_log_end_of_next_leader() -> None:
     node = Node()
     node.source.produce(3)
     node.replicate()

@@ -32,12 +32,13 @@ wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test run-tests test-fast check check-types check-style check-tests check-imports check-docs check-packages check-workflows sbom docs format wheel images bench bench-quick soak orders kafka-release generate \
+.PHONY: help setup demo test test-long run-tests test-fast check check-types check-style check-tests check-imports check-docs check-packages check-workflows sbom docs format wheel images bench bench-quick soak orders kafka-release generate \
 	lock clean
 
 help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
 	@echo 'make test         set up, then run all checks and all tests'
+	@echo 'make test-long    the same with the long tests, which make test leaves out: before a release and every night'
 	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
 	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, links of the docs, packages, workflows'
@@ -100,6 +101,9 @@ test: setup
 run-tests:
 	$(WITH_ALL_TOOLS) pytest $(DISTRIBUTED) $(IN_ORDER) $(PYTEST_FLAGS)
 
+test-long:
+	@$(MAKE) --no-print-directory test PYTEST_FLAGS='--long $(PYTEST_FLAGS)'
+
 test-fast: setup
 	$(PYTHON_BIN)/pytest -q -n auto -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
 
@@ -125,8 +129,8 @@ bench: setup
 bench-quick: setup
 	$(WITH_BENCH_TOOLS) python -m benchmarks --quick
 
-# All files whose tests do more when KLAMM_SOAK is set.
-soak: SOAKED = $(shell grep -il soak tests/interop/test_*.py tests/spark/test_*.py)
+# All files with long tests, and those whose tests do more when KLAMM_SOAK is set.
+soak: SOAKED = $(shell grep -il 'soak\|mark.long' tests/interop/test_*.py tests/spark/test_*.py)
 soak: setup
 	KLAMM_SOAK=1 $(WITH_JAVA_AND_MAVEN) pytest $(PYTEST_FLAGS) tests/unit tests/crash $(SOAKED)
 	for release in $(OLDER_RELEASES); do \
@@ -138,9 +142,9 @@ soak: setup
 # pair of them runs both ways.
 orders: setup
 	@failed=; for seed in $(SEEDS); do \
-		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) --randomly-seed=$$seed $(PYTEST_FLAGS) || failed="$$failed $$seed"; done; \
+		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) --long --randomly-seed=$$seed $(PYTEST_FLAGS) || failed="$$failed $$seed"; done; \
 	for reverse in '' ' --reverse'; do \
-		$(WITH_ALL_TOOLS) pytest -q --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
+		$(WITH_ALL_TOOLS) pytest -q --long --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
 		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \
 	test -z "$$failed" || { echo "Tests failed with these seeds:$$failed"; exit 1; }
 

@@ -77,6 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=KAFKA_RELEASE,
         help="release of the real Apache Kafka, for the mirror and the clients, which work with older ones, too",
     )
+    parser.addoption("--long", action="store_true", help="run the tests with the mark long, too (make test-long)")
     parser.addoption("--sharing", action="store_true", help="run only tests that share Kafka, Spark or a browser")
     parser.addoption("--reverse", action="store_true", help="run the tests in the reverse of their order")
 
@@ -94,9 +95,10 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Leave out the tests of the soak, and let workers begin with the files that take longest."""
+    """Leave out the long tests, and let workers begin with the files that take longest."""
     if not _IS_SOAK:
-        _leave_out(items, [item for item in items if item.get_closest_marker("soak")])
+        marks = ["soak"] if session.config.getoption("long") else ["soak", "long"]
+        _leave_out(items, [item for item in items if any(map(item.get_closest_marker, marks))])
     if is_xdist_worker(session):
         items.sort(key=rank)
     if session.config.getoption("sharing"):
@@ -108,7 +110,8 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 def _leave_out(items: list[pytest.Item], unwanted: list[pytest.Item]) -> None:
     if unwanted:
-        items[:] = [item for item in items if item not in unwanted]
+        left_out = set(unwanted)
+        items[:] = [item for item in items if item not in left_out]
         unwanted[0].config.hook.pytest_deselected(items=unwanted)
 
 

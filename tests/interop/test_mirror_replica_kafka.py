@@ -11,9 +11,12 @@ import contextlib
 import os
 import pickle
 import re
+import struct
 import subprocess
 import sys
 import threading
+import time
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -28,6 +31,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import BrokerEndpoint
+from klamm.kraft.observer import MetadataObserver
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
@@ -36,9 +40,10 @@ from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.fenced_brokers import fenced_brokers
 from klamm.mirror.replica.promotion import TargetBrokers
 from klamm.mirror.replica.remote_topics import ReplicaTopics
+from klamm.mirror.replica.state import TopicStateStore
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
-from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
+from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
 from tests.support.kafka import KafkaCluster
@@ -53,11 +58,13 @@ if TYPE_CHECKING:
     from klamm.kraft.image import ClusterImage
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
+    from klamm.mirror.settings.flow import FlowSettings
 
 KLAMM = 9
 TIME = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
 REMOTE_PREFIX = "to-"
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
 
 
 NODES = (1, 3) if os.environ.get("KLAMM_SOAK") else (1,)
@@ -80,6 +87,7 @@ class Flow:
         self.topics = [f"{self.alias}-{number}" for number in range(len(configs or (FOREVER,)))]
         self.remote = [f"{REMOTE_PREFIX}{topic}" for topic in self.topics]
         self.port = free_port()
+        self.may_lose = False
         for topic, own in zip(self.topics, configs or (FOREVER,), strict=True):
             create_topic(cluster.bootstrap_servers, topic, 1, own, replication=len(cluster.nodes))
         offsets_topic = f"mm2-offsets.{self.alias}.internal"
@@ -98,6 +106,7 @@ class Flow:
             copy_settings(self.source, servers, alias=self.alias),
             read_committed=False,
             join_up_to=0,
+            continue_after_loss=self.may_lose,
             replica=ReplicaSettings(
                 node_id=KLAMM,
                 controllers=ConnectionSettings(bootstrap_servers=controllers, client_id="klamm"),
@@ -105,6 +114,25 @@ class Flow:
                 bind=(Address(host="127.0.0.1", port=self.port),),
             ),
         )
+
+    @property
+    def properties(self) -> FlowSettings:
+        """Settings of a file with this flow."""
+        servers = self.cluster.bootstrap_servers
+        file = {
+            "clusters": "A, B",
+            "A.bootstrap.servers": servers,
+            "B.bootstrap.servers": servers,
+            "B.bootstrap.controllers": self.cluster.bootstrap_controllers,
+            "A->B.enabled": "true",
+            "klamm.offsets": "preserve",
+            "klamm.offsets.by": "replica",
+            "klamm.replica.experimental": "true",
+            "klamm.replica.node.id": str(KLAMM),
+            "klamm.replica.listeners": f"127.0.0.1:{self.port}",
+        }
+        (settings,) = parse_settings(file).flows
+        return settings
 
     @property
     def partitions(self) -> list[PartitionId]:
@@ -217,13 +245,18 @@ def test_replicas_hold_the_bytes_of_each_codec_and_of_transactions(cluster: Kafk
     flow.assert_equal()
 
 
-def test_replicas_hold_the_holes_of_compaction(cluster: KafkaCluster) -> None:
-    compacted = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
-    flow = Flow(cluster, compacted)
-    flow.produce(6, 3, 5)
-    with WireClient(flow.leader_of(flow.topic)) as client:  # records so much newer end the segment
+def end_segments(flow: Flow) -> None:
+    """Let compaction take what was written: records with so much newer timestamps end the segment."""
+    with WireClient(flow.leader_of(flow.topic)) as client:
         for number in (1, 2):
-            client.produce(flow.topic, 0, encode_batch([Record(b"n%d" % number, b"v", (), TIME + 10_000 * number, 0)]))
+            newer = time.time_ns() // 1_000_000 + 10_000 * number
+            client.produce(flow.topic, 0, encode_batch([Record(b"n%d" % number, b"v", (), newer, 0)]))
+
+
+def test_replicas_hold_the_holes_of_compaction(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster, COMPACTED)
+    flow.produce(6, 3, 5)
+    end_segments(flow)
     wait_until(
         lambda: len(flow.stored(flow.topic, 1)) < 5 or any(map(_has_hole, flow.stored(flow.topic, 1))),
         timeout_s=60,
@@ -234,6 +267,66 @@ def test_replicas_hold_the_holes_of_compaction(cluster: KafkaCluster) -> None:
         copier.wait_for_replicas()
 
     flow.assert_equal()
+
+
+def test_replicas_hold_log_append_times_tombstones_and_headers(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster, {**FOREVER, "message.timestamp.type": "LogAppendTime"})
+    records = [Record(b"k", None, (("h", b"v"), ("none", None)), TIME, 0), Record(None, b"v", (), TIME, 1)]
+    with WireClient(flow.leader_of(flow.topic)) as client:
+        for codec in (Codec.NONE, Codec.ZSTD):
+            client.produce(flow.topic, 0, encode_batch(records, codec=codec))
+
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+    assert all(
+        next(iter_batches(data)).timestamp_type is TimestampType.LOG_APPEND_TIME
+        for data in flow.stored(flow.remote[0], 1)
+    )
+
+
+def test_replicas_hold_the_empty_batch_that_compaction_leaves_of_a_producer(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster, COMPACTED)
+    _send(cluster.bootstrap_servers, flow.topic, b"first", key=b"k0")
+    flow.produce(1)
+    end_segments(flow)
+    wait_until(lambda: _counts(flow.stored(flow.topic, 1))[0] == 0, timeout_s=60, what="compaction")
+
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+    assert _counts(flow.stored(flow.remote[0], 1))[0] == 0
+
+
+@pytest.mark.long
+def test_replicas_hold_messages_of_an_old_format(cluster: KafkaCluster) -> None:
+    """Brokers keep those that were written before Kafka 0.11."""
+    flow = Flow(cluster)
+    flow.produce(1)
+    body = struct.pack(">bbqii", 1, Codec.NONE, TIME, -1, 1) + b"v"
+    old = struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+    for node in cluster.nodes.values():
+        node.kill()
+        directory = node.directory / "data" / f"{flow.topic}-0"
+        for path in directory.glob(f"{0:020d}.*"):
+            path.unlink()
+        (directory / f"{0:020d}.log").write_bytes(old)
+    for node in cluster.nodes.values():
+        node.launch()
+    cluster.wait_ready()
+    flow.produce(2)
+
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+
+    flow.assert_equal()
+    assert flow.stored(flow.remote[0], 1)[0] == old
+
+
+def _counts(batches: list[bytes]) -> list[int]:
+    return [next(iter_batches(data)).record_count for data in batches]
 
 
 def _has_hole(data: bytes) -> bool:
@@ -291,24 +384,11 @@ def test_remote_topic_is_read_after_a_restart_without_the_source(cluster: KafkaC
 def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     name = f"other-{flow.alias}"
-    file = {
-        "clusters": "A, B",
-        "A.bootstrap.servers": cluster.bootstrap_servers,
-        "B.bootstrap.servers": cluster.bootstrap_servers,
-        "B.bootstrap.controllers": cluster.bootstrap_controllers,
-        "A->B.enabled": "true",
-        "klamm.offsets": "preserve",
-        "klamm.offsets.by": "replica",
-        "klamm.replica.experimental": "true",
-        "klamm.replica.node.id": str(KLAMM),
-        "klamm.replica.listeners": f"127.0.0.1:{flow.port}",
-    }
-    (settings,) = parse_settings(file).flows
     # given: a topic of the flow is missing, so klamm accepts partitions
     with running(flow, is_new=False), AdminClient(cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name=name, replicas_assignments={0: (KLAMM, 1)})]).all().result(30)
         # when
-        reasons = ReplicaTopics(settings, admin, KLAMM).misplaced(flow.remote)
+        reasons = ReplicaTopics(flow.properties, admin, KLAMM).misplaced(flow.remote)
         # then
         assert "they are moved away" in reasons[name]
         (topic,) = admin.describe_topics([name]).all().result(30).values()
@@ -460,7 +540,7 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
         assert [each.transaction_start_offset for each in of_target] == [None] * 2
         assert isinstance(copier.copier, ReplicaCopier)
         copier.copier.node.leave()
-        assert KLAMM not in {each.id for each in admin.describe_cluster().result().nodes}
+        assert _traces(flow, admin) == []
         left_open.abort()
     for isolation in ("read_uncommitted", "read_committed"):
         expected = [each for each in _consume(servers, flow.topic, isolation) if each[0] < sealed_end]
@@ -473,6 +553,26 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
         producer.commit()
     values = [value for _, value in _consume(servers, remote.topic, "read_committed")]
     assert values[-2:] == [b"idempotent", b"transactional"]
+
+
+def _traces(flow: Flow, admin: AdminClient) -> list[object]:
+    """Return what the target knows of klamm: its registration, also a fenced one, replicas, and its stored state."""
+    settings = flow.settings
+    store = TopicStateStore(
+        settings.target, topic=settings.source_offsets_topic, source_alias=flow.alias, node_id=KLAMM
+    )
+    controllers = tuple(flow.cluster.bootstrap_controllers.split(","))
+    observer = MetadataObserver(ConnectionSettings(bootstrap_servers=controllers, client_id="klamm"))
+    with contextlib.closing(observer):
+        observer.start()
+        image = observer.wait_until_caught_up(30)
+    replicas = [
+        (topic.name, index)
+        for topic in image.topics.values()
+        for index, partition in topic.partitions.items()
+        if KLAMM in partition.replicas
+    ]
+    return [each for each in (image.brokers.get(KLAMM), store.load(), *replicas) if each is not None]
 
 
 def _away(*_: object) -> None:
@@ -525,11 +625,11 @@ def test_topic_whose_promotion_is_withdrawn_is_mirrored_again(
     flow.assert_equal()
 
 
-def _send(servers: str, topic: str, value: bytes) -> None:
+def _send(servers: str, topic: str, value: bytes, key: bytes | None = None) -> None:
     """Write a record by an idempotent producer, which waits for the leader."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     errors: list[object] = []
-    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: errors.append(error))
+    producer.produce(topic, value, key=key, partition=0, on_delivery=lambda error, _: errors.append(error))
     producer.flush(60)
     assert errors == [None]
 

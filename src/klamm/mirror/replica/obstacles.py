@@ -74,7 +74,7 @@ def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
         return ""
     return (
         f"cluster {flow.target.alias} has {_FEATURE}={level}: expected {CORDON_LEVEL} (4.3) or more, because it would "
-        "place partitions of other topics on klamm, which stores nothing"
+        "place partitions of other topics on klamm, which stores nothing. Upgrade it, or set klamm.offsets.by=replay"
     )
 
 

@@ -66,6 +66,15 @@ class SourceLog:
         self.log_start = max(self.log_start, min(offset, self.end))
         self.batches = [batch for batch in self.batches if batch.next_offset > self.log_start]
 
+    def common(self, window: Window) -> tuple[int, int] | None:
+        """Return the largest epoch that a window has in common, and its end, if the log diverges before its end."""
+        same = [batch for batch in self.batches if batch.leader_epoch <= window.source_epoch]
+        if window.source_epoch < 0 or not same:
+            return None
+        last = same[-1]
+        is_other = last.leader_epoch < window.source_epoch or last.next_offset < window.end
+        return (last.leader_epoch, last.next_offset) if is_other else None
+
     def read(self, offset: int, max_bytes: int = MAX_BYTES) -> bytes:
         """Return batches from the one with an offset on."""
         out = b""
@@ -79,7 +88,14 @@ def copy_once(source: SourceLog, leader: LeaderPartition, now: float, max_bytes:
     """Do what a copier does: read the source for each open window."""
     leader.begin(source.log_start, source.end)
     for window in (leader.open_tail(now), leader.open_catch_up(now)):
-        if window is not None and window.end >= source.log_start:
+        if window is None:
+            continue
+        common = source.common(window)
+        if common is not None and leader.may_lose:
+            leader.truncate(window, window.source_epoch, common, now)
+        elif common is not None:
+            leader.halt("the source diverges")
+        elif window.end >= source.log_start:
             feed(source, leader, window, now, max_bytes)
 
 
@@ -128,8 +144,13 @@ class KafkaFollower:
         answer = leader.fetch(self.node_id, self.request(epoch), max_bytes, Presence(now, self.broker_epoch))
         if answer is None:
             return None
-        assert answer.diverging_epoch is None
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        if answer.diverging_epoch is not None:
+            assert leader.may_lose
+            epoch, end = answer.diverging_epoch
+            self._keep_before(
+                min(end, max((b.next_offset for b in self.batches if b.leader_epoch <= epoch), default=0))
+            )
+        elif answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._start_again(leader, epoch)
         elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:
             self.is_failed = True

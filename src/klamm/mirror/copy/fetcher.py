@@ -125,6 +125,7 @@ _SESSION_LOST: Final = frozenset(
 )
 ON_LOSS_KEY: Final = "klamm.on.source.loss"
 """Property that decides whether to continue when source records are lost permanently."""
+_OR_TRUNCATE: Final = f", or let {ON_LOSS_KEY}=continue truncate its replicas"
 
 
 class _Lane(IntEnum):
@@ -538,16 +539,19 @@ class Fetcher:
         topic, partition, remote_topic = copy.partition_id
         if not copy.is_settled:
             copy.source_failed(loss, now)
-        elif self._settings.replay is not None or self._settings.replica is not None:
+        elif self._settings.replay is not None or not copy.can_rewind(go_on_at):
             stop_and_log(
                 copy,
                 self._settings.flow,
-                f"{loss}. {remote_topic} cannot have the same offsets any more: delete it to mirror the topic again",
+                f"{loss}. {remote_topic} cannot have the same offsets any more: delete it to mirror the topic again"
+                f"{_OR_TRUNCATE if self._settings.replica is not None and go_on_at.leader_epoch >= 0 else ''}",
             )
         elif self._settings.continue_after_loss:
             logger.warning(
-                "%s: %s-%d: %s; resuming at %d, after the records that %s holds",
-                self._settings.flow, topic, partition, loss, go_on_at.next_offset, remote_topic,
+                "%s: %s-%d: %s; resuming at %d, %s",
+                self._settings.flow, topic, partition, loss, go_on_at.next_offset,
+                f"after the records that {remote_topic} holds" if self._settings.replica is None
+                else f"where the replicas of {remote_topic} are truncated",
             )  # fmt: skip
             copy.rewind(go_on_at)
         else:

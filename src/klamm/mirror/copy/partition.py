@@ -305,6 +305,10 @@ class PartitionCopy:
         self.fetch_offset = offset
         self._epochs.begin(offset - 1, -1)
 
+    def can_rewind(self, source_offset: SourceOffset) -> bool:
+        """Return whether copying may resume at an earlier source offset if records may be lost."""
+        return True
+
     def rewind(self, source_offset: SourceOffset) -> None:
         """Resume at an earlier source offset. Only allowed while ``is_settled``."""
         self.fetch_offset = self.acked_offset = source_offset.next_offset

@@ -140,6 +140,16 @@ class ReplicaCopy(PartitionCopy):
         self._node.post(self.leader.begin, offset, self.leader.log_end)
         self.retry_at = time.monotonic() + _REFRESH_S
 
+    def can_rewind(self, source_offset: SourceOffset) -> bool:
+        """Return whether the replicas may be truncated to what they have in common with the source."""
+        return self.leader.may_lose and source_offset.leader_epoch >= 0
+
+    def rewind(self, source_offset: SourceOffset) -> None:
+        """Let the replicas truncate their logs at an earlier offset, where the source differs."""
+        common = source_offset.leader_epoch, source_offset.next_offset
+        self._node.post(self.leader.truncate, self.window, self.last_fetched_epoch, common, time.monotonic())
+        self.retry_at = time.monotonic() + _REFRESH_S
+
     def stop(self, reason: str) -> None:
         """Change the state to STOPPED, and let the leader halt."""
         self._node.post(self.leader.halt, reason)

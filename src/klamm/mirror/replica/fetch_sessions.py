@@ -61,7 +61,7 @@ class _Entry:
     def is_news(self, answer: PartitionRead) -> bool:
         """Return whether the follower has to get the answer, and note that it does."""
         before, self._sent = self._sent, (answer.high_watermark, answer.log_start_offset)
-        return bool(answer.error_code or answer.records or before != self._sent)
+        return bool(answer.error_code or answer.records or answer.diverging_epoch or before != self._sent)
 
 
 class FollowerSession:

@@ -22,6 +22,8 @@ other leader epoch than klamm's                     FENCED_LEADER_EPOCH, UNKNOWN
 offset after the end of the source                  NOT_LEADER_OR_FOLLOWER, and the partition halts.
 leader epoch of its last batch differs from that    the same
 of the source at this offset
+log differs from the source, which may lose         the diverging epoch (KIP-595): the follower truncates its log
+records (``klamm.on.source.loss=continue``)
 offset before the log start of the source           OFFSET_OUT_OF_RANGE: the follower starts at the log start. If this
                                                     would lose mirrored records, the partition halts.
 in a window                                         batches, up to the first one whose epoch exceeds klamm's
@@ -111,7 +113,8 @@ class LeaderPartition:
         topic: Remote topic.
         topic_id: Id of the remote topic.
         partition: Partition number.
-        may_lose: Whether to go on when records were purged on the source before they were mirrored.
+        may_lose: Whether to go on when the source lost records: it purged them before they were mirrored, or its log
+            diverges from the replicas, which are then truncated.
         on_news: Called when waiting followers may get a new answer.
     """
 
@@ -127,8 +130,11 @@ class LeaderPartition:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
-        self._may_lose = may_lose
+        self.may_lose = may_lose
         self._on_news = on_news
+        self._diverging: dict[int, tuple[int, int]] = {}
+        """Largest leader epoch that a replica has in common with the source, and where it ends there, by the leader
+        epoch of the replica's last batch."""
         self.leadership: Leadership | None = None
         """None: klamm does not lead the partition."""
         self._led_since = 0.0
@@ -268,6 +274,19 @@ class LeaderPartition:
             self._trim(now)
             self._on_news(self)
 
+    def truncate(self, window: Window, fetched_epoch: int, common: tuple[int, int], now: float) -> None:
+        """Let the replicas drop what the source has lost. Then compare them with the source again.
+
+        Args:
+            window: The tail or the catch-up window, which the source cannot continue.
+            fetched_epoch: Leader epoch of the last batch in it.
+            common: Largest leader epoch up to that one which the source has, and its end offset there.
+            now: Monotonic time in seconds.
+        """
+        if not self.is_sealed and window in (self.tail, self.catch_up):
+            self._diverging[fetched_epoch] = common
+            self.restart(now)
+
     def seal(self) -> None:
         """End the log after the batches that were read so far, and accept no more batches of the source.
 
@@ -311,6 +330,9 @@ class LeaderPartition:
         error = self._check_epoch(wanted.current_leader_epoch)
         if error or leadership is None or node_id not in leadership.replicas:
             return self.failed(error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if (answer := self._diverging_answer(wanted)) is not None:
+            self.followers.pop(node_id, None)
+            return answer
         before = self.followers.get(node_id)
         self.followers[node_id] = ReplicaProgress(wanted.fetch_offset, wanted.last_fetched_epoch, presence)
         if before is None or before.fetch_offset != wanted.fetch_offset or self.high_watermark == UNKNOWN:
@@ -324,6 +346,17 @@ class LeaderPartition:
         if checked is None or self.high_watermark == UNKNOWN:
             return None
         return self._answer(wanted.fetch_offset, min(max_bytes, wanted.partition_max_bytes), leadership)
+
+    def _diverging_answer(self, wanted: FetchRequest.FetchPartition) -> PartitionRead | None:
+        """Return the answer that lets a follower truncate its log. None: its log does not diverge as far as known."""
+        common = self._diverging.get(wanted.last_fetched_epoch)
+        if common is None or wanted.fetch_offset <= common[1] or self.halted or self.is_sealed:
+            return None
+        answer = self.failed(ErrorCode.NONE)
+        answer.diverging_epoch = common
+        answer.high_watermark = answer.last_stable_offset = common[1]
+        answer.log_start_offset = 0
+        return answer
 
     def failed(self, error_code: ErrorCode) -> PartitionRead:
         """Return an answer with an error code."""
@@ -339,6 +372,8 @@ class LeaderPartition:
     def _check_offset(self, node_id: int, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
         """Compare the log of a follower with the source. None: not decided before the other replicas have fetched."""
         offset = wanted.fetch_offset
+        if offset > self.log_end and self.may_lose and wanted.last_fetched_epoch >= 0:
+            return ErrorCode.NONE  # the source is asked where the logs diverge
         if offset > self.log_end:
             self.halt(
                 f"replica {node_id} of {self.name} ends at offset {offset}, but the source ends at offset "
@@ -364,7 +399,7 @@ class LeaderPartition:
 
     def _check_purged(self, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
         is_empty = wanted.log_start_offset == wanted.fetch_offset
-        if not is_empty and not self._may_lose:
+        if not is_empty and not self.may_lose:
             if not self._all_have_fetched(now):
                 return None
             end = max(each.fetch_offset for each in self.followers.values())

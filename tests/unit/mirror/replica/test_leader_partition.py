@@ -167,6 +167,63 @@ def test_replicas_resume_at_the_log_start_if_losses_are_accepted() -> None:
     assert [follower.batches for follower in followers] == [source.batches] * 3
 
 
+def diverged_source(source: SourceLog) -> SourceLog:
+    """Return a source whose new leader has not got the last batch, but then others, as after an unclean election."""
+    diverged = SourceLog(batches=source.batches[:-1], end=source.batches[-2].next_offset, leader_epoch=2)
+    diverged.produce(2)
+    diverged.produce(7)
+    return diverged
+
+
+@pytest.mark.parametrize("returns", [(1, 2, 3), (1, 2)])
+def test_replicas_are_truncated_where_the_source_diverges_if_losses_are_accepted(returns: tuple[int, ...]) -> None:
+    source = source_of()
+    source.leader_epoch = 1
+    source.produce(3)
+    followers = {node: KafkaFollower(node) for node in NODES}
+    replicate(source, leader_of(source, epoch=1), *followers.values())
+    assert {follower.end for follower in followers.values()} == {15}
+    lost = source.batches[-1]
+    diverged = diverged_source(source)
+    leader = leader_of(diverged, epoch=2, may_lose=True)
+    leader.lead(leadership(2, frozenset(returns)), NOW)
+
+    replicate(diverged, leader, *(followers[node] for node in returns))
+    leader.lead(leadership(2), NOW)
+    replicate(diverged, leader, *followers.values())
+
+    for follower in followers.values():
+        assert (follower.batches, follower.removed, follower.is_failed) == (diverged.batches, [lost], False)
+    assert leader.high_watermark == diverged.end
+
+
+def test_i1_replicas_are_not_truncated_where_the_source_diverges() -> None:
+    source = source_of()
+    source.leader_epoch = 1
+    source.produce(3)
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    replicate(source, leader_of(source, epoch=1), *followers)
+
+    replicate(diverged_source(source), leader := leader_of(diverged_source(source), epoch=2), *followers)
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+    assert leader.halted == "the source diverges"
+
+
+def test_sealed_log_is_not_truncated() -> None:
+    source = source_of()
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    leader = leader_of(source, may_lose=True)
+    replicate(source, leader, *followers)
+    leader.seal()
+    assert leader.tail is not None
+
+    leader.truncate(leader.tail, 0, (0, 3), NOW)
+
+    replicate(source, leader, *followers)
+    assert {follower.end for follower in followers} == {leader.log_end} == {12}
+
+
 def test_returning_replica_starts_at_the_log_start_if_another_one_has_the_purged_records() -> None:
     source = source_of()
     ahead, behind, _ = replicas(source)

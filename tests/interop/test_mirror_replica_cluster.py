@@ -1,0 +1,185 @@
+"""Replica mode on three nodes of Apache Kafka: a dead klamm, a source that lost records, and releases of the target."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from klamm.admin import AdminClient, NewTopic
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica.obstacles import target_obstacle
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.records import Record, encode_batch
+from tests.interop.test_mirror_replica_kafka import SERVE, Flow, running
+from tests.support.java import KAFKA_RELEASE, java_tool
+from tests.support.kafka import KafkaCluster
+from tests.support.mirror import delete_topic, wait_for_partitions
+from tests.support.processes import wait_until
+from tests.support.wire import RejectedError, WireClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEADER, STALE = 1, 2
+DEAD_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(java: None) -> Iterator[KafkaCluster]:
+    """Three nodes that klamm joins."""
+    with KafkaCluster(3) as running_cluster:
+        yield running_cluster
+
+
+def topic_state(cluster: KafkaCluster, topic: str) -> tuple[int | None, tuple[int, ...]]:
+    """Return leader and ISR of a topic's partition."""
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        (partition,) = admin.describe_topics([topic]).all().result(30)[topic].partitions
+    return partition.leader, partition.isr
+
+
+@pytest.mark.long
+def test_dead_klamm_lets_nobody_write_and_gets_no_partitions(cluster: KafkaCluster) -> None:
+    """Evidence for I2: without klamm, the remote topic is offline."""
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    work = base64.b64encode(pickle.dumps((flow.settings, flow.partitions))).decode()
+    process = subprocess.Popen([sys.executable, "-c", SERVE, work])
+    try:
+        flow.produce(3)
+        wait_until(lambda: _is_copied(flow), timeout_s=60, what="the replicas")
+    finally:
+        process.kill()
+        process.wait()
+    (remote,) = flow.remote
+    # when
+    outcomes: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "message.timeout.ms": DEAD_S * 1000})
+    producer.produce(remote, b"v", partition=0, on_delivery=lambda error, _: outcomes.append(error))
+    ends_at = time.monotonic() + DEAD_S
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        names = [f"{flow.alias}-other-{number}" for number in range(200)]
+        new = [NewTopic(name=name, num_partitions=1, replication_factor=3) for name in names]
+        admin.create_topics(new).all().result(60)
+        described = admin.describe_topics(names).all().result(60)
+        while time.monotonic() < ends_at:
+            assert {_produced(cluster, node_id, remote) for node_id in cluster.nodes} == {
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+            }
+            producer.poll(0.5)
+        assert producer.flush(30) == 0
+        admin.delete_topics(names).all().result(60)
+    # then
+    assert [error is not None and error.code() for error in outcomes] == [KafkaError._MSG_TIMED_OUT]
+    replicas = {node for topic in described.values() for each in topic.partitions for node in each.replicas}
+    assert replicas == set(cluster.nodes)
+    with running(flow, is_new=False) as copier:
+        flow.produce(2)
+        copier.wait_for_replicas()
+    flow.assert_equal()
+
+
+def _is_copied(flow: Flow) -> bool:
+    expected = flow.stored(flow.topic, 1)
+    return all(flow.stored(flow.remote[0], node_id) == expected for node_id in flow.cluster.nodes)
+
+
+def _produced(cluster: KafkaCluster, node_id: int, topic: str) -> int:
+    """Return the error code with which a node answers a Produce request."""
+    node = cluster.nodes[node_id]
+    with WireClient(f"{node.host}:{node.port}") as client:
+        try:
+            client.produce(topic, 0, encode_batch([Record(b"k", b"v", (), 1, 0)]))
+        except RejectedError as error:
+            return error.error_code
+    return ErrorCode.NONE
+
+
+@pytest.mark.long
+def test_i1_source_with_another_history_halts_unless_records_may_be_lost(cluster: KafkaCluster) -> None:
+    """The replicas have 150 records. The new leader of the source has 100 of them, and then gets 60 others."""
+    # given
+    flow = Flow(cluster)
+    (remote,) = flow.remote
+    delete_topic(cluster.bootstrap_servers, flow.topic)
+    configs = {"retention.ms": "-1", "unclean.leader.election.enable": "true"}
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        new = NewTopic(name=flow.topic, replicas_assignments={0: (LEADER, STALE)}, configs=configs)
+        created = admin.create_topics([new]).values()[flow.topic].result(30)
+    wait_for_partitions(cluster.bootstrap_servers, flow.topic, 1, created.topic_id)
+    flow.produce(100)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        cluster.nodes[STALE].kill()
+        wait_until(lambda: topic_state(cluster, flow.topic)[1] == (LEADER,), timeout_s=30, what="the loss of node 2")
+        flow.produce(50)
+        copier.wait_for_replicas()
+        # when
+        cluster.nodes[LEADER].kill()
+        cluster.nodes[STALE].start(expected_nodes=2)
+        wait_until(lambda: topic_state(cluster, flow.topic)[0] == STALE, timeout_s=60, what="the unclean election")
+        flow.produce(60)
+        # then
+        copier.wait(lambda rows: rows[0].state is CopyState.STOPPED, "a stop")
+        assert "its log diverges at offset 100" in copier.rows[0].reason
+        assert "delete it to mirror the topic again" in copier.rows[0].reason
+        cluster.nodes[LEADER].start(expected_nodes=3)
+    before = {node_id: flow.stored(remote, node_id) for node_id in cluster.nodes}
+    with running(flow, is_new=False) as again:  # all replicas are back, and the source is longer than they are
+        again.wait(lambda rows: rows[0].state is CopyState.STOPPED, "a stop")
+        assert "its log diverges at offset 100" in again.rows[0].reason
+        again.copier.restarts = {flow.topic: 1}
+        again.wait(lambda rows: rows[0].state is CopyState.STOPPED, "a stop")
+        assert {node_id: flow.stored(remote, node_id) for node_id in cluster.nodes} == before
+    # when
+    flow.may_lose = True
+    with running(flow, is_new=False) as truncating:
+        truncating.wait_for_replicas()
+        flow.produce(5)
+        truncating.wait_for_replicas()
+    # then
+    flow.assert_equal()
+
+
+OLDER = ("3.9.2", "4.0.1", "4.1.1")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("release", OLDER)
+def test_target_below_4_3_is_rejected_and_replay_is_named(java: None, release: str) -> None:
+    with KafkaCluster(release=release) as older:
+        reason = target_obstacle(Flow(older).properties)
+    assert "expected 30 (4.3) or more" in reason
+    assert "klamm.offsets.by=replay" in reason
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("release", ["4.3.1", KAFKA_RELEASE])
+def test_target_of_release_is_mirrored_and_upgraded(java: None, release: str) -> None:
+    with KafkaCluster(release=release) as target:
+        flow = Flow(target)
+        flow.produce(5, 5)
+        with running(flow) as copier:
+            copier.wait_for_replicas()
+            if release != KAFKA_RELEASE:
+                # when
+                target.upgrade(1, KAFKA_RELEASE)
+                flow.produce(3)
+                copier.wait_for_replicas()
+                java_tool(
+                    "org.apache.kafka.tools.FeatureCommand",
+                    *("--bootstrap-server", target.bootstrap_servers, "upgrade", "--release-version", "4.4"),
+                )
+            flow.produce(2)
+            copier.wait_for_replicas()
+        # then
+        flow.assert_equal()

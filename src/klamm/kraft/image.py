@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.protocol.messages.metadata_records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
+from klamm.security.acls import Acl
+from klamm.security.scram import ScramCredential, ScramMechanism
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,6 +115,10 @@ class ClusterImage:
     """Topic id by name."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized level by feature, such as ``metadata.version``."""
+    acls: Mapping[UUID, Acl] = field(default_factory=dict)
+    """ACLs by id, as the brokers' ``StandardAuthorizer`` applies them."""
+    scram_credentials: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
+    """SCRAM credentials of users (KIP-554)."""
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return the topic of a name, or None if there is none."""
@@ -146,8 +156,38 @@ class ImageDelta:
                 self._map("features")[record.name] = record.feature_level
             case TopicRecord() | RemoveTopicRecord() | PartitionRecord() | PartitionChangeRecord():
                 self._replay_topic(record)
+            case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
+                self._replay_acl(record)
+            case UserScramCredentialRecord() | RemoveUserScramCredentialRecord():
+                self._replay_credential(record)
             case _:
                 self._replay_broker(record, offset)
+
+    def _replay_acl(self, record: AccessControlEntryRecord | RemoveAccessControlEntryRecord) -> None:
+        if isinstance(record, RemoveAccessControlEntryRecord):
+            self._map("acls").pop(record.id, None)
+            return
+        self._map("acls")[record.id] = Acl.from_wire(
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            principal=record.principal,
+            host=record.host,
+            operation=record.operation,
+            permission=record.permission_type,
+        )
+
+    def _replay_credential(self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord) -> None:
+        key = record.name, ScramMechanism.from_wire(record.mechanism)
+        if isinstance(record, RemoveUserScramCredentialRecord):
+            self._map("scram_credentials").pop(key, None)
+            return
+        self._map("scram_credentials")[key] = ScramCredential(
+            salt=bytes(record.salt),
+            stored_key=bytes(record.stored_key),
+            server_key=bytes(record.server_key),
+            iterations=record.iterations,
+        )
 
     def _replay_broker(self, record: Message, offset: int) -> None:
         match record:

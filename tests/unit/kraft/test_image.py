@@ -8,17 +8,23 @@ from uuid import UUID
 
 from klamm.kraft.image import NO_LEADER, BrokerEndpoint, ClusterImage, PartitionImage, replayed
 from klamm.protocol.messages.metadata_records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    UserScramCredentialRecord,
 )
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.security.scram import ScramCredential, ScramMechanism
 
 if TYPE_CHECKING:
     from klamm.protocol.schema import Message
@@ -151,3 +157,52 @@ def test_maps_that_do_not_change_are_shared() -> None:
     after = replayed(before, [PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=[1])], 6)
     assert after.brokers is before.brokers
     assert after.topics is not before.topics
+
+
+def test_acl_stands_until_it_is_removed() -> None:
+    # given
+    acl = AccessControlEntryRecord(
+        id=UUID(int=1),
+        resource_type=4,
+        resource_name="kafka-cluster",
+        pattern_type=3,
+        principal="User:b",
+        host="*",
+        operation=9,
+        permission_type=3,
+    )
+    # when
+    before = image(acl)
+    after = replayed(before, [RemoveAccessControlEntryRecord(id=UUID(int=1))], 6)
+    # then
+    assert dict(before.acls) == {
+        UUID(int=1): Acl(
+            resource_type=AclResourceType.CLUSTER,
+            resource_name="kafka-cluster",
+            pattern_type=PatternType.LITERAL,
+            principal="User:b",
+            host="*",
+            operation=AclOperation.CLUSTER_ACTION,
+            permission=AclPermission.ALLOW,
+        )
+    }
+    assert dict(after.acls) == {}
+
+
+def test_scram_credential_is_replaced_and_removed_by_mechanism() -> None:
+    # given
+    first = UserScramCredentialRecord(
+        name="b", mechanism=2, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+    )
+    second = UserScramCredentialRecord(
+        name="b", mechanism=2, salt=b"t", stored_key=b"l", server_key=b"w", iterations=8192
+    )
+    # when
+    before = image(first, second)
+    other = replayed(before, [RemoveUserScramCredentialRecord(name="b", mechanism=1)], 6)
+    after = replayed(other, [RemoveUserScramCredentialRecord(name="b", mechanism=2)], 7)
+    # then
+    credential = ScramCredential(salt=b"t", stored_key=b"l", server_key=b"w", iterations=8192)
+    assert dict(before.scram_credentials) == {("b", ScramMechanism.SCRAM_SHA_512): credential}
+    assert dict(other.scram_credentials) == dict(before.scram_credentials)
+    assert dict(after.scram_credentials) == {}

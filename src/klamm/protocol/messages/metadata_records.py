@@ -30,6 +30,48 @@ AbortTransactionRecord.FIELDS = (
 )
 
 
+class AccessControlEntryRecord(Message):
+    """AccessControlEntryRecord, record type 18."""
+
+    API_KEY = 18
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+
+    __slots__ = ("id", "resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission_type")
+
+    def __init__(
+        self,
+        *,
+        id: UUID = ZERO_UUID,
+        resource_type: int = 0,
+        resource_name: str = '',
+        pattern_type: int = 0,
+        principal: str = '',
+        host: str = '',
+        operation: int = 0,
+        permission_type: int = 0,
+    ) -> None:
+        self.id = id
+        self.resource_type = resource_type
+        self.resource_name = resource_name
+        self.pattern_type = pattern_type
+        self.principal = principal
+        self.host = host
+        self.operation = operation
+        self.permission_type = permission_type
+
+AccessControlEntryRecord.FIELDS = (
+    Field("id", "uuid", (0, 32767), default=ZERO_UUID),
+    Field("resource_type", "int8", (0, 32767), default=0),
+    Field("resource_name", "string", (0, 32767), default=''),
+    Field("pattern_type", "int8", (0, 32767), default=0),
+    Field("principal", "string", (0, 32767), default=''),
+    Field("host", "string", (0, 32767), default=''),
+    Field("operation", "int8", (0, 32767), default=0),
+    Field("permission_type", "int8", (0, 32767), default=0),
+)
+
+
 class BeginTransactionRecord(Message):
     """BeginTransactionRecord, record type 23."""
 
@@ -359,6 +401,27 @@ RegisterBrokerRecord.FIELDS = (
 )
 
 
+class RemoveAccessControlEntryRecord(Message):
+    """RemoveAccessControlEntryRecord, record type 19."""
+
+    API_KEY = 19
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+
+    __slots__ = ("id",)
+
+    def __init__(
+        self,
+        *,
+        id: UUID = ZERO_UUID,
+    ) -> None:
+        self.id = id
+
+RemoveAccessControlEntryRecord.FIELDS = (
+    Field("id", "uuid", (0, 32767), default=ZERO_UUID),
+)
+
+
 class RemoveTopicRecord(Message):
     """RemoveTopicRecord, record type 9."""
 
@@ -377,6 +440,30 @@ class RemoveTopicRecord(Message):
 
 RemoveTopicRecord.FIELDS = (
     Field("topic_id", "uuid", (0, 32767), default=ZERO_UUID),
+)
+
+
+class RemoveUserScramCredentialRecord(Message):
+    """RemoveUserScramCredentialRecord, record type 22."""
+
+    API_KEY = 22
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+
+    __slots__ = ("name", "mechanism")
+
+    def __init__(
+        self,
+        *,
+        name: str = '',
+        mechanism: int = 0,
+    ) -> None:
+        self.name = name
+        self.mechanism = mechanism
+
+RemoveUserScramCredentialRecord.FIELDS = (
+    Field("name", "string", (0, 32767), default=''),
+    Field("mechanism", "int8", (0, 32767), default=0),
 )
 
 
@@ -449,4 +536,40 @@ class UnregisterBrokerRecord(Message):
 UnregisterBrokerRecord.FIELDS = (
     Field("broker_id", "int32", (0, 32767), default=0),
     Field("broker_epoch", "int64", (0, 32767), default=0),
+)
+
+
+class UserScramCredentialRecord(Message):
+    """UserScramCredentialRecord, record type 11."""
+
+    API_KEY = 11
+    VERSIONS = (0, 0)
+    FLEXIBLE_FROM = 0
+
+    __slots__ = ("name", "mechanism", "salt", "stored_key", "server_key", "iterations")
+
+    def __init__(
+        self,
+        *,
+        name: str = '',
+        mechanism: int = 0,
+        salt: bytes = b'',
+        stored_key: bytes = b'',
+        server_key: bytes = b'',
+        iterations: int = 0,
+    ) -> None:
+        self.name = name
+        self.mechanism = mechanism
+        self.salt = salt
+        self.stored_key = stored_key
+        self.server_key = server_key
+        self.iterations = iterations
+
+UserScramCredentialRecord.FIELDS = (
+    Field("name", "string", (0, 32767), default=''),
+    Field("mechanism", "int8", (0, 32767), default=0),
+    Field("salt", "bytes", (0, 32767), default=b''),
+    Field("stored_key", "bytes", (0, 32767), default=b''),
+    Field("server_key", "bytes", (0, 32767), default=b''),
+    Field("iterations", "int32", (0, 32767), default=0),
 )

@@ -103,7 +103,8 @@ class KafkaCluster:
         heap: ``-Xmx`` per node.
         jvm_options: Compiler and collector. None: those that start fast; benchmarks pass what Kafka ships with.
         release: Release of Apache Kafka on Maven.
-        with_logins: Whether each node has a listener SASL_PLAINTEXT, too. The properties configure it.
+        with_logins: Whether each node has a second listener, for logins. The properties configure it.
+        login_listener: Name of this listener. The properties name its protocol if that is another one.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class KafkaCluster:
         properties: Mapping[str, str] = NO_PROPERTIES,
         *,
         with_logins: bool = False,
+        login_listener: str = "SASL_PLAINTEXT",
         heap: str = "512m",
         jvm_options: Sequence[str] | None = None,
         release: str = KAFKA_RELEASE,
@@ -119,13 +121,14 @@ class KafkaCluster:
         self._release = release
         self._properties = dict(properties)
         self._jvm_options = jvm_options
+        self._login_listener = login_listener
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.directory = Path(tempfile.mkdtemp(prefix="klamm-kafka-"))
         self._heap = heap
         self.nodes: dict[int, KafkaNode] = {node_id: self._node(node_id) for node_id in range(1, nodes + 1)}
         self._controller_ports = {node_id: free_port() for node_id in self.nodes}
         self.login_ports = {node_id: free_port() for node_id in self.nodes} if with_logins else {}
-        """Port of the listener SASL_PLAINTEXT by node id."""
+        """Port of the listener for logins by node id."""
 
     def _node(self, node_id: int) -> KafkaNode:
         return KafkaNode(
@@ -259,7 +262,7 @@ class KafkaCluster:
         replicas = str(min(3, len(self.nodes)))
         listeners = f"PLAINTEXT://{node.host}:{node.port}"
         if node.node_id in self.login_ports:
-            listeners += f",SASL_PLAINTEXT://{node.host}:{self.login_ports[node.node_id]}"
+            listeners += f",{self._login_listener}://{node.host}:{self.login_ports[node.node_id]}"
         roles, all_listeners = "broker", listeners
         if node.node_id in self._controller_ports:
             roles = "broker,controller"

@@ -222,6 +222,7 @@ class FakeMember:
         self._callbacks: list[Callable[[ClusterImage], None]] = []
         self.leased = True
         self.inter_broker_listener = "PLAINTEXT"
+        self.authorizer: str | None = ""
         self.is_cordoned = True
         self.error: MembershipError | None = None
         self.next_producer_id = 0

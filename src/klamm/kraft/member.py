@@ -111,6 +111,8 @@ class MemberSettings:
     """Connection settings, with controllers as ``bootstrap_servers``."""
     inter_broker_listener: str
     """Name of the listener with which brokers connect."""
+    authorizer: str | None = ""
+    """Class of the brokers' authorizer. Empty: everything is allowed. None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,7 @@ class BrokerMember:
         self.node_id = settings.node_id
         self.cluster_id = settings.cluster_id
         self.inter_broker_listener = settings.inter_broker_listener
+        self.authorizer = settings.authorizer
         self.incarnation_id = stored.incarnation_id if stored and stored.previous_broker_epoch < 0 else uuid4()
         """Id of this incarnation of the broker."""
         self.broker_epoch = -1

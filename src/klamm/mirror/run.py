@@ -80,6 +80,7 @@ def run(
         settings = parse_settings(resolve({**properties, **(overrides or {})}), target_aliases=clusters)
         settings.check_keys(strict=strict, ignore_transforms=ignore_transforms)
         settings.check_clients()
+        _check_listeners(settings)
         settings.log_notes(logger)
         if plan:
             return print_plan(settings, sys.stdout, obstacles=obstacles)
@@ -205,6 +206,19 @@ def signals_as_event() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def _check_listeners(settings: MirrorSettings) -> None:
+    """Check the configs of the listeners of flows that are brokers of the target, and load their key stores.
+
+    Raises:
+        SettingsError: A config is missing or not allowed, or a store cannot be read.
+    """
+    if any(flow.replica is not None for flow in settings.flows):
+        from klamm.mirror.copy.settings import replica_settings  # noqa: PLC0415 - loaded on demand
+
+        for replica in filter(None, map(replica_settings, settings.flows)):
+            replica.endpoints(lambda _user, _mechanism: None)
+
+
 def obstacles(
     flow: FlowSettings, selected: Mapping[str, int], configs: Mapping[str, Mapping[str, ConfigEntry]]
 ) -> dict[str, str]:
@@ -216,7 +230,7 @@ def obstacles(
     if flow.replica is not None:
         from klamm.mirror.replica.obstacles import obstacles as of_replica  # noqa: PLC0415 - loaded on demand
 
-        return of_replica(flow)
+        return of_replica(flow, [flow.remote_topic(topic) for topic in selected])
     from klamm.mirror.replay.obstacles import obstacles as of_replay  # noqa: PLC0415 - as above
 
     return of_replay(flow, selected, configs)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
 DEFAULT_LISTENER: Final = "PLAINTEXT"
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
 MAX_PORT: Final = 65535
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what an empty host means to Kafka
 ANY_HOSTS: Final = frozenset({ANY_HOST, "::"})
@@ -99,7 +100,7 @@ def parse_listeners(
     listen = _without(controllers, listen)  # klamm has no separate controller to connect to
     if not listen:
         raise SettingsError(f"{flag} {text!r}: expected at least one listener for clients")
-    protocols = _protocols(configs.get("listener.security.protocol.map"))
+    protocols = parse_protocol_map(configs.get(PROTOCOL_MAP))
     advertised_by_name: Mapping[str, tuple[Address, ...]] = {}
     if advertised is not None:
         advertised_by_name = _without(
@@ -126,7 +127,16 @@ def parse_listeners(
     return tuple(listeners)
 
 
-def _protocols(text: str | None) -> dict[str, SecurityProtocol]:
+def parse_protocol_map(text: str | None, flag: str = PROTOCOL_MAP) -> dict[str, SecurityProtocol]:
+    """Return the security protocol of each listener, by its name in upper case.
+
+    Args:
+        text: Value of ``listener.security.protocol.map``. None: each protocol is a listener of its name.
+        flag: Key that holds ``text``, for error messages.
+
+    Raises:
+        SettingsError: An entry is not ``NAME:PROTOCOL``.
+    """
     if text is None:
         return {protocol.value: protocol for protocol in SecurityProtocol}
     protocols = {}
@@ -136,7 +146,7 @@ def _protocols(text: str | None) -> dict[str, SecurityProtocol]:
             protocols[name.strip().upper()] = SecurityProtocol(protocol.strip().upper())
         except ValueError as error:
             raise SettingsError(
-                f"listener.security.protocol.map: {entry!r}: expected NAME:PROTOCOL with one of"
+                f"{flag}: {entry!r}: expected NAME:PROTOCOL with one of"
                 f" {', '.join(protocol.value for protocol in SecurityProtocol)}"
             ) from error
     return protocols

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from klamm.properties import SettingsError
+from klamm.security.principals import parse_super_users
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint
     from klamm.mirror.copy.partition import PartitionId
     from klamm.server.listeners import Address
+    from klamm.server.security.endpoints import Endpoint
+    from klamm.server.security.login import FindScram
 
 _RESERVED: Final = 1 << 62
 """Lowest reserved producer id. Brokers assign producer ids from 0 upwards and never reach it."""
@@ -52,3 +59,40 @@ class ReplicaSettings:
     """Advertised listeners, as the brokers and clients of the target reach this broker."""
     bind: tuple[Address, ...]
     """Addresses to listen on, one for each listener."""
+    configs: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Configs of the listeners for TLS, SASL and super users, as in Kafka's ``server.properties``."""
+
+    @property
+    def super_users(self) -> frozenset[str]:
+        """Principals that may act as brokers without an ACL."""
+        return parse_super_users(self.configs.get("super.users"))
+
+    def endpoints(self, find_scram: FindScram) -> tuple[Endpoint, ...]:
+        """Return the settings of all listeners, with the content of their key stores.
+
+        Args:
+            find_scram: Returns the SCRAM credential of a user.
+
+        Raises:
+            SettingsError: A setting is missing or not allowed, or a store cannot be read.
+        """
+        # Imported for this mode only: they need the server.
+        from klamm.server.listeners import Listener, SecurityProtocol  # noqa: PLC0415
+        from klamm.server.security.endpoints import open_endpoint  # noqa: PLC0415
+
+        try:
+            return tuple(
+                open_endpoint(
+                    Listener(
+                        name=endpoint.name,
+                        protocol=SecurityProtocol(endpoint.security_protocol),
+                        listen=(address,),
+                        advertise=None,
+                    ),
+                    self.configs,
+                    find_scram,
+                )
+                for endpoint, address in zip(self.listeners, self.bind, strict=True)
+            )
+        except SettingsError as error:
+            raise SettingsError(f"klamm.replica.listeners: {error} (these keys begin with klamm.replica.)") from error

@@ -107,15 +107,18 @@ def replica_settings(flow: FlowSettings) -> ReplicaSettings | None:
     """Return the settings of a flow that is a broker of the target, None for other flows."""
     if (broker := flow.replica) is None:
         return None
-    client = flow.clients["target.producer"]
+    client = flow.clients["target.controller"]
     return ReplicaSettings(
         node_id=broker.node_id,
         controllers=ConnectionSettings.of(flow.target.bootstrap_controllers, client, f"klamm-mirror-{flow.name}"),
         listeners=tuple(
-            BrokerEndpoint(name=name, host=address.host, port=address.port, security_protocol="PLAINTEXT")
+            BrokerEndpoint(
+                name=name, host=address.host, port=address.port, security_protocol=broker.protocols[name].value
+            )
             for name, address in broker.advertised.items()
         ),
         bind=tuple(broker.listen.values()),
+        configs=broker.configs,
     )
 
 

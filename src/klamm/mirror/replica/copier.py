@@ -35,6 +35,7 @@ from klamm.mirror.replica.leader_partition import KEEP
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, TargetBrokers
 from klamm.mirror.replica.window import Window, read_chunk
+from klamm.properties import SettingsError
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.types import TopicPartition
 from klamm.retries import Backoff
@@ -177,11 +178,11 @@ class ReplicaStart(Start):
         """Return the copies of all partitions that can start. Some of them may be STOPPED.
 
         Raises:
-            ConnectionLostError: A cluster is unavailable, or a listener's address is taken.
+            ConnectionLostError: A cluster is unavailable, or klamm cannot be a broker of the target at present.
         """
         try:
             self._node.start()
-        except (OSError, MembershipError) as error:
+        except (OSError, MembershipError, SettingsError) as error:
             raise ConnectionLostError(f"klamm cannot join the target as a broker: {error}") from error
         self._source.refresh(sorted({p.topic for p in partitions}))
         ready = [(each, leader) for each in partitions if (leader := self._leader(each)) is not None]
@@ -241,7 +242,8 @@ class ReplicaStart(Start):
         if leader.halted:
             return self._halted(partition_id, leader, leader.halted)
         if window is None:
-            self.reasons[partition_id] = f"no replica of {leader.name} fetches"
+            rejected = f"; klamm rejected {self._node.rejection}" if self._node.rejection else ""
+            self.reasons[partition_id] = f"no replica of {leader.name} fetches{rejected}"
             return None
         return ReplicaCopy(partition_id, leader, window, self._node, self._activate)
 
@@ -328,6 +330,7 @@ class ReplicaCopier(Copier):
             replica,
             new_member,
             self._keys,
+            target=settings.target,
             may_lose=settings.continue_after_loss,
             on_news=self._note,
         )

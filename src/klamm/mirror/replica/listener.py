@@ -3,8 +3,8 @@
 =======================  =============================================================================================
 Request                  Answer
 =======================  =============================================================================================
-Fetch of a replica       batches of the source, see ``leader_partition``; TOPIC_AUTHORIZATION_FAILED on other
-                         listeners than that of the brokers, as Kafka rejects replicas without CLUSTER_ACTION
+Fetch of a replica       batches of the source, see ``leader_partition``; TOPIC_AUTHORIZATION_FAILED without
+                         CLUSTER_ACTION, as in Kafka, and on other listeners than that of the brokers
 Fetch of a consumer      the replica to read from instead (KIP-392), from version 11 on; else NOT_LEADER_OR_FOLLOWER
 ListOffsets              log start and end of the source for replicas; for consumers, the answer of a replica
 OffsetForLeaderEpoch     the log end for each epoch, for clients that of the longest replica: no log diverges, so none
@@ -13,6 +13,8 @@ Produce                  POLICY_VIOLATION
 WriteTxnMarkers          success; nothing is written, because the source's markers are mirrored
 DescribeLogDirs          no log directory
 ApiVersions              the APIs of a real broker, these ones in the versions above
+SaslHandshake,           the login, on listeners with SASL
+SaslAuthenticate
 any other                the answer of a real broker, see ``relay``
 =======================  =============================================================================================
 
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
@@ -39,8 +41,10 @@ from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsets
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from klamm.security.acls import AclOperation
 from klamm.server.context import HandlerContext
 from klamm.server.fetch_response import TOPIC_IDS_SINCE, FetchedBody, PartitionRead
+from klamm.server.handlers import api_017_sasl_handshake, api_036_sasl_authenticate
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
@@ -48,8 +52,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.mirror.replica.leader_partition import LeaderPartition
-    from klamm.mirror.replica.relay import ClientRelay
+    from klamm.mirror.replica.relay import ClientRelay, OwnClient
+    from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
     from klamm.protocol.schema import Message
+    from klamm.server.session import Session
 
 _REPLICA_STATE_SINCE: Final = 15
 _PREFERRED_REPLICA_SINCE: Final = 11
@@ -75,9 +81,15 @@ class ReplicaServices:
     rack_of: Callable[[int], str | None]
     """Rack of a broker of the target."""
     relay: ClientRelay
-    """Connections to real brokers."""
-    serves_brokers: Callable[[str], bool]
-    """Whether a listener is the one with which brokers connect. Replicas are served on no other one."""
+    """Connections to real brokers, in the name of clients."""
+    own: OwnClient
+    """Connections to real brokers, in the name of klamm."""
+    may: Callable[[Session, AclOperation, str], bool]
+    """Whether an ACL of the target allows a client an operation on a topic."""
+    is_broker: Callable[[Session], bool]
+    """Whether a client may act as a broker: it needs CLUSTER_ACTION, and the listener with which brokers connect."""
+    on_rejected: Callable[[str, str], None]
+    """Called with the host of a client that could not log in, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +97,12 @@ class ReplicaContext(HandlerContext):
     """Context of one request."""
 
     services: ReplicaServices
+
+
+def _is_allowed(context: ReplicaContext, operation: AclOperation, topic: str) -> bool:
+    """Return whether a client may read about a topic. Where its requests are passed on, a real broker decides."""
+    services = context.services
+    return services.relay.can_forward(context.session) or services.may(context.session, operation, topic)
 
 
 def check_lease(services: ReplicaServices) -> None:
@@ -107,7 +125,7 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     if node_id < 0:
         return _send_to_replica(request, context)
     services = context.services
-    if not services.serves_brokers(context.session.listener):
+    if not services.is_broker(context.session):
         return FetchedBody(partitions=list(_rejected(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
     if context.api_version < TOPIC_IDS_SINCE:
         raise ProtocolError(f"Fetch v{context.api_version} of broker {node_id}: expected version 13 or newer")
@@ -139,6 +157,9 @@ def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedB
         is_named = version < TOPIC_IDS_SINCE
         find: Any = services.find_by_name if is_named else services.find
         leader: LeaderPartition | None = find(answer.topic if is_named else answer.topic_id, answer.partition)
+        if leader is not None and not _is_allowed(context, AclOperation.READ, leader.topic):
+            answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            continue
         node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
         if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
             answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
@@ -172,7 +193,7 @@ def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServ
 async def list_offsets(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
     """Return log start and end to a replica. For a consumer, ask the replica that it is to read from."""
     services = context.services
-    if request.replica_id < 0 or not services.serves_brokers(context.session.listener):
+    if request.replica_id < 0 or not services.is_broker(context.session):
         return await _list_offsets_of_replicas(request, context)
     check_lease(services)
     return ListOffsetsResponse(
@@ -208,12 +229,17 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
         result = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(result)
         by_node: dict[int, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
+        is_allowed = _is_allowed(context, AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
             leader = services.find_by_name(topic.name, wanted.partition_index)
             node_id = None if leader is None else _preferred_replica(leader, "", services)
-            if node_id is None:
-                result.partitions.append(_bound(topic.name, wanted, context))
-                result.partitions[-1].error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if node_id is None or not is_allowed:
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.partitions.append(
+                    ListOffsetsResponse.ListOffsetsPartitionResponse(
+                        partition_index=wanted.partition_index, error_code=code
+                    )
+                )
             else:
                 by_node.setdefault(node_id, []).append(wanted)
         for node_id, partitions in by_node.items():
@@ -223,7 +249,10 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
                 topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic.name, partitions=partitions)],
                 timeout_ms=request.timeout_ms,
             )
-            answer = await services.relay.ask(context, question, ListOffsetsResponse, node_id)
+            if services.relay.can_forward(context.session):
+                answer = await services.relay.ask(context, question, ListOffsetsResponse, node_id)
+            else:
+                answer = await services.own.ask(node_id, question, ListOffsetsResponse)
             result.partitions += [each for answered in answer.topics for each in answered.partitions]
     return response
 
@@ -235,14 +264,16 @@ async def offset_for_leader_epoch(
     services = context.services
     check_lease(services)
     # Brokers name themselves from version 3 on, and those with metadata.version 4.3 use no older one.
-    is_broker = request.replica_id >= 0 and services.serves_brokers(context.session.listener)
+    is_broker = request.replica_id >= 0 and services.is_broker(context.session)
 
     def answer(
         topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
         leader = services.find_by_name(topic, wanted.partition)
         error_code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
-        if leader is not None:
+        if not is_broker and not _is_allowed(context, AclOperation.DESCRIBE, topic):
+            error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif leader is not None:
             epoch = max(wanted.current_leader_epoch, wanted.leader_epoch)
             end_offset = leader.end_offset if is_broker else leader.end_offset_for_clients
             error_code, offset = end_offset(wanted.current_leader_epoch)
@@ -346,6 +377,14 @@ def _schema_versions(api_key: int) -> ApiVersionsResponse.ApiVersion | None:
     )
 
 
+async def sasl_authenticate(request: SaslAuthenticateRequest, context: ReplicaContext) -> SaslAuthenticateResponse:
+    """Process a token of the login, and report a login that fails."""
+    response = await api_036_sasl_authenticate.handle(request, context)
+    if response.error_code:
+        context.services.on_rejected(context.session.client_host, response.error_message or "")
+    return response
+
+
 async def forward(frame: bytes, context: ReplicaContext) -> RelayedResponse:
     """Return the response of a real broker."""
     return RelayedResponse(await context.services.relay.forward(context.session, frame))
@@ -373,6 +412,8 @@ _OWN: Final = (
     _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, offset_for_leader_epoch, 2, 4),
     _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
     _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 5),
+    api_017_sasl_handshake.ROUTE,
+    replace(api_036_sasl_authenticate.ROUTE, handle=sasl_authenticate),
 )
 ROUTES: Final[Mapping[int, Route]] = {int(key): _relayed(key, forward) for key in ApiKey} | {
     int(route.api.key): route for route in _OWN

@@ -32,15 +32,18 @@ from klamm.clock import wall_clock_ms
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.replica.fetch_sessions import FollowerSessions
+from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
-from klamm.mirror.replica.relay import ClientRelay
+from klamm.mirror.replica.relay import ClientRelay, OwnClient
 from klamm.protocol.types import by_topic
-from klamm.retries import Backoff
+from klamm.retries import Backoff, LoggedReasons
+from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
+from klamm.security.authorization import AclRules
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
-from klamm.server.security.endpoints import Endpoint
+from klamm.server.security.tls import ServerContext
 from klamm.server.server import Server
 from klamm.server.sockets import bind, fastest_event_loop, start_listening
 
@@ -50,10 +53,15 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.configs.quotas import QuotaLimit
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint, ClusterImage, PartitionImage, TopicMetadata
     from klamm.kraft.member import IsrChange, IsrState
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.protocol.errors import KafkaApiError
+    from klamm.security.acls import Acl
+    from klamm.security.scram import ScramCredential, ScramMechanism
+    from klamm.server.security.endpoints import Endpoint
+    from klamm.server.session import Session
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -96,6 +104,8 @@ class ClusterMembership(Protocol):
     """Error that ended the membership."""
     inter_broker_listener: str
     """Name of the listener with which brokers connect."""
+    authorizer: str | None
+    """Class of the brokers' authorizer. Empty: everything is allowed. None: it is not known."""
 
     @property
     def observer(self) -> ImageObserver:
@@ -160,6 +170,7 @@ class ReplicaNode:
         settings: Broker id and listeners.
         new_member: Creates the membership. Called at each start.
         partitions: Remote topics and partition numbers to lead.
+        target: Connection to the target.
         may_lose: Whether to go on when records were purged on the source before they were mirrored.
         on_news: Called on the event loop with a partition whose figures have changed.
     """
@@ -170,6 +181,7 @@ class ReplicaNode:
         new_member: Callable[[], ClusterMembership],
         partitions: Iterable[_FLOW_PARTITION],
         *,
+        target: ConnectionSettings,
         may_lose: bool = False,
         on_news: Callable[[LeaderPartition], None] = lambda _: None,
     ) -> None:
@@ -177,6 +189,7 @@ class ReplicaNode:
         self._new_member = new_member
         self._on_news = on_news
         self._may_lose = may_lose
+        self._own = OwnClient(target)
         self._wanted = by_topic(partitions)
         self._leaders: dict[tuple[UUID, int], LeaderPartition] = {}
         self._by_name: dict[_FLOW_PARTITION, LeaderPartition] = {}
@@ -196,6 +209,13 @@ class ReplicaNode:
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
         self._is_cordoned = True
         """Whether the target places no partitions here, as at the start of each membership."""
+        self._super_users = settings.super_users
+        self._acls: Mapping[UUID, Acl] = {}
+        self._rules = self._new_rules(())
+        """Rules of ``_acls``."""
+        self._rejections = LoggedReasons()
+        self.rejection = ""
+        """Client that was rejected last, and why. Empty: none since a broker last fetched."""
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -204,6 +224,7 @@ class ReplicaNode:
 
         Raises:
             OSError: An address is taken. Nothing is left open, and the next call tries again.
+            SettingsError: A key store of a listener cannot be read. As above.
             ConnectionError: The controllers cannot be reached.
             TimeoutError: They do not answer, or count an earlier process as alive.
             MembershipError: They reject the broker.
@@ -213,9 +234,10 @@ class ReplicaNode:
         if self._member is not None:
             return
         if self._server is None:
+            endpoints = self._settings.endpoints(self._find_scram)
             sockets = self._bind()
             self._thread.start()
-            self.call(self._listen, sockets)
+            self.call(self._listen, endpoints, sockets)
         member = self._new_member()
         try:
             member.start()
@@ -293,7 +315,7 @@ class ReplicaNode:
                 ) from error
         return sockets
 
-    def _listen(self, sockets: Iterable[socket.socket]) -> None:
+    def _listen(self, endpoints: Iterable[Endpoint], sockets: Iterable[socket.socket]) -> None:
         relay = ClientRelay(self._endpoint_of)
         registry = ClientRegistry(now_ms=wall_clock_ms)
         registry.on_left = relay.on_left
@@ -304,7 +326,10 @@ class ReplicaNode:
             is_leased=lambda: self._member is not None and self._member.is_leased(),
             rack_of=self._rack_of,
             relay=relay,
-            serves_brokers=lambda name: self._member is not None and name == self._member.inter_broker_listener,
+            own=self._own,
+            may=self._may,
+            is_broker=self._is_broker,
+            on_rejected=self._on_rejected,
         )
         self._server = Server(
             new_context=partial(ReplicaContext, services=services),
@@ -314,14 +339,18 @@ class ReplicaNode:
             client_registry=registry,
             max_idle_ms=lambda: 0,
         )
-        for endpoint, sock in zip(self._settings.listeners, sockets, strict=True):
-            self._server.listen(Endpoint(name=endpoint.name), {self._settings.node_id: sock})
+        for endpoint, sock in zip(endpoints, sockets, strict=True):
+            context = None if endpoint.tls is None else endpoint.tls.context
+            if isinstance(context, ServerContext):
+                context.on_failure = partial(self._on_rejected, f"listener {endpoint.name}")
+            self._server.listen(endpoint, {self._settings.node_id: sock}, context)
         self._watcher = self._loop.create_task(self._watch())
 
     async def _stop(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
         await self._close_server()
+        self._own.close()
 
     async def _close_server(self) -> None:
         server, self._server = self._server, None
@@ -392,6 +421,56 @@ class ReplicaNode:
     def member(self) -> ClusterMembership | None:
         """ClusterMembership in the target, None before ``start`` and after ``close``."""
         return self._member
+
+    # --- logins and rights --------------------------------------------------------------------------------------------
+
+    def _find_scram(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Return the SCRAM credential that the target's brokers have for a user."""
+        image = None if self._member is None else self._member.observer.image
+        return None if image is None else image.scram_credentials.get((user, mechanism))
+
+    def _is_broker(self, session: Session) -> bool:
+        """Return whether a client may act as a broker, as Kafka decides it: by CLUSTER_ACTION on the cluster.
+
+        Another authorizer than Kafka's own decides by rules that are not in the metadata. Then only super users may.
+        """
+        member, principal = self._member, session.principal
+        if member is None or session.listener != member.inter_broker_listener:
+            return False
+        if self._has_right(session, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
+            self.rejection = ""
+            return True
+        self._on_rejected(
+            session.client_host,
+            f"{principal} lacks CLUSTER_ACTION on the cluster, which brokers need. If it is a super user of the "
+            "brokers, add it to klamm.replica.super.users",
+        )
+        return False
+
+    def _may(self, session: Session, operation: AclOperation, topic: str) -> bool:
+        return self._has_right(session, operation, AclResourceType.TOPIC, topic)
+
+    def _has_right(self, session: Session, operation: AclOperation, kind: AclResourceType, name: str) -> bool:
+        member = self._member
+        if member is None:
+            return False
+        if session.principal in self._super_users or member.authorizer == "":
+            return True
+        if member.authorizer not in (None, STANDARD_AUTHORIZER):
+            return False
+        if (acls := member.observer.image.acls) is not self._acls:
+            self._acls, self._rules = acls, self._new_rules(acls.values())
+        return self._rules.allow(session.principal, session.client_host, operation, kind, name)
+
+    def _new_rules(self, acls: Iterable[Acl]) -> AclRules:
+        allows_without_acl = self._settings.configs.get("allow.everyone.if.no.acl.found", "").lower() == "true"
+        return AclRules(acls, super_users=self._super_users, allows_without_acl=allows_without_acl)
+
+    def _on_rejected(self, client: str, reason: str) -> None:
+        """Keep the reason for the status of the partitions that no replica fetches, and log it if it is new."""
+        self.rejection = f"{client}: {reason}"
+        if self._rejections.is_new(self.rejection):
+            logger.warning("Broker %d rejected a client: %s", self._settings.node_id, self.rejection)
 
     # --- metadata of the target ---------------------------------------------------------------------------------------
 

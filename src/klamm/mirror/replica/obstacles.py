@@ -14,11 +14,17 @@ from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.errors import ClusterActionDeniedError
 from klamm.kraft.member import CORDON_LEVEL
 from klamm.mirror.copy.settings import replica_settings
+from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER, inter_broker_configs
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from klamm.security.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from klamm.mirror.settings.flow import FlowSettings
 
 _TIMEOUT_S: Final = 10.0
@@ -32,16 +38,26 @@ _QUORUM: Final = DescribeQuorumRequest(
 )
 
 
-def obstacles(flow: FlowSettings) -> dict[str, str]:
-    """Return why klamm cannot lead the remote partitions, with an empty key. Empty: nothing is in the way.
+def obstacles(flow: FlowSettings, topics: Collection[str] = ()) -> dict[str, str]:
+    """Return why klamm cannot lead or promote remote topics. The key is empty for a reason that concerns all topics.
+
+    Args:
+        flow: Settings of the flow.
+        topics: Remote topics, also some that do not exist yet.
 
     Raises:
         ConnectionLostError: The target is unavailable.
     """
     with contextlib.closing(connect(flow)) as cluster:
-        reasons = [_quorum_obstacle(flow, cluster), _controllers_obstacle(flow), _node_id_obstacle(flow, cluster)]
+        reasons = [
+            _quorum_obstacle(flow, cluster),
+            _controllers_obstacle(flow),
+            _listener_obstacle(flow, cluster),
+            _node_id_obstacle(flow, cluster),
+        ]
+        unreadable = _unreadable(cluster, topics)
     text = "; ".join(filter(None, reasons))
-    return {"": text} if text else {}
+    return ({"": text} if text else {}) | unreadable
 
 
 def target_obstacle(flow: FlowSettings) -> str:
@@ -114,6 +130,55 @@ def _controllers_obstacle(flow: FlowSettings) -> str:
     finally:
         channel.close()
     return ""
+
+
+def _listener_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
+    """Return why brokers could not fetch from klamm's listener."""
+    settings = replica_settings(flow)
+    if settings is None:
+        return ""
+    configs = inter_broker_configs(cluster, settings)
+    if reason := configs.mismatch(settings):
+        return reason
+    if configs.authorizer == "" or settings.super_users:
+        return ""
+    remedy = "expected klamm.replica.super.users with the principals of the brokers"
+    if configs.authorizer not in (None, STANDARD_AUTHORIZER):
+        return f"klamm does not know the rules of {configs.authorizer}: {remedy}"
+    if _has_brokers(cluster):
+        return ""
+    return f"no ACL allows CLUSTER_ACTION on cluster {flow.target.alias}, so no broker could fetch from klamm: {remedy}"
+
+
+def _has_brokers(cluster: Cluster) -> bool:
+    """Return whether an ACL allows somebody to act as a broker, or it is not known."""
+    request = DescribeAclsRequest(
+        resource_type_filter=AclResourceType.CLUSTER,
+        resource_name_filter=CLUSTER_NAME,
+        pattern_type_filter=PatternType.MATCH,
+        operation=AclOperation.ANY,
+        permission_type=AclPermission.ALLOW,
+    )
+    response = cluster.connection(min(cluster.node_ids)).call(request, DescribeAclsResponse, timeout_s=_TIMEOUT_S)
+    operations = {acl.operation for resource in response.resources for acl in resource.acls}
+    return bool(response.error_code or operations & {AclOperation.CLUSTER_ACTION, AclOperation.ALL})
+
+
+def _unreadable(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
+    """Return why topics could not be promoted, for those that exist."""
+    if not topics:
+        return {}
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    response = cluster.connection(min(cluster.node_ids)).call(request, MetadataResponse, timeout_s=_TIMEOUT_S)
+    return {
+        topic.name: "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers)"
+        for topic in response.topics
+        if topic.name and not topic.error_code and not topic.topic_authorized_operations & 1 << AclOperation.READ
+    }
 
 
 def _node_id_obstacle(flow: FlowSettings, cluster: Cluster) -> str:

@@ -2,7 +2,8 @@
 
 A client of the target may send any request to this broker, because Metadata lists it. All requests that do not concern
 the mirrored partitions are passed on unread, and so are their responses. The real broker authenticates the client's
-connection, which is possible on listeners without TLS and SASL only.
+connection, which is possible on listeners without TLS and SASL only. On the others, klamm authenticates the client, and
+asks a broker by its own login for the one answer that reading needs: the offsets of a replica.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.gateway.frames.wire import request_frame
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.frames import has_tagged_header
@@ -19,6 +23,7 @@ from klamm.protocol.primitives import skip_tagged_fields
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint
     from klamm.protocol.schema import Message
     from klamm.server.context import HandlerContext
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Message")
 _CORRELATION_BYTES: Final = 4
 _CONNECT_S: Final = 5.0
+_CALL_S: Final = 10.0
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -109,3 +115,42 @@ class ClientRelay:
         """Close the connections of a client that has left."""
         for _, writer in self._open.pop(session.connection_id, {}).values():
             writer.close()
+
+
+class OwnClient:
+    """Connections of klamm itself to the target's brokers. Used on the event loop only, and closed by no one else.
+
+    Args:
+        target: Connection to the target.
+    """
+
+    def __init__(self, target: ConnectionSettings) -> None:
+        self._target = target
+        self._cluster: Cluster | None = None
+        self._lock = asyncio.Lock()
+
+    async def ask(self, node_id: int, request: Message, response: type[R]) -> R:
+        """Send a request to a broker and return the response.
+
+        Raises:
+            ProtocolError: The broker does not answer.
+        """
+        async with self._lock:
+            try:
+                return await asyncio.to_thread(self._ask, node_id, request, response)
+            except ConnectionLostError as error:
+                self.close()
+                raise ProtocolError(f"no broker of the target answers: {error}") from error
+
+    def _ask(self, node_id: int, request: Message, response: type[R]) -> R:
+        if self._cluster is None:
+            self._cluster = Cluster(self._target, BufferPool(max_free_bytes=0))
+        if node_id not in self._cluster.node_ids:
+            self._cluster.refresh([])
+        return self._cluster.connection(node_id).call(request, response, timeout_s=_CALL_S)
+
+    def close(self) -> None:
+        """Close all connections. The next request opens them again."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None

@@ -18,10 +18,9 @@ from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.mirror.records.source_offsets import own_key
-from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.mirror.replica.inter_broker import inter_broker_configs
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
-from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 40
 _TIMEOUT_S: Final = 15.0
-_LISTENER_CONFIG: Final = "inter.broker.listener.name"
-_PROTOCOL_CONFIG: Final = "security.inter.broker.protocol"
-"""Name of the listener if there is no ``inter.broker.listener.name``."""
 
 
 class TopicStateStore:
@@ -118,7 +114,8 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
     """Return the membership of a flow's broker, with its stored state.
 
     Raises:
-        ConnectionLostError: The state cannot be read now.
+        ConnectionLostError: The state, or the configs of the target's brokers, cannot be read now.
+        MembershipError: The target's brokers could not connect to klamm's listeners.
     """
     store = TopicStateStore(
         settings.target,
@@ -128,42 +125,15 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
     )
     with contextlib.closing(Cluster(settings.target, BufferPool(max_free_bytes=0))) as cluster:
         cluster.refresh([])
-        listener = _inter_broker_listener(cluster, replica)
+        configs = inter_broker_configs(cluster, replica)
+    if reason := configs.mismatch(replica):
+        raise MembershipError(reason)
     member = MemberSettings(
         node_id=replica.node_id,
         cluster_id=cluster.cluster_id,
         listeners=replica.listeners,
         controllers=replica.controllers,
-        inter_broker_listener=listener,
+        inter_broker_listener=configs.listener,
+        authorizer=configs.authorizer,
     )
     return BrokerMember(member, store)
-
-
-def _inter_broker_listener(cluster: Cluster, replica: ReplicaSettings) -> str:
-    """Return the name of the listener with which brokers connect to each other.
-
-    Without DESCRIBE_CONFIGS on the cluster, which a broker's configs need, it is the first one of klamm.
-
-    Raises:
-        ConnectionLostError: No broker responds.
-        MembershipError: klamm has no listener with this name.
-    """
-    names = [each.name for each in replica.listeners]
-    node_id = min(cluster.node_ids - {replica.node_id}, default=None)
-    if node_id is None:
-        raise ConnectionLostError("no broker of the target is alive")
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=ResourceType.BROKER,
-        resource_name=str(node_id),
-        configuration_keys=[_LISTENER_CONFIG, _PROTOCOL_CONFIG],
-    )
-    request = DescribeConfigsRequest(resources=[resource])
-    response = cluster.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
-    configs = {config.name: config.value for result in response.results for config in result.configs}
-    name = (configs.get(_LISTENER_CONFIG) or configs.get(_PROTOCOL_CONFIG) or names[0]).upper()
-    if name not in names:
-        raise MembershipError(
-            f"klamm.replica.listeners={','.join(names)}: expected a listener {name}, because the target's brokers have "
-            f"{_LISTENER_CONFIG}={name}"
-        )
-    return name

@@ -11,13 +11,15 @@ from klamm.properties import SettingsError, parse_int, with_prefix
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-Role = Literal["producer", "consumer", "admin"]
+Role = Literal["producer", "consumer", "admin", "controller"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
+"""Roles of Kafka's clients. ``controller`` is klamm's own: connections to the controllers of the target."""
 SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 _UNSUPPORTED: Final = "klamm's clients do not support it"
 _CLIENT_ID: Final = "client.id"
 _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "admin": {"request.timeout.ms": 1},
+    "controller": {},
     "producer": {"request.timeout.ms": 1, "batch.size": 0},
     "consumer": {
         "request.timeout.ms": 1,
@@ -30,6 +32,7 @@ _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
 """Supported integer properties by role, each with its minimum."""
 _HONOURED: Final[Mapping[str, Collection[str]]] = {
     "admin": (),
+    "controller": (),
     "producer": ("transaction.timeout.ms",),
     "consumer": ("auto.offset.reset", "client.rack", "isolation.level"),
 }
@@ -77,14 +80,14 @@ def of_flow(
     For ``source.consumer`` of ``A->B``, highest first: ``A->B.source.consumer.k``, ``A.consumer.k``, ``A.k``, ``k``,
     ``A->B.consumer.k``, ``A->B.source.cluster.k``. From ``A.k``, ``k`` and ``A->B.source.cluster.k`` only security
     properties count. ``A->B.producer.override.k`` has precedence over all of these for ``target.producer``; MirrorMaker
-    reads no other ``A->B`` key for the producer of records.
+    reads no other ``A->B`` key for the producer of records. ``target.controller`` exists if the target names its
+    controllers.
     """
     flow = f"{source.alias}->{target.alias}."
-    return {
-        f"{side}.{role}": _of_client(properties, flow, side, cluster.alias, role)
-        for side, cluster in (("source", source), ("target", target))
-        for role in ROLES
-    }
+    roles = [(side, cluster, role) for side, cluster in (("source", source), ("target", target)) for role in ROLES]
+    if target.bootstrap_controllers:
+        roles.append(("target", target, "controller"))
+    return {f"{side}.{role}": _of_client(properties, flow, side, cluster.alias, role) for side, cluster, role in roles}
 
 
 def _of_client(properties: Mapping[str, str], flow: str, side: str, alias: str, role: Role) -> ClientProperties:

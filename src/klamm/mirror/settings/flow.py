@@ -264,7 +264,7 @@ def _source_offsets_topics(reader: KeyReader, source_alias: str) -> tuple[str, s
 
 def _source_offsets_topic_configs(reader: KeyReader) -> Mapping[str, str]:
     """Return the configs with which the offsets topic is created (KIP-605, ``DistributedConfig.topicSettings``)."""
-    configs = reader.of_worker(definitions.WORKER_OFFSETS_PREFIX)
+    configs = reader.with_prefix(definitions.WORKER_OFFSETS_PREFIX, definitions.KeyPlace.WORKER_AT_TOP)
     return {"segment.bytes": str(_SEGMENT_BYTES), **{key: configs[key] for key in configs.keys() - _NOT_CONFIGS}}
 
 

@@ -12,7 +12,7 @@ from klamm.mirror.settings.definitions import KeyPlace, Repetition, Setting, Val
 from klamm.properties import SettingsError, with_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 JAVA_PACKAGE: Final = "org.apache.kafka.connect.mirror."
 
@@ -30,7 +30,7 @@ class KeyReader:
     def __init__(self, properties: Mapping[str, str], source: str, target: str) -> None:
         self._properties = properties
         self._flow = flow = f"{source}->{target}."
-        self._target = worker = f"{target}."
+        worker = f"{target}."
         self._prefixes: Mapping[KeyPlace, tuple[str, ...]] = {
             KeyPlace.FLOW: (flow, ""),
             KeyPlace.FLOW_ONLY: (flow,),
@@ -43,11 +43,18 @@ class KeyReader:
         values = {prefix + key: self._properties.get(prefix + key) for prefix in self._prefixes[place]}
         return next(((name, value.strip()) for name, value in values.items() if value is not None), None)
 
-    def of_worker(self, prefix: str) -> dict[str, str]:
-        """Return the Connect worker keys with a prefix, without the prefix, and their values."""
-        places = (prefix, self._target + prefix, self._flow + prefix)
-        names = {name for place in places for name in with_prefix(self._properties, place)}
-        entries = {name: self.find(prefix + name, KeyPlace.WORKER_AT_TOP) for name in sorted(names)}
+    def with_prefix(
+        self, prefix: str, place: KeyPlace = KeyPlace.FLOW, accepts: Callable[[str], bool] = lambda _: True
+    ) -> dict[str, str]:
+        """Return the keys with a prefix, without the prefix, and their values.
+
+        Args:
+            prefix: Prefix.
+            place: Places where the keys count.
+            accepts: Returns whether a key exists, given without the prefix. Others do not count as read.
+        """
+        names = {name for start in self._prefixes[place] for name in with_prefix(self._properties, start + prefix)}
+        entries = {name: self.find(prefix + name, place) for name in sorted(filter(accepts, names))}
         return {name: entry[1] for name, entry in entries.items() if entry is not None}
 
     def all_keys(self) -> frozenset[str]:

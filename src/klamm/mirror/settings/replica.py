@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.configs.definitions import base_name, find_broker_config
+from klamm.kafka_client.connection.security import MECHANISMS
 from klamm.mirror.settings.definitions import (
     OFFSETS,
     OFFSETS_BY,
@@ -19,7 +21,15 @@ from klamm.mirror.settings.definitions import (
     OffsetsBy,
 )
 from klamm.properties import SettingsError, parse_list, split_address
-from klamm.server.listeners import ANY_HOSTS, DEFAULT_LISTENER, Address
+from klamm.security.principals import parse_super_users
+from klamm.server.listeners import (
+    ANY_HOSTS,
+    DEFAULT_LISTENER,
+    PROTOCOL_MAP,
+    Address,
+    SecurityProtocol,
+    parse_protocol_map,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,14 +39,25 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.key_reader import KeyReader
 
 _LISTENER: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+)://)?(?P<address>.*)")
-_PROTECTED: Final = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL"})
+_PREFIX: Final = "klamm.replica."
+"""Prefix of the keys that a broker has in its ``server.properties``."""
+SUPER_USERS: Final = "super.users"
+_OTHER_CONFIGS: Final = frozenset(
+    {
+        PROTOCOL_MAP,
+        SUPER_USERS,
+        "allow.everyone.if.no.acl.found",
+        "connection.failed.authentication.delay.ms",
+        "connections.max.reauth.ms",
+    }
+)
 _READ_ONLY: Final = "remote topics are read-only until klamm mirror promote"
 _FORM: Final = "[NAME://]HOST:PORT[,...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBroker:
-    """Broker id and listeners of a flow. All listeners are PLAINTEXT."""
+    """Broker id and listeners of a flow."""
 
     node_id: int
     """``klamm.replica.node.id``."""
@@ -44,6 +65,10 @@ class ReplicaBroker:
     """Address to listen on, by the name of the listener (``klamm.replica.listeners``)."""
     advertised: Mapping[str, Address]
     """Address at which brokers and clients connect (``klamm.replica.advertised.listeners``), for the same names."""
+    protocols: Mapping[str, SecurityProtocol]
+    """Security protocol (``klamm.replica.listener.security.protocol.map``), for the same names."""
+    configs: Mapping[str, str]
+    """Configs for TLS, SASL and super users, as in ``server.properties``, without ``klamm.replica.``."""
 
 
 def parse_replica(
@@ -57,10 +82,12 @@ def parse_replica(
     node_id = reader.get(REPLICA_NODE_ID)
     listen = _listeners(reader, REPLICA_LISTENERS)
     advertised = _listeners(reader, REPLICA_ADVERTISED)
+    configs = reader.with_prefix(_PREFIX, accepts=_is_listener_config)
     way = f"{OFFSETS_BY.key}={OffsetsBy.REPLICA}"
     if reader.get(OFFSETS_BY) is not OffsetsBy.REPLICA:
         wanted = (REPLICA_NODE_ID, REPLICA_LISTENERS, REPLICA_ADVERTISED)
-        set_keys = [entry[0] for setting in wanted if (entry := reader.find(setting.key, setting.place)) is not None]
+        keys = [*(setting.key for setting in wanted), *(_PREFIX + name for name in configs)]
+        set_keys = [entry[0] for key in keys if (entry := reader.find(key)) is not None]
         return None, (f"{', '.join(set_keys)}: no effect without {way}",) if set_keys else ()
     _check_allowed(reader, preserves_offsets=preserves_offsets)
     if node_id is None:
@@ -85,7 +112,39 @@ def parse_replica(
                 f"{REPLICA_ADVERTISED.key}: expected {name}://HOST:{address.port} with an address of this machine that "
                 f"the brokers of {target.alias} can connect to, because {REPLICA_LISTENERS.key} has {address.host}"
             )
-    return ReplicaBroker(node_id=node_id, listen=listen, advertised=addresses), (f"{way}: {_READ_ONLY}",)
+    broker = ReplicaBroker(
+        node_id=node_id,
+        listen=listen,
+        advertised=addresses,
+        protocols=_protocols(listen, configs),
+        configs=configs,
+    )
+    return broker, (f"{way}: {_READ_ONLY}",)
+
+
+def _is_listener_config(name: str) -> bool:
+    """Return whether a key of a broker counts for klamm's listeners. It may be that of a listener and a mechanism."""
+    name = base_name(name)
+    mechanism, _, rest = name.partition(".")
+    if mechanism.upper() in MECHANISMS:
+        name = rest
+    return name in _OTHER_CONFIGS or (name.startswith(("ssl.", "sasl.")) and find_broker_config(name) is not None)
+
+
+def _protocols(listen: Mapping[str, Address], configs: Mapping[str, str]) -> dict[str, SecurityProtocol]:
+    """Return the security protocol of each listener, and check the super users."""
+    key = _PREFIX + PROTOCOL_MAP
+    try:
+        parse_super_users(configs.get(SUPER_USERS))
+    except SettingsError as error:
+        raise SettingsError(f"{_PREFIX}{error}") from error
+    protocols = parse_protocol_map(configs.get(PROTOCOL_MAP), key)
+    if missing := next((name for name in listen if name not in protocols), None):
+        expected = ", ".join(f"{missing}:{protocol.value}" for protocol in SecurityProtocol)
+        raise SettingsError(
+            f"{key}: expected the security protocol of the listener {missing}, as the brokers have it: {expected}"
+        )
+    return {name: protocols[name] for name in listen}
 
 
 def _check_allowed(reader: KeyReader, *, preserves_offsets: bool) -> None:
@@ -113,8 +172,6 @@ def _listeners(reader: KeyReader, setting: Setting[str]) -> dict[str, Address]:
         if match is None or address is None:
             raise SettingsError(f"{key}={value}: expected {_FORM}, {part} is not one")
         name = (match["name"] or DEFAULT_LISTENER).upper()
-        if name in _PROTECTED:
-            raise SettingsError(f"{key}={value}: expected listeners without TLS and SASL, {name} is not supported yet")
         if name in out:
             raise SettingsError(f"{key}={value}: expected each listener once, {name} is there twice")
         out[name] = Address(host=address[0], port=address[1])

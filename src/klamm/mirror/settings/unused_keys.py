@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OPEN_PREFIXES: Final = ("spark.", "config.providers")
 """Prefixes of keys that Spark and the config providers check themselves."""
 _ROLE: Final = re.compile(
-    r"(?:(?:source|target)\.)?(?P<role>producer|consumer|admin)\.(?:override\.)?|(?:source|target)\.cluster\."
+    r"(?:(?:source|target)\.)?(?P<role>producer|consumer|admin|controller)\.(?:override\.)?|(?:source|target)\.cluster\."
 )
 _SIMILAR_CLIENT_KEYS: Final = 0.8
 """Similarity of names of client properties. Kafka's clients have many properties with similar names."""

@@ -190,7 +190,8 @@ def _equal_offsets(flow: FlowSettings) -> list[str]:
             f"offsets are kept by a replica: klamm leads the remote partitions as broker {broker.node_id} of cluster "
             f"{alias}, and its other brokers fetch the batches of the source",
             f"reason: {OFFSETS_BY.key}={flow.offsets_by}: no other way is tried",
-            f"rights on cluster {alias}: CLUSTER_ACTION and ALTER on the cluster; CREATE and DESCRIBE on remote topics",
+            f"rights on cluster {alias}: CLUSTER_ACTION, ALTER and DESCRIBE_CONFIGS on the cluster; CREATE and "
+            "DESCRIBE on remote topics, and READ to promote them",
         ]
     is_auto = flow.offsets_by is OffsetsBy.AUTO
     why = "replica is experimental, so auto never chooses it" if is_auto else "no other way is tried"

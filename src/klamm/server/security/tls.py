@@ -13,7 +13,7 @@ from klamm.server.listeners import Listener, SecurityProtocol, setting_of
 from klamm.tls import load_own, load_trusted, restrict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ class AlertingTls(ssl.SSLObject):
 
     outgoing: ssl.MemoryBIO | None = None
     """Bytes to send to the client."""
+    on_failure: Callable[[str], None] | None = None
+    """Called with the reason of a failure. None: it is logged."""
     _failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -64,19 +66,28 @@ class AlertingTls(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            logger.info("A client was rejected: its TLS handshake failed: %s", error.strerror or error)
+            reason = f"its TLS handshake failed: {error.strerror or error}"
+            if self.on_failure is None:
+                logger.info("A client was rejected: %s", reason)
+            else:
+                self.on_failure(reason)
             if self.outgoing is None or not self.outgoing.pending:
                 raise
             self._failure = error
             raise ssl.SSLWantReadError from error
 
 
-class _ServerContext(ssl.SSLContext):
+class ServerContext(ssl.SSLContext):
+    """Context of the connections that a listener accepts."""
+
     sslobject_class = AlertingTls
+    on_failure: Callable[[str], None] | None = None
+    """Called with the reason for which a TLS handshake failed. None: it is logged."""
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
+        """Create the TLS object of a new connection."""
         made = cast("AlertingTls", super().wrap_bio(incoming, outgoing, *more, **named))
-        made.outgoing = outgoing
+        made.outgoing, made.on_failure = outgoing, self.on_failure
         return made
 
 
@@ -103,7 +114,7 @@ def server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
 
 
 def _server_tls(listener: Listener, configs: Mapping[str, str]) -> ServerTls:
-    context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     setting = partial(setting_of, configs, listener.name)
     restrict(context, setting)
     certificate = load_own(context, setting)

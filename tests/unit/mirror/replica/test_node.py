@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from dataclasses import replace
@@ -16,9 +17,13 @@ from klamm.kraft.image import BrokerEndpoint, ClusterImage
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.replica import node as nodes
 from klamm.mirror.replica.node import ReplicaNode
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
 from tests.support.replicas import FakeMember, image_of
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -88,16 +93,21 @@ def address() -> Address:
     return Address(host="127.0.0.1", port=free_port())
 
 
-@pytest.fixture
-def node(member: Member, address: Address) -> Iterator[ReplicaNode]:
+def new_node(member: Member, address: Address, **configs: str) -> ReplicaNode:
     endpoint = BrokerEndpoint(name="INTERNAL", host=address.host, port=address.port, security_protocol="PLAINTEXT")
     settings = ReplicaSettings(
         node_id=KLAMM,
         controllers=ConnectionSettings(bootstrap_servers=(), client_id="replica"),
         listeners=(endpoint,),
         bind=(address,),
+        configs={name.replace("_", "."): value for name, value in configs.items()},
     )
-    replica = ReplicaNode(settings, lambda: member, [(TOPIC, 0)])
+    return ReplicaNode(settings, lambda: member, [(TOPIC, 0)], target=settings.controllers)
+
+
+@pytest.fixture
+def node(member: Member, address: Address) -> Iterator[ReplicaNode]:
+    replica = new_node(member, address)
     yield replica
     replica.close()
 
@@ -199,3 +209,55 @@ def test_taken_listener_is_named_and_node_starts_when_it_is_free(node: ReplicaNo
     # then
     wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
     socket.create_connection((address.host, address.port)).close()
+
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+EVERYONE = Acl(
+    resource_type=AclResourceType.CLUSTER,
+    resource_name="kafka-cluster",
+    pattern_type=PatternType.LITERAL,
+    principal="User:*",
+    host="127.0.0.1",
+    operation=AclOperation.CLUSTER_ACTION,
+    permission=AclPermission.ALLOW,
+)
+NOBODY = replace(EVERYONE, permission=AclPermission.DENY)
+
+
+@pytest.mark.parametrize(
+    ("authorizer", "acls", "super_users", "is_served"),
+    [
+        ("", (), "", True),
+        (STANDARD, (), "", False),
+        (STANDARD, (EVERYONE,), "", True),
+        (STANDARD, (EVERYONE, NOBODY), "", False),
+        (STANDARD, (replace(EVERYONE, operation=AclOperation.DESCRIBE),), "", False),
+        (STANDARD, (NOBODY,), "User:ANONYMOUS", True),
+        ("com.example.Own", (EVERYONE,), "", False),
+        ("com.example.Own", (), "User:a;User:ANONYMOUS", True),
+        (None, (), "", False),
+        (None, (EVERYONE,), "", True),
+    ],
+)
+def test_replicas_need_cluster_action_as_on_the_brokers(
+    member: Member,
+    address: Address,
+    *,
+    authorizer: str | None,
+    acls: tuple[Acl, ...],
+    super_users: str,
+    is_served: bool,
+) -> None:
+    member.inter_broker_listener, member.authorizer = "INTERNAL", authorizer
+    member.image = replace(member.image, acls={UUID(int=number): acl for number, acl in enumerate(acls)})
+    with contextlib.closing(new_node(member, address, super_users=super_users)) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        with WireClient(f"{address.host}:{address.port}") as client:
+            topic = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
+            request = FetchRequest(
+                replica_state=FetchRequest.ReplicaState(replica_id=1, replica_epoch=1), session_epoch=-1, topics=[topic]
+            )
+            (answer,) = client.ask(request, FetchResponse, 17).responses[0].partitions
+        is_denied = answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (is_denied, "User:ANONYMOUS lacks CLUSTER_ACTION" in node.rejection) == (not is_served, not is_served)

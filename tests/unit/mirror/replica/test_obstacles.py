@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -13,8 +14,17 @@ from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
+from klamm.protocol.messages.describe_acls import DescribeAclsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
+from klamm.protocol.messages.metadata import MetadataResponse
+from klamm.security.acls import AclOperation, AclPermission
+
+if TYPE_CHECKING:
+    from klamm.mirror.settings.flow import FlowSettings
+    from klamm.protocol.schema import Message
 
 FILE = """
 clusters = A, B
@@ -28,18 +38,57 @@ klamm.replica.experimental = true
 klamm.replica.node.id = 9
 klamm.replica.listeners = klamm:9192
 """
-(FLOW,) = parse_settings(parse_properties(FILE)).flows
+SASL = """
+klamm.replica.listener.security.protocol.map = PLAINTEXT:SASL_SSL
+klamm.replica.sasl.enabled.mechanisms = PLAIN
+"""
+SUPER_USERS = "klamm.replica.super.users = User:node\n"
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def flow_of(more: str) -> FlowSettings:
+    (flow,) = parse_settings(parse_properties(FILE + more)).flows
+    return flow
+
+
+FLOW = flow_of("")
 
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A target with the broker 1 and metadata.version 4.3, whose controllers accept the principal."""
     cluster = Mock(node_ids=frozenset({1}), topics={})
-    cluster.connection.return_value.call.side_effect = [finalized(30), quorum(3000)]
+    answer(cluster)
     monkeypatch.setattr(obstacles, "connect", lambda _flow: cluster)
     cluster.channel = Mock()
     monkeypatch.setattr(obstacles, "ControllerChannel", lambda _settings: cluster.channel)
     return cluster
+
+
+def answer(cluster: Mock, *responses: Message) -> None:
+    """Let the brokers give these responses, and else those of a target in whose way nothing is."""
+    defaults = (finalized(30), quorum(3000), configs(), acls(), MetadataResponse())
+    by_class = {type(response): response for response in (*defaults, *responses)}
+    cluster.connection.return_value.call.side_effect = lambda _, response_class, **__: by_class[response_class]
+
+
+def configs(values: dict[str, str] | None = None, error_code: int = 0) -> DescribeConfigsResponse:
+    entries = [
+        DescribeConfigsResponse.DescribeConfigsResourceResult(name=name.replace("_", "."), value=value)
+        for name, value in (values or {}).items()
+    ]
+    result = DescribeConfigsResponse.DescribeConfigsResult(error_code=error_code, configs=entries)
+    return DescribeConfigsResponse(results=[result])
+
+
+def acls(*operations: AclOperation) -> DescribeAclsResponse:
+    rights = [
+        DescribeAclsResponse.AclDescription(
+            principal="User:b", host="*", operation=operation, permission_type=AclPermission.ALLOW
+        )
+        for operation in operations
+    ]
+    return DescribeAclsResponse(resources=[DescribeAclsResponse.DescribeAclsResource(acls=rights)])
 
 
 def finalized(level: int) -> ApiVersionsResponse:
@@ -56,7 +105,7 @@ def quorum(voter: int) -> DescribeQuorumResponse:
 
 
 def test_node_id_of_a_controller_fails_the_flow(target: Mock) -> None:
-    target.connection.return_value.call.side_effect = [finalized(30), quorum(9)]
+    answer(target, quorum(9))
     with pytest.raises(FlowFailedError, match=r"klamm.replica.node.id=9: a controller of cluster B has this id"):
         ReplicaTopics(FLOW, Mock(), 9).check_supported()
 
@@ -67,7 +116,7 @@ def test_target_that_allows_a_replica_has_no_obstacle(target: Mock) -> None:
 
 
 def test_metadata_version_before_4_3_fails_the_flow(target: Mock) -> None:
-    target.connection.return_value.call.side_effect = [finalized(29), quorum(3000)] * 2
+    answer(target, finalized(29))
     reason = obstacles.obstacles(FLOW)[""]
     assert reason.startswith("cluster B has metadata.version=29: expected 30 (4.3) or more")
     with pytest.raises(FlowFailedError, match=r"metadata.version=29"):
@@ -92,3 +141,91 @@ def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytes
     monkeypatch.setattr(TopicStateStore, "read", lambda _self, cluster: Mock() if cluster is target else None)
     assert obstacles.obstacles(FLOW) == {}
     target.close.assert_called_once_with()
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "reason"),
+    [
+        (
+            {"inter_broker_listener_name": "INTERNAL"},
+            "",
+            "klamm.replica.listeners=PLAINTEXT: expected a listener INTERNAL, because the target's brokers have "
+            "inter.broker.listener.name=INTERNAL",
+        ),
+        (
+            {"security_inter_broker_protocol": "SASL_SSL"},
+            "",
+            "klamm.replica.listeners=PLAINTEXT: expected a listener SASL_SSL, because the target's brokers have "
+            "inter.broker.listener.name=SASL_SSL",
+        ),
+        (
+            {"listener_security_protocol_map": "PLAINTEXT:SASL_SSL"},
+            "",
+            "klamm.replica.listener.security.protocol.map: listener PLAINTEXT is PLAINTEXT: expected "
+            "PLAINTEXT:SASL_SSL, because the target's brokers connect with it",
+        ),
+        (
+            {
+                "listener_security_protocol_map": "PLAINTEXT:SASL_SSL",
+                "sasl_mechanism_inter_broker_protocol": "SCRAM-SHA-512",
+            },
+            SASL,
+            "klamm.replica.sasl.enabled.mechanisms=PLAIN: expected SCRAM-SHA-512, with which the target's brokers log "
+            "in at listener PLAINTEXT (sasl.mechanism.inter.broker.protocol)",
+        ),
+        (
+            {"authorizer_class_name": STANDARD},
+            "",
+            "no ACL allows CLUSTER_ACTION on cluster B, so no broker could fetch from klamm: expected "
+            "klamm.replica.super.users with the principals of the brokers",
+        ),
+        (
+            {"authorizer_class_name": "com.example.Own"},
+            "",
+            "klamm does not know the rules of com.example.Own: expected klamm.replica.super.users with the principals "
+            "of the brokers",
+        ),
+        ({"authorizer_class_name": "com.example.Own"}, SUPER_USERS, ""),
+        ({"authorizer_class_name": STANDARD}, SUPER_USERS, ""),
+        (
+            {"listener_security_protocol_map": "PLAINTEXT:SASL_SSL", "sasl_mechanism_inter_broker_protocol": "PLAIN"},
+            SASL,
+            "",
+        ),
+    ],
+)
+def test_listener_that_the_brokers_cannot_use_is_named(
+    target: Mock, values: dict[str, str], more: str, reason: str
+) -> None:
+    answer(target, configs(values))
+    assert obstacles.obstacles(flow_of(more)) == ({"": reason} if reason else {})
+
+
+def test_acl_for_brokers_is_no_obstacle(target: Mock) -> None:
+    answer(
+        target, configs({"authorizer_class_name": STANDARD}), acls(AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION)
+    )
+    assert obstacles.obstacles(FLOW) == {}
+
+
+def test_brokers_need_an_acl_if_their_configs_are_not_readable(target: Mock) -> None:
+    answer(target, configs(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    assert obstacles.obstacles(FLOW)[""].startswith("no ACL allows CLUSTER_ACTION on cluster B")
+
+
+def test_topic_without_read_right_is_named(target: Mock) -> None:
+    def described(name: str, *operations: AclOperation, error_code: int = 0) -> MetadataResponse.MetadataResponseTopic:
+        bits = sum(1 << operation for operation in operations)
+        return MetadataResponse.MetadataResponseTopic(
+            name=name, error_code=error_code, topic_authorized_operations=bits
+        )
+
+    topics = [
+        described("A.orders", AclOperation.DESCRIBE),
+        described("A.readable", AclOperation.READ),
+        described("A.new", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    answer(target, MetadataResponse(topics=topics))
+    assert obstacles.obstacles(FLOW, ["A.orders", "A.readable", "A.new"]) == {
+        "A.orders": "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers)"
+    }

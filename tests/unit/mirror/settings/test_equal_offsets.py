@@ -101,6 +101,7 @@ klamm.replica.experimental = true
 klamm.replica.node.id = 1000
 klamm.replica.listeners = 0.0.0.0:9192, INTERNAL://10.0.0.9:9193
 klamm.replica.advertised.listeners = klamm:9192
+klamm.replica.listener.security.protocol.map = PLAINTEXT:PLAINTEXT, INTERNAL:SASL_SSL
 """
 )
 
@@ -117,7 +118,7 @@ def test_replica_is_a_broker_that_copies_everything() -> None:
     assert settings.replica.node_id == 1000
     assert settings.replica.controllers.bootstrap_servers == ("c1:9093", "c2:9093")
     advertised = [(each.name, each.host, each.port, each.security_protocol) for each in settings.replica.listeners]
-    assert advertised == [("PLAINTEXT", "klamm", 9192, "PLAINTEXT"), ("INTERNAL", "10.0.0.9", 9193, "PLAINTEXT")]
+    assert advertised == [("PLAINTEXT", "klamm", 9192, "PLAINTEXT"), ("INTERNAL", "10.0.0.9", 9193, "SASL_SSL")]
     assert list(map(str, settings.replica.bind)) == ["0.0.0.0:9192", "10.0.0.9:9193"]
 
 
@@ -158,7 +159,15 @@ def test_replica_without_a_setting_is_rejected(line: str, message: str) -> None:
             "klamm.replica.listeners = 9192",
             "klamm.replica.listeners=9192: expected [NAME://]HOST:PORT[,...], 9192 is not",
         ),
-        ("klamm.replica.listeners = SSL://h:1", "expected listeners without TLS and SASL, SSL is not supported yet"),
+        (
+            "klamm.replica.listener.security.protocol.map = PLAINTEXT:PLAINTEXT",
+            "klamm.replica.listener.security.protocol.map: expected the security protocol of the listener INTERNAL",
+        ),
+        (
+            "klamm.replica.listener.security.protocol.map = INTERNAL:TLS",
+            "klamm.replica.listener.security.protocol.map: 'INTERNAL:TLS': expected NAME:PROTOCOL with one",
+        ),
+        ("klamm.replica.super.users = admin", "klamm.replica.super.users: 'admin' is no principal"),
         ("klamm.replica.listeners = h:1, h:2", "expected each listener once, PLAINTEXT is there twice"),
         ("klamm.replica.advertised.listeners = X://h:1", "expected listeners of klamm.replica.listeners: X is not one"),
         (
@@ -185,3 +194,71 @@ def test_keys_of_a_replica_without_one_are_reported() -> None:
     flow = flow_of("klamm.replica.node.id = 7\n")
     assert flow.replica is None
     assert flow.warnings == ("klamm.replica.node.id: no effect without klamm.offsets.by=replica",)
+
+
+def test_listener_configs_of_a_replica_are_those_of_a_broker() -> None:
+    keys = """
+klamm.replica.ssl.keystore.location = /k.jks
+A->B.klamm.replica.ssl.keystore.location = /own.jks
+klamm.replica.listener.name.internal.plain.sasl.jaas.config = module required;
+klamm.replica.listener.name.internal.ssl.client.auth = required
+klamm.replica.super.users = User:CN=a,O=b;User:c
+klamm.replica.ssl.keystore.lokation = typo
+klamm.replica.log.dirs = /data
+"""
+    parsed = parse_settings(parse_properties(BASE + REPLICA + keys))
+    settings = copy_settings(parsed.flows[0]).replica
+    assert settings is not None
+    assert settings.configs == {
+        "listener.name.internal.plain.sasl.jaas.config": "module required;",
+        "listener.name.internal.ssl.client.auth": "required",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT, INTERNAL:SASL_SSL",
+        "ssl.keystore.location": "/own.jks",
+        "super.users": "User:CN=a,O=b;User:c",
+    }
+    assert settings.super_users == {"User:CN=a,O=b", "User:c"}
+    assert sorted(warning.partition(" ")[0] for warning in parsed.unused) == [
+        "klamm.replica.log.dirs",
+        "klamm.replica.ssl.keystore.lokation",
+    ]
+
+
+def test_listener_config_without_a_replica_is_reported() -> None:
+    flow = flow_of("klamm.replica.ssl.keystore.location = /k.jks\n")
+    assert flow.warnings == ("klamm.replica.ssl.keystore.location: no effect without klamm.offsets.by=replica",)
+
+
+def test_key_store_of_a_replica_that_cannot_be_read_is_named() -> None:
+    keys = "klamm.replica.ssl.keystore.type = PEM\nklamm.replica.ssl.keystore.location = /missing.pem\n"
+    settings = copy_settings(flow_of(REPLICA + keys)).replica
+    assert settings is not None
+    message = (
+        r"klamm.replica.listeners: Listener INTERNAL: ssl.keystore.location=/missing.pem: cannot be read: .* begin"
+    )
+    with pytest.raises(SettingsError, match=message):
+        settings.endpoints(lambda _user, _mechanism: None)
+
+
+def test_controllers_have_their_own_security_before_that_of_the_cluster() -> None:
+    keys = """
+B.security.protocol = SASL_PLAINTEXT
+B.sasl.mechanism = SCRAM-SHA-512
+B.sasl.jaas.config = module required username="klamm" password="p";
+B.controller.sasl.mechanism = PLAIN
+B.controller.sasl.jaas.config = module required username="node" password="q";
+"""
+    parsed = parse_settings(parse_properties(BASE + REPLICA + keys))
+    settings = copy_settings(parsed.flows[0])
+    assert settings.replica is not None
+    brokers, controllers = settings.target.security, settings.replica.controllers.security
+    assert (brokers.protocol, brokers.mechanism, brokers.username) == ("SASL_PLAINTEXT", "SCRAM-SHA-512", "klamm")
+    assert (controllers.protocol, controllers.mechanism, controllers.username) == ("SASL_PLAINTEXT", "PLAIN", "node")
+    assert parsed.unused == ()
+
+
+def test_controller_property_that_does_not_exist_is_reported() -> None:
+    parsed = parse_settings(parse_properties(BASE + REPLICA + "B.controller.ssl.keystore.lokation = k\n"))
+    assert parsed.unused == (
+        "B.controller.ssl.keystore.lokation has no effect: klamm's clients do not support it; did you mean "
+        "B.controller.ssl.keystore.location?",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings, run_until
+from tests.support.klamm import KlammBroker
 from tests.support.mirror import create_topic, delete_records
 from tests.support.processes import free_port, wait_until
 from tests.support.replicas import FakeMember, WireReplica, image_of
@@ -62,6 +64,7 @@ class ReplicaFlow:
         self.replicas = [WireReplica(self.address, node, self.topic_id, self.member, partitions) for node in replicas]
         self.partitions = [PartitionId(self.topic, number, self.topic) for number in range(partitions)]
         self.buffer_bytes = 16 << 20
+        self.may_lose = False
 
     def _new_member(self) -> FakeMember:
         self.members += 1
@@ -80,6 +83,7 @@ class ReplicaFlow:
             read_committed=False,
             join_up_to=0,
             buffer_bytes=self.buffer_bytes,
+            continue_after_loss=self.may_lose,
         )
         replica = ReplicaSettings(
             node_id=KLAMM,
@@ -226,6 +230,40 @@ def test_i1_empty_source_stops_the_partition_and_no_replica_is_truncated(address
     for replica in other.replicas:
         assert (replica.logs[0].end, replica.logs[0].removed) == (10, [])
         assert set(replica.errors) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_replicas_are_truncated_where_the_source_diverges_if_losses_are_accepted() -> None:
+    """A power cut took records of the source that were only in the page cache, and others got their offsets since."""
+    with KlammBroker() as broker:
+        # given
+        flow = ReplicaFlow(broker.bootstrap_servers, (1, 2))
+        flow.produce(10)
+        log = broker.data_dir / "logs" / f"{flow.topic}-0" / f"{0:020d}.log"
+        cut = log.stat().st_size
+        flow.produce(10)
+        with flow.copier() as copier:
+            flow.run(copier, 20)
+        broker.kill()
+        os.truncate(log, cut)
+        broker.start()
+        flow.produce(7, 13)
+        # when
+        with flow.copier() as copier, flow.replicas[0], flow.replicas[1]:
+            run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+            (row,) = copier.progress()
+        # then
+        assert "its log diverges at offset 10 from what was read up to offset 20 of leader epoch 0" in row.reason
+        assert "delete it to mirror the topic again, or let klamm.on.source.loss=continue truncate" in row.reason
+        assert [replica.logs[0].removed for replica in flow.replicas] == [[], []]
+        # when
+        flow.may_lose = True
+        with flow.copier() as copier:
+            flow.run(copier, 30)
+        # then
+        expected = flow.bytes_of_source()
+        for replica in flow.replicas:
+            assert [batch.data for batch in replica.logs[0].batches] == expected
+            assert [batch.base_offset for batch in replica.logs[0].removed] == [10]
 
 
 def fill_buffer(flow: ReplicaFlow, copier: ReplicaCopier) -> LeaderPartition:

@@ -14,11 +14,12 @@ from confluent_kafka import KafkaError, Producer
 
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.obstacles import target_obstacle
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, encode_batch
-from tests.interop.test_mirror_replica_kafka import SERVE, Flow, running
-from tests.support.java import KAFKA_RELEASE, java_tool
+from tests.interop.test_mirror_replica_kafka import KLAMM, SERVE, Flow, running
+from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE, java_tool
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import delete_topic, wait_for_partitions
 from tests.support.processes import wait_until
@@ -163,22 +164,31 @@ def test_target_below_4_3_is_rejected_and_replay_is_named(java: None, release: s
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("release", ["4.3.1", KAFKA_RELEASE])
-def test_target_of_release_is_mirrored_and_upgraded(java: None, release: str) -> None:
-    with KafkaCluster(release=release) as target:
+def test_target_of_4_3_is_mirrored_while_it_is_upgraded(java: None) -> None:
+    """klamm registers again with the feature ranges of the new release, so it does not prevent the upgrade."""
+    with KafkaCluster(release=TOOLS_RELEASE) as target:
         flow = Flow(target)
         flow.produce(5, 5)
         with running(flow) as copier:
             copier.wait_for_replicas()
-            if release != KAFKA_RELEASE:
-                # when
-                target.upgrade(1, KAFKA_RELEASE)
-                flow.produce(3)
-                copier.wait_for_replicas()
-                java_tool(
-                    "org.apache.kafka.tools.FeatureCommand",
-                    *("--bootstrap-server", target.bootstrap_servers, "upgrade", "--release-version", "4.4"),
-                )
+            assert isinstance(copier.copier, ReplicaCopier)
+            member = copier.copier.node.member
+            assert member is not None
+            before = member.observer.image
+            # when
+            target.upgrade(1, KAFKA_RELEASE)
+            image = member.observer.wait_for(
+                lambda image: image.brokers[KLAMM].features == image.brokers[1].features != before.brokers[1].features,
+                60,
+            )
+            level = image.brokers[1].features["metadata.version"][1]
+            assert level > image.features["metadata.version"]
+            java_tool(
+                "org.apache.kafka.tools.FeatureCommand",
+                *("--bootstrap-server", target.bootstrap_servers),
+                *("upgrade", "--feature", f"metadata.version={level}"),
+            )
+            member.observer.wait_for(lambda image: image.features["metadata.version"] == level, 60)
             flow.produce(2)
             copier.wait_for_replicas()
         # then

@@ -15,6 +15,7 @@ import itertools
 import logging
 import os
 import random
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Final, Self
@@ -23,8 +24,9 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from klamm.admin import AdminClient, NewPartitions, NewTopic
+from klamm.admin import AdminClient, ElectionType, NewPartitions, NewTopic, TopicPartition
 from klamm.configs.names import CLUSTER_METADATA
+from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from tests.support.equal_offsets import ISOLATION_LEVELS, contents
 from tests.support.kafka import KafkaCluster, started
@@ -53,7 +55,11 @@ NODES: Final = (1, 2, 3)
 PER_TRANSACTION: Final = 20
 OF_KLAMM: Final = ("worker", "jvm", "driver", "stopped worker", "stopped mirror")
 OF_NODES: Final = ("target broker", "active controller", "source leader")
-OF_TOPICS: Final = ("partitions", "source topic created again", "remote topic deleted")
+RARE: Final = (
+    "partitions", "source topic created again", "remote topic deleted", "target", "replicas lost", "source",
+    "reassignments cancelled", "leaders moved",
+)  # fmt: skip
+"""Disturbances of which each comes once in the long form."""
 SHORT: Final = (
     ("driver", "active controller"),
     ("partitions",),
@@ -64,6 +70,10 @@ SHORT: Final = (
     ("source leader",),
     ("stopped mirror",),
     ("remote topic deleted",),
+    ("replicas lost",),
+    ("reassignments cancelled",),
+    ("leaders moved",),
+    ("worker", "target"),
 )
 WHOLE: Final = Verdict(lost=0, repeated=0, foreign=0, out_of_order=0, repeats=0)
 QUORUM: Final = DescribeQuorumRequest(
@@ -217,9 +227,14 @@ spark.master = local[2,4]
             "driver": self._kill_driver,
             "stopped worker": lambda: self._stop([self._worker()]),
             "stopped mirror": lambda: self._stop(self._processes()),
-            "target broker": lambda: self._kill_node(target, self._random.choice(NODES)),
-            "active controller": lambda: self._kill_node(target, self._active_controller()),
-            "source leader": lambda: self._kill_node(source, self._leader(PLAIN, 0)),
+            "target broker": lambda: self._kill_nodes(target, self._random.choice(NODES)),
+            "active controller": lambda: self._kill_nodes(target, self._active_controller()),
+            "source leader": lambda: self._kill_nodes(source, self._leader(PLAIN, 0)),
+            "target": lambda: self._kill_nodes(target, *NODES),
+            "source": lambda: self._kill_nodes(source, *NODES),
+            "replicas lost": self._lose_replicas,
+            "reassignments cancelled": self._cancel_reassignments,
+            "leaders moved": self._move_leaders,
             "partitions": self._add_partition,
             "source topic created again": self._create_source_topic_again,
             "remote topic deleted": self._delete_remote_topic,
@@ -243,8 +258,8 @@ spark.master = local[2,4]
         for number in range(ROUNDS):
             if time.monotonic() >= until:
                 return
-            if number % 10 == 4:
-                yield (OF_TOPICS[number // 10 % len(OF_TOPICS)],)
+            if number % 6 == 4:
+                yield (RARE[number // 6 % len(RARE)],)
             elif number % 2:
                 yield self._random.choice(OF_KLAMM), self._random.choice(OF_NODES)
             else:
@@ -355,10 +370,57 @@ spark.master = local[2,4]
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    def _kill_node(self, cluster: KafkaCluster, node_id: int) -> Callable[[], object]:
-        node = cluster.nodes[node_id]
-        node.kill()
-        return lambda: node.start(expected_nodes=len(NODES))
+    def _kill_nodes(self, cluster: KafkaCluster, *node_ids: int) -> Callable[[], object]:
+        nodes = [cluster.nodes[node_id] for node_id in node_ids]
+        for node in nodes:
+            node.kill()
+
+        def start() -> None:
+            for node in nodes:
+                node.launch()
+            for node in nodes:
+                node.wait_ready(expected_nodes=len(NODES))
+
+        return start
+
+    def _lose_replicas(self) -> Callable[[], object]:
+        """Remove the remote topics from the disk of a broker."""
+        node = self.target.nodes[self._random.choice(NODES)]
+        start = self._kill_nodes(self.target, node.node_id)
+        for topic, number in self.partitions:
+            shutil.rmtree(node.directory / "data" / f"A.{topic}-{number}")
+        return start
+
+    def _cancel_reassignments(self) -> Callable[[], object]:
+        """Cancel the reassignments of the remote topics, so that the brokers delete their replicas."""
+        remote = [TopicPartition(f"A.{topic}", number) for topic, number in self.partitions]
+        with AdminClient(self.target.bootstrap_servers) as admin:
+            admin.alter_partition_reassignments(dict.fromkeys(remote)).all().result(60)
+
+        def wait_for_reassignments() -> None:
+            with AdminClient(self.target.bootstrap_servers) as admin:
+                wait_until(
+                    lambda: admin.list_partition_reassignments().result(60).keys() >= {*remote},
+                    timeout_s=60,
+                    what="the reassignments of the mirror",
+                )
+
+        return wait_for_reassignments
+
+    def _move_leaders(self) -> Callable[[], object]:
+        """Let other brokers lead the source, without a failure."""
+        with AdminClient(self.source.bootstrap_servers) as admin:
+            described = admin.describe_topics([PLAIN, TRANSACTIONAL]).all().result(60)
+            moved = {
+                TopicPartition(name, partition.partition): (*partition.replicas[1:], partition.replicas[0])
+                for name, topic in described.items()
+                for partition in topic.partitions
+            }
+            admin.alter_partition_reassignments(moved).all().result(60)
+            for partition in moved:
+                with contextlib.suppress(KafkaApiError):  # it may lead already
+                    admin.elect_leaders(ElectionType.PREFERRED, [partition]).all().result(60)
+        return lambda: None
 
     def _active_controller(self) -> int:
         node = self.target.nodes[1]

@@ -192,6 +192,11 @@ class KafkaFollower:
         self._keep_before(0)
         self.log_start = self.end = offset
 
+    def truncate(self, leader_epoch: int, end: int) -> None:
+        """Remove what differs from a leader's log in which an epoch has this end (KIP-595)."""
+        own = [batch.next_offset for batch in self.batches if batch.leader_epoch <= leader_epoch]
+        self._keep_before(min(end, max(own, default=0)))
+
     def _keep_before(self, offset: int) -> None:
         self.removed += [batch for batch in self.batches if batch.next_offset > offset]
         self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
@@ -409,6 +414,9 @@ class WireReplica:
                         self.errors.append(answer.error_code)
                         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                             self._start_at_the_log_start(client, log, answer.partition_index, leader_epoch)
+                        continue
+                    if answer.diverging_epoch.end_offset >= 0:
+                        log.truncate(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
                         continue
                     log.append(bytes(answer.records or b""), leader_epoch)
                     log.high_watermark = min(answer.high_watermark, log.end)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
+from klamm.mirror.replica.window import UNKNOWN_EPOCH
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest
 from tests.support.replicas import MAX_BYTES, SourceLog, copy_once
@@ -58,6 +59,23 @@ class Leaders:
         )
         assert resumed is session
         return [answer.partition for answer in session.answers(MAX_BYTES)]
+
+
+def test_diverging_epoch_is_news() -> None:
+    leaders = Leaders(1)
+    leader = leaders.partitions[0]
+    leader.may_lose = True
+    leaders.produce(0)
+    session = leaders.open(0)
+    assert leaders.resume(session, (0, 2)) == [0]
+    copy_once(leaders.sources[0], leader, NOW)
+    assert leader.tail is not None
+
+    leader.truncate(leader.tail, UNKNOWN_EPOCH, (0, 1), NOW)
+
+    (answer,) = session.answers(MAX_BYTES)
+    assert (answer.diverging_epoch, answer.error_code, answer.high_watermark) == ((0, 1), ErrorCode.NONE, 1)
+    assert leaders.resume(session, (0, 2)) == [0]  # also with the high watermark that the follower knows
 
 
 def request(

@@ -68,7 +68,7 @@ def cited_ids(text: str) -> Iterator[str]:
 def citations(tests: Path = TESTS) -> Mapping[str, tuple[str, ...]]:
     """Return the tests that cite each id, as ``path::test`` relative to the directory above ``tests``."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(tests.rglob("test_*.py"), key=lambda path: (_needs(path), path)):
+    for path in sorted(tests.rglob("test_*.py"), key=lambda path: (_needs(path.relative_to(tests)), path)):
         text = path.read_text(encoding="utf-8")
         if not _FAMILY.search(text):
             continue
@@ -81,7 +81,7 @@ def citations(tests: Path = TESTS) -> Mapping[str, tuple[str, ...]]:
 
 
 def _needs(path: Path) -> int:
-    """Return what a test asks for: 0 nothing, 1 Java, 2 Maven."""
+    """Return what a test below ``tests`` needs: 0 nothing, 1 Java, 2 Maven."""
     parts = set(path.parts)
     return 2 if "interop" in parts else 1 if "spark" in parts else 0
 

@@ -84,11 +84,11 @@ def test_hundreds_of_partitions_work_with_256_descriptors() -> None:
     with limited(256), KlammBroker() as broker:
         assert psutil.Process(broker.pid).rlimit(psutil.RLIMIT_NOFILE) == (256, 256)
         with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
-            fill(client, "many", 400)
+            fill(client, "many", 300)
         assert psutil.Process(broker.pid).num_fds() < 160
         broker.restart(kill=True)
         with WireClient(broker.bootstrap_servers, timeout_s=60) as client:
-            assert sum(1 for _ in client.read_to_end("many", 399)) == 2
+            assert sum(1 for _ in client.read_to_end("many", 299)) == 2
         assert "Too many open files" not in broker.log_path.read_text()
 
 

@@ -7,6 +7,7 @@ two reasons at least (names that do not exist, factors and timeouts out of range
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import struct
 import time
@@ -37,7 +38,7 @@ from tests.support.wire import SET, WireClient, alter_topic_request, request_fra
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MUTATIONS: Final = 10_000
+MUTATIONS: Final = 10_000 if os.environ.get("KLAMM_SOAK") else 3_000
 CONNECTIONS: Final = 8
 ANSWER_TIMEOUT_S: Final = 0.25
 PATIENCE_S: Final = 30.0
@@ -141,7 +142,7 @@ def pss_bytes(server: KlammBroker | klamm.Gateway) -> int:
     return int(psutil.Process(server.pid).memory_full_info().pss)
 
 
-def test_ten_thousand_damaged_requests_change_nothing(broker: KlammBroker) -> None:
+def test_thousands_of_damaged_requests_change_nothing(broker: KlammBroker) -> None:
     generator = random.Random(108)
     requests = valid_requests()
     whole = [request_frame(sample(cls, version), version) for cls, version in requests]
@@ -248,7 +249,7 @@ def test_damaged_requests_through_a_gateway_change_nothing(broker: KlammBroker) 
     generator = random.Random(109)
     requests = valid_requests()
     whole = [request_frame(sample(cls, version), version) for cls, version in requests]
-    frames = [damaged(whole[number % len(whole)], generator) for number in range(MUTATIONS // 10)]
+    frames = [damaged(whole[number % len(whole)], generator) for number in range(1_000)]
     before = state_of(broker)
     with klamm.Gateway(broker.bootstrap_servers) as gateway:
         peers = [Peer(int(gateway.bootstrap_servers.rpartition(":")[2])) for _ in range(CONNECTIONS)]

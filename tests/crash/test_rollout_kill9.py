@@ -1,6 +1,6 @@
 """Guarded roll-outs whose tool, broker or gateway is killed (SIGKILL): they end completed or fully reverted.
 
-``make soak`` kills fifty tools, ``make test`` five.
+``make soak`` kills fifty tools, ``make test`` three.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import klamm
 from klamm.admin import AdminClient, ConfigSource, NewTopic
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.rollout_tool import launch, rollouts, run
 from tests.support.shared_cluster import unique
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
-_KILLS: Final = 50 if _IS_SOAK else 5
-_KILLS_OF_SERVERS: Final = 10 if _IS_SOAK else 2
+_KILLS: Final = 50 if _IS_SOAK else 3
+_KILLS_OF_SERVERS: Final = 10 if _IS_SOAK else 1
 _MOMENTS_S: Final = (0.5, 2.5)
 """The tool is killed after a time between these: it needs half a second to start, and two more for all waves."""
 _BEFORE: Final = "7000000"
@@ -45,6 +46,7 @@ _FLAGS: Final = (
 )
 _FAILS: Final = ("--guard", 'command: test "$KLAMM_ROLLOUT_WAVE" != 3')
 """Guard that fails in the last wave."""
+ENDS: Final = pytest.mark.parametrize("guard", [_FAILS, *long_only(())], ids=["reverted", "done"])
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def finish(servers: str, topics: Sequence[str], guard: Sequence[str], log: Path)
     raise AssertionError(log.read_text())
 
 
-@pytest.mark.parametrize("guard", [(), _FAILS], ids=["done", "reverted"])
+@ENDS
 def test_killed_tool_is_resumed_repeatedly(broker: KlammBroker, tmp_path: Path, guard: Sequence[str]) -> None:
     servers, log, chance = broker.bootstrap_servers, tmp_path / "tool.log", random.Random(len(guard))
     left = _KILLS
@@ -140,13 +142,14 @@ def play(
     check_end(servers(), topics, fails=bool(guard))
 
 
-@pytest.mark.parametrize("guard", [(), _FAILS], ids=["done", "reverted"])
+@ENDS
 def test_killed_broker_only_delays_a_roll_out(broker: KlammBroker, tmp_path: Path, guard: Sequence[str]) -> None:
     chance = random.Random(len(guard))
     for _ in range(_KILLS_OF_SERVERS):
         play(lambda: broker.bootstrap_servers, lambda: broker.restart(kill=True), tmp_path / "log", guard, chance)
 
 
+@pytest.mark.long
 def test_killed_gateway_only_delays_a_roll_out(kafka: KafkaCluster, tmp_path: Path) -> None:
     chance = random.Random(3)
     with klamm.Gateway(kafka.bootstrap_servers) as gateway:
@@ -159,7 +162,7 @@ def test_killed_gateway_only_delays_a_roll_out(kafka: KafkaCluster, tmp_path: Pa
             play(lambda: gateway.bootstrap_servers, kill, tmp_path / "log", _FAILS if number % 2 else (), chance)
 
 
-@pytest.mark.parametrize("kind", ["klamm", "kafka"])
+@pytest.mark.parametrize("kind", ["klamm", *long_only("kafka")])
 def test_concurrent_starts_are_rejected_with_the_running_roll_out(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, Des
 from klamm.protocol.messages.fetch import FetchRequest
 from klamm.protocol.records import Record, encode_batch
 from klamm.server.outbox import MAX_UNREAD_BYTES
+from tests.support.long_tests import long_only
 from tests.support.processes import free_port, wait_until
 from tests.support.security import Certificates
 from tests.support.wire import WireClient, request_frame
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 MEBI: Final = 1 << 20
-IDLE_MS: Final = 4_000
+IDLE_MS: Final = 2_000
 CLIENTS: Final = 20
 BATCH: Final = encode_batch([Record(None, bytes(1_000_000), (), int(time.time() * 1000))])
 PARTITIONS: Final = 4
@@ -39,6 +40,7 @@ BUILT_BYTES: Final = 12 * MEBI
 """What one response takes while it is made, besides the bytes that are queued then."""
 MAX_FETCHED: Final = 57_671_680
 """Default of fetch.max.bytes."""
+ENCRYPTED: Final = pytest.mark.parametrize("encrypted", [False, *long_only(True)], ids=["plain", "tls"])
 
 
 class Broker:
@@ -153,7 +155,7 @@ def close_all(peers: list[socket.socket]) -> None:
             peer.close()
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+@ENCRYPTED
 def test_unread_fetch_responses_use_no_memory_and_close_when_idle(broker: Broker, encrypted: bool) -> None:
     """Before, each connection kept a whole response forever, and every sweep logged that it was closed."""
     wait_until(lambda: broker.connections() == 0, timeout_s=30, what="connections of before to end")
@@ -219,7 +221,7 @@ def many_topics(broker: Broker) -> None:
         client.ask(CreateTopicsRequest(topics=topics, timeout_ms=60_000), CreateTopicsResponse, 7)
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+@ENCRYPTED
 @pytest.mark.usefixtures("many_topics")
 def test_unread_built_responses_stay_within_the_memory_budget(broker: Broker, encrypted: bool) -> None:
     """Responses built in memory: when all of them exceed the budget, the most expensive connections are closed."""
@@ -240,7 +242,7 @@ def test_unread_built_responses_stay_within_the_memory_budget(broker: Broker, en
         close_all(peers)
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+@ENCRYPTED
 def test_thousands_of_requests_at_once_are_answered_in_order(broker: Broker, encrypted: bool) -> None:
     """More than one read holds, to a broker that takes some frames at a time and keeps the rest."""
     count = 20_000

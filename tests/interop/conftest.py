@@ -13,6 +13,7 @@ from tests.support.families import FAMILIES, Family
 from tests.support.impact_cluster import FAST, ImpactCluster
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,14 +48,24 @@ def family(request: pytest.FixtureRequest) -> Family:
     return chosen
 
 
-@pytest.fixture(scope="module", params=["kafka", "klamm"])
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One cluster of each kind, which a mirror's tests take for source and target."""
+def _addresses(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "kafka":
         yield request.getfixturevalue("real_kafka").bootstrap_servers
         return
     with KlammBroker({"log.cleaner.backoff.ms": "500"}) as broker:
         yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="module", params=["kafka", "klamm"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """One cluster of each kind, which a mirror's tests take for source and target."""
+    yield from _addresses(request)
+
+
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
+def klamm_address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same, with real Kafka in ``make test-long`` only."""
+    yield from _addresses(request)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +75,7 @@ def fast_kafka(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaClus
         yield cluster
 
 
-@pytest.fixture(scope="module", params=["kafka", "gateway", "klamm"])
+@pytest.fixture(scope="module", params=["kafka", "klamm", *long_only("gateway")])
 def impact_cluster(request: pytest.FixtureRequest) -> Iterator[ImpactCluster]:
     """A cluster in which outages are rebuilt: Apache Kafka, the same through a gateway, and klamm."""
     with contextlib.ExitStack() as stack:

@@ -26,6 +26,7 @@ from tests.support.kafka_tools import KafkasTools, Outcome, shared_tools
 from tests.support.kept_up import KeptUp
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ REJECTED: Final = {
     "--bootstrap-controller": ("127.0.0.1:1", "controller"),
 }
 """Flags of Kafka's that are rejected: a value to try, and a word of the reason."""
+
+CHANGES: Final = frozenset({"--create", "--alter", "--delete", "--add", "--remove"})
+"""Flags of commands that change the cluster. The next command runs when the broker knows of the change."""
 
 PLAY: Final = """\
 topics --create --topic cli.t1 --partitions 2
@@ -262,7 +266,8 @@ def kafkas_plays(
         with KeptUp(address) as broker:
             for words in commands(PLAY):
                 outcomes.append(run_kafkas(tools, address, words))
-                broker.wait()
+                if not CHANGES.isdisjoint(words):
+                    broker.wait()
         return outcomes
 
     with KafkasTools() as more_tools, ThreadPoolExecutor(2) as both:
@@ -292,7 +297,7 @@ def test_kafkas_tools_print_the_same_against_klamm_and_kafka(
     assert differences == []
 
 
-@pytest.mark.parametrize("against", ["klamm", "kafka"])
+@pytest.mark.parametrize("against", ["klamm", *long_only("kafka")])
 def test_klamm_commands_print_the_same_as_kafkas_tools(
     golden: list[Outcome], against: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,7 +312,8 @@ def test_klamm_commands_print_the_same_as_kafkas_tools(
             assert "s3cret" not in outcome.stdout + outcome.stderr
             if outcome.stderr.count("\n") > 1 or as_java_message(outcome.stderr) not in blanks_aside(expected.stderr):
                 differences.append((words, outcome, expected))
-            broker.wait()
+            if not CHANGES.isdisjoint(words):
+                broker.wait()
     assert differences == []
 
 

@@ -32,6 +32,7 @@ from tests.support.dynamic_clients import (
 )
 from tests.support.frame_proxy import FrameProxy
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
 
@@ -48,7 +49,11 @@ KEY_50: Final = DescribeClientConfigsRequest.API_KEY
 KEY_18: Final = ApiVersionsResponse.API_KEY
 PATIENCE_S: Final = 60.0
 
-every_family = pytest.mark.parametrize("family", [*PRODUCERS, *CONSUMERS], ids=lambda family: family.name)
+FAMILIES: Final = (*PRODUCERS, *CONSUMERS)
+SHORT: Final = (PRODUCERS[1], CONSUMERS[0])
+"""A producer and a consumer of two libraries."""
+OTHERS: Final = long_only(*(family for family in FAMILIES if family not in SHORT))
+every_family = pytest.mark.parametrize("family", [*SHORT, *OTHERS], ids=lambda family: family.name)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +286,7 @@ OLD_BROKERS: Final[dict[str, tuple[dict[int, Replacement], int]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", OLD_BROKERS)
+@pytest.mark.parametrize("kind", ["error 42", "closed", *long_only("feature absent", "error 35", "garbage")])
 def test_client_disables_dynamic_configs_on_old_broker_and_continues(
     kind: str, broker: KlammBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,20 +299,19 @@ def test_client_disables_dynamic_configs_on_old_broker_and_continues(
     # given
     caplog.set_level("INFO", "klamm.clients")
     replacements, requests = OLD_BROKERS[kind]
-    families = (*PRODUCERS, *CONSUMERS)
     with contextlib.ExitStack() as stack:
         proxies = [
-            stack.enter_context(FrameProxy(broker.bootstrap_servers, replacements=replacements)) for _ in families
+            stack.enter_context(FrameProxy(broker.bootstrap_servers, replacements=replacements)) for _ in FAMILIES
         ]
         # when
-        for family, proxy in zip(families, proxies, strict=True):
+        for family, proxy in zip(FAMILIES, proxies, strict=True):
             client = family.start(settings(proxy, f"{kind}, {family.name}"))
             stack.callback(client.close)
             work_until(client, lambda family=family, proxy=proxy: bool(family.sent(proxy)))  # type: ignore[misc]
             ends_at = time.monotonic() + 2 * INTERVAL_MS / 1000  # by then it would have asked again
             work_until(client, lambda ends_at=ends_at: time.monotonic() > ends_at)  # type: ignore[misc]
         # then
-        for family, proxy in zip(families, proxies, strict=True):
+        for family, proxy in zip(FAMILIES, proxies, strict=True):
             assert (family.name, len(proxy.requests(KEY_50))) == (family.name, requests)
             assert (family.name, set(family.sent(proxy))) == (family.name, {family.old})
             assert caplog.text.count(f"Dynamic configs are off for client {kind}, {family.name}") == 1

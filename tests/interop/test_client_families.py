@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.families import AIOKAFKA, CONFLUENT_KAFKA, JAVA, KAFKA_PYTHON
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ def _sockets_collected() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.parametrize(
+    "family", [CONFLUENT_KAFKA, *long_only(KAFKA_PYTHON, AIOKAFKA, JAVA)], ids=lambda family: family.name, indirect=True
+)
 def test_every_record_arrives_despite_broker_kill_and_member_leave(cluster: Cluster, family: Family) -> None:
     # given: a topic, two members that share it, and a producer
     topic = _unique("stream")

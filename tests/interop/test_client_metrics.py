@@ -119,6 +119,7 @@ def test_clients_of_librdkafka_appear_and_leave(broker: klamm.Broker, metrics: s
     until(lambda: not has(metrics, "kafka_client_producer_connection_creation_total", "pushes-1"), "it has left")
 
 
+@pytest.mark.long
 def test_clients_of_java_appear(broker: klamm.Broker, metrics: str) -> None:
     """K714-07."""
     package = "org.apache.kafka.tools"

@@ -21,6 +21,7 @@ from klamm.cli.produce import parser as produce_parser
 from tests.support.kafka_tools import KafkasTools, Outcome, shared_tools
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
 
@@ -46,7 +47,7 @@ def klamm_broker_process() -> Iterator[KlammBroker]:
         yield broker
 
 
-@pytest.fixture(params=["klamm", "kafka"])
+@pytest.fixture(params=["klamm", *long_only("kafka")])
 def address(request: pytest.FixtureRequest) -> str:
     cluster: Cluster = request.getfixturevalue({"klamm": "klamm_broker_process", "kafka": "real_kafka"}[request.param])
     return cluster.bootstrap_servers

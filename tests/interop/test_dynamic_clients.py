@@ -19,6 +19,7 @@ from klamm.protocol.messages.join_group import JoinGroupRequest
 from klamm.protocol.messages.leave_group import LeaveGroupRequest
 from tests.support.frame_proxy import FrameProxy
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,7 +155,7 @@ def test_confluent_producer_is_replaced_without_loss_and_in_order(admin: AdminCl
     assert proxy.requests(50)[0].read(DescribeClientConfigsRequest).supported_configs == ["acks"]
 
 
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("assignor", ["range", *long_only("cooperative-sticky")])
 def test_confluent_consumer_rejoins_without_a_rebalance(
     assignor: str, admin: AdminClient, proxy: FrameProxy, broker: KlammBroker
 ) -> None:

@@ -199,6 +199,7 @@ def java_consumer(broker: klamm.Broker, client_id: str, **settings: object) -> s
     return start_java("org.apache.kafka.tools.consumer.ConsoleConsumer", *at, *properties)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_java_consumer_applies_changed_heartbeat_interval(broker: klamm.Broker, admin: AdminClient) -> None:
     """K649-95."""
@@ -218,6 +219,7 @@ def test_java_consumer_applies_changed_heartbeat_interval(broker: klamm.Broker, 
         stop_process(consumer)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_raised_session_timeout_keeps_classic_java_consumer_through_a_pause(
     broker: klamm.Broker, admin: AdminClient
@@ -245,6 +247,7 @@ def test_raised_session_timeout_keeps_classic_java_consumer_through_a_pause(
         stop_process(consumer)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("java")
 def test_acks_all_is_enforced_on_java_producer_with_acks_1(broker: klamm.Broker, admin: AdminClient) -> None:
     """K649-93."""

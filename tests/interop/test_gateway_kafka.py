@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,11 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
-from tests.support.families import CONFLUENT_KAFKA, FAMILIES, JAVA
+from tests.support.families import CONFLUENT_KAFKA, FAMILIES
 from tests.support.java import STREAMS, start_java, streams_class_path
 from tests.support.kafka_tools import KafkasTools, run_tool
 from tests.support.logs import batch
+from tests.support.long_tests import long_only
 from tests.support.processes import free_port, stop_process, wait_until
 from tests.support.security import Certificates, client_properties
 from tests.support.taps import Taps, TlsTap, consecutive_ports
@@ -36,12 +36,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.protocol.schema import Message
+    from tests.support.families import Family
     from tests.support.families.model import RunningConsumer, RunningProducer
     from tests.support.kafka import KafkaCluster, KafkaNode
 
 _COUNT = 1500
-_TRIED = FAMILIES if os.environ.get("KLAMM_SOAK") else (CONFLUENT_KAFKA, JAVA)
-"""Client families whose clients continue; the soak tries all four."""
 _PATIENCE_S = 120.0
 _TOOLS = "org.apache.kafka.tools"
 
@@ -95,9 +94,10 @@ def rig(real_kafka_3: KafkaCluster) -> Iterator[Rig]:
         yield Rig(real_kafka_3, later, gateways, taps)
 
 
-def test_clients_continue_through_changes_of_brokers_and_gateways(rig: Rig) -> None:
+@pytest.mark.parametrize("families", [(CONFLUENT_KAFKA,), *long_only(FAMILIES)], ids=["librdkafka", "all"])
+def test_clients_continue_through_changes_of_brokers_and_gateways(rig: Rig, families: Sequence[Family]) -> None:
     """Leaders are moved, a broker and a gateway are killed and come back, and a broker that joins becomes a leader."""
-    topics = {family.name: f"gateway-{uuid.uuid4().hex[:8]}" for family in _TRIED}
+    topics = {family.name: f"gateway-{uuid.uuid4().hex[:8]}" for family in families}
     with AdminClient(rig.bootstrap_servers) as admin:
         new = [NewTopic(name=topic, num_partitions=3, replication_factor=3) for topic in topics.values()]
         admin.create_topics(new).all().result()
@@ -106,11 +106,11 @@ def test_clients_continue_through_changes_of_brokers_and_gateways(rig: Rig) -> N
     with contextlib.ExitStack() as ending:
         ending.callback(rig.cluster.remove, rig.later)
         ending.callback(_delete, rig, topics.values())  # the broker that leads them leaves
-        for family in _TRIED:
+        for family in families:
             topic = topics[family.name]
             consumers[family.name] = family.consumer(rig.bootstrap_servers, topic, topic)
             ending.callback(consumers[family.name].stop)
-        for family in _TRIED:
+        for family in families:
             producer = family.producer(
                 rig.bootstrap_servers, topics[family.name], count=_COUNT, records_per_s=_COUNT // 10
             )
@@ -138,7 +138,7 @@ def test_clients_continue_through_changes_of_brokers_and_gateways(rig: Rig) -> N
                 what=f"every record of {name}",
                 alive=consumer.check,
             )
-    assert {name: producer.failures for name, producer in producers.items()} == {family.name: [] for family in _TRIED}
+    assert {name: producer.failures for name, producer in producers.items()} == {family.name: [] for family in families}
     _assert_no_address_leaked(rig)
 
 
@@ -247,6 +247,7 @@ def test_kafkas_tools_work_through_the_gateway(rig: Rig) -> None:
     _assert_no_address_leaked(rig)
 
 
+@pytest.mark.long
 def test_java_clients_reach_each_broker_by_host_name_on_one_port(
     real_kafka_3: KafkaCluster, make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:
@@ -366,6 +367,7 @@ def test_no_version_of_any_response_has_the_address_of_a_broker(rig: Rig) -> Non
     _assert_no_address_leaked(rig)
 
 
+@pytest.mark.long
 def test_kafka_streams_counts_each_record_once_while_a_gateway_dies(rig: Rig, tmp_path: Path) -> None:
     """With ``exactly_once_v2``: each count is written once, whatever was repeated."""
     source, target = (f"gateway-{uuid.uuid4().hex[:8]}" for _ in range(2))

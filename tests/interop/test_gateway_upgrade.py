@@ -42,6 +42,7 @@ def offered(address: str) -> Mapping[int, tuple[int, int]]:
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
+@pytest.mark.long
 def test_clients_continue_while_the_upstream_is_upgraded_node_by_node(java: None) -> None:
     producers: dict[str, RunningProducer] = {}
     consumers: dict[str, RunningConsumer] = {}

@@ -188,6 +188,7 @@ def test_requests_in_flight_are_answered_when_the_gateway_stops(
     assert not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]
 
 
+@pytest.mark.long
 def test_workers_start_from_saved_topology_without_upstream(
     make_klamm_gateway: Callable[..., klamm.Gateway], tmp_path: Path
 ) -> None:

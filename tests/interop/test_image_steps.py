@@ -39,6 +39,8 @@ that any unit test passes: a compiled function checks the types of its arguments
 PROFILE = () if IS_SOAK else ("--hypothesis-profile", "few")
 """The random examples have been judged with the source already."""
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> ImageSteps:

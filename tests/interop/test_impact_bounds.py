@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from klamm.impact.changes import Change
 
 TOPICS: Final = 2_000 if os.environ.get("KLAMM_SOAK") else 400
-HARMLESS: Final = 200
+HARMLESS: Final = 200 if os.environ.get("KLAMM_SOAK") else 60
 MAX_REQUESTS: Final = 30
 DAY_MS: Final = 86_400_000
 

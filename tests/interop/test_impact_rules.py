@@ -11,9 +11,10 @@ import klamm
 from klamm.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 from klamm.protocol.errors import PolicyViolationError
 from tests.support.impact_cluster import DAY_MS, FAST, ImpactCluster
+from tests.support.long_tests import long_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 RULES = """
@@ -34,7 +35,7 @@ rules:
 KINDS = ("alter.config", "create.partitions", "delete.topic")
 
 
-@pytest.fixture(scope="module", params=["gateway", "klamm"])
+@pytest.fixture(scope="module", params=["klamm", *long_only("gateway")])
 def impact_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactCluster]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES)
@@ -112,12 +113,20 @@ def test_partitions_that_move_keys_are_denied(impact_cluster: ImpactCluster) -> 
 @pytest.mark.parametrize(
     ("api", "condition", "is_denied"),
     [
-        ("DescribeLogDirs", "max_deleted: 10 GiB", True),
+        pytest.param("DescribeLogDirs", "max_deleted: 10 GiB", True, marks=pytest.mark.long),
         ("ListGroups", "strands_groups: forbidden", True),
         ("ListGroups", "max_deleted: 10 GiB", False),
     ],
 )
-def test_late_upstream_facts_deny_the_change(api: str, condition: str, is_denied: bool, tmp_path: Path) -> None:
+def test_late_upstream_facts_deny_the_change(
+    api: str,
+    condition: str,
+    *,
+    is_denied: bool,
+    klamm_session_broker: klamm.Broker,
+    make_klamm_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(f"rules: [{{name: in time, {condition}}}]")
     config = {
@@ -125,13 +134,13 @@ def test_late_upstream_facts_deny_the_change(api: str, condition: str, is_denied
         "policy.rules.file": str(rules),
         "policy.timeout.ms": "2000",
     }
+    topic = make_klamm_topic()
     with (
-        klamm.Broker(control=True, topics=["orders"]) as upstream,
-        klamm.Gateway(upstream.bootstrap_servers, config=config) as gateway,
+        klamm.Gateway(klamm_session_broker.bootstrap_servers, config=config) as gateway,
         AdminClient(gateway.bootstrap_servers) as admin,
-        upstream.inject(api, delay=4.0, times=None),
+        klamm_session_broker.inject(api, delay=3.0, times=None),
     ):
-        outcome = admin.alter_topic_configs("orders", set={"retention.ms": "1"})
+        outcome = admin.alter_topic_configs(topic, set={"retention.ms": "1"})
         if not is_denied:
             outcome.result()
             return
@@ -139,4 +148,4 @@ def test_late_upstream_facts_deny_the_change(api: str, condition: str, is_denied
             PolicyViolationError, match=r"Rule 'in time': .* cannot be determined.*not read within 1\.8 s"
         ):
             outcome.result()
-        admin.alter_topic_configs("orders", set={"max.message.bytes": "5000"}).result()
+        admin.alter_topic_configs(topic, set={"max.message.bytes": "5000"}).result()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support.families import FAMILIES
+from tests.support.families import AIOKAFKA, CONFLUENT_KAFKA, KAFKA_PYTHON
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _sockets_collected() -> Iterator[None]:
     gc.collect()
 
 
-@pytest.fixture(params=[family for family in FAMILIES if not family.needs_java], ids=lambda family: family.name)
+@pytest.fixture(params=[CONFLUENT_KAFKA, *long_only(KAFKA_PYTHON, AIOKAFKA)], ids=lambda family: family.name)
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
+
 import klamm
 from tests.support.internal_topics import OFFSETS, TRANSACTIONS, ask_all
 from tests.support.kafka import KafkaCluster
@@ -28,13 +30,22 @@ DECIDED: Final[dict[str, tuple[Any, Any]]] = {
 """By question: Kafka's answer, and klamm's. Kafka creates a topic again as soon as a coordinator is asked for."""
 
 
-def test_internal_topics_respond_like_kafka(java: None) -> None:
+@pytest.fixture(scope="module")
+def ours() -> dict[str, Any]:
+    """klamm's answer to each question."""
+    with klamm.Broker(config=PROPERTIES) as broker:
+        return dict(ask_all(broker.bootstrap_servers))
+
+
+def test_internal_topics_are_reserved_and_cannot_be_deleted(ours: dict[str, Any]) -> None:
+    assert {q: ours[q] for q in DECIDED} == {q: answer for q, (_, answer) in DECIDED.items()}
+
+
+@pytest.mark.long
+def test_internal_topics_respond_like_kafka(java: None, ours: dict[str, Any]) -> None:
     with KafkaCluster(1, PROPERTIES) as kafka:
         theirs = dict(ask_all(kafka.bootstrap_servers))
-    with klamm.Broker(config=PROPERTIES) as broker:
-        ours = dict(ask_all(broker.bootstrap_servers))
     assert list(theirs) == list(ours)
     assert {q: ours[q] for q in ours if q not in DECIDED} == {q: theirs[q] for q in theirs if q not in DECIDED}
-    assert {q: ours[q] for q in DECIDED} == {q: answer for q, (_, answer) in DECIDED.items()}
     expected = {q: answer for q, (answer, _) in DECIDED.items() if answer is not None}
     assert {q: theirs[q] for q in expected} == expected

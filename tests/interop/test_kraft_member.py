@@ -392,6 +392,7 @@ def test_unregistered_member_ends_and_does_not_register_again(cluster: KafkaClus
         assert 9 not in member.observer.image.brokers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("release", OLDER_RELEASES)
 def test_member_of_an_older_cluster_does_not_block_its_upgrade(java: None, release: str) -> None:
     """It registers again with the feature ranges of the other brokers when all have a newer release."""

@@ -12,6 +12,7 @@ from tests.support.klamm import KlammBroker
 pytestmark = pytest.mark.usefixtures("java")
 
 
+@pytest.mark.long
 def test_kafkas_log_compaction_tester_finds_no_mismatch() -> None:
     """It waits 20 seconds for a last record that does not come."""
     quick = {

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from unittest.mock import create_autospec
 
+import pytest
+
 from klamm.admin import (
     AdminClient,
     AlterConfigOp,
@@ -34,8 +36,6 @@ from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from tests.support.kafka import KafkaCluster
@@ -175,6 +175,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_a_node(real_kafka_3: Kafka
     assert read(address, REMOTE_TOPIC, {at: len(records) for at, records in written.items()}) == written
 
 
+@pytest.mark.long
 def test_partition_below_min_insync_replicas_is_reported_with_its_dependents(
     real_kafka_3: KafkaCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from klamm.admin import AdminClient, NewTopic
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.copy.copier import Copier
@@ -19,8 +21,6 @@ from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
 
 if TYPE_CHECKING:
-    import pytest
-
     from klamm.kafka_client.connection.connection import Connection
     from tests.support.kafka import KafkaCluster
 
@@ -31,6 +31,7 @@ REMOTE_TOPIC = f"{ALIAS}.{TOPIC}"
 LEADER, NEAR, LASTING = 1, 2, 3
 
 
+@pytest.mark.long
 def test_client_rack_fetches_from_replica_and_falls_back_to_leader(
     real_kafka_3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

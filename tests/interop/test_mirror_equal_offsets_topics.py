@@ -12,6 +12,7 @@ from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow, contents
+from tests.support.long_tests import long_only
 from tests.support.mirror import create_topic, delete_topic, grow_topic
 from tests.support.wire import WireClient
 
@@ -84,6 +85,7 @@ def test_deleted_source_topic_leaves_the_remote_topic_as_it_is(flow: EqualFlow, 
     assert contents(flow.target, flow.remote_topic, "read_uncommitted") == before
 
 
+@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 @pytest.mark.parametrize("count", [0, 2, 3, 7])
 def test_recreated_source_topic_stops_the_partition(flow: EqualFlow, copier: Copier, count: int) -> None:
     before = flow.assert_equal()

@@ -43,6 +43,7 @@ def by_partition(records: list[tuple[int, Seen]], partitions: int) -> dict[int, 
     return {at: [record for partition, record in records if partition == at] for at in range(partitions)}
 
 
+@pytest.mark.long
 def test_mirror_follows_source_changes_and_resumes_after_kill(
     real_kafka: KafkaCluster, real_kafka_3: KafkaCluster, tmp_path: Path
 ) -> None:

@@ -253,6 +253,7 @@ def end_segments(flow: Flow) -> None:
             client.produce(flow.topic, 0, encode_batch([Record(b"n%d" % number, b"v", (), newer, 0)]))
 
 
+@pytest.mark.long
 def test_replicas_hold_the_holes_of_compaction(cluster: KafkaCluster) -> None:
     flow = Flow(cluster, COMPACTED)
     flow.produce(6, 3, 5)
@@ -334,6 +335,7 @@ def _has_hole(data: bytes) -> bool:
     return batch.record_count < batch.last_offset_delta + 1
 
 
+@pytest.mark.long
 def test_replicas_of_a_purged_source_start_at_its_log_start(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     flow.produce(*[10] * 9)
@@ -365,6 +367,7 @@ def test_i1_empty_source_halts_and_no_byte_leaves_the_replicas(cluster: KafkaClu
     assert {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes} == before
 
 
+@pytest.mark.long
 def test_remote_topic_is_read_after_a_restart_without_the_source(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     flow.produce(5, 5)
@@ -381,6 +384,7 @@ def test_remote_topic_is_read_after_a_restart_without_the_source(cluster: KafkaC
     assert {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes} == before
 
 
+@pytest.mark.long
 def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     name = f"other-{flow.alias}"
@@ -396,6 +400,7 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
         _send(cluster.bootstrap_servers, name, b"v")
 
 
+@pytest.mark.long
 def test_halted_partition_goes_on_after_a_restart_by_an_operator(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     flow.produce(5, 5)
@@ -461,6 +466,7 @@ new_copier(settings, partitions).run(lambda: False)
 """
 
 
+@pytest.mark.long
 def test_killed_klamm_returns_and_goes_on(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     flow.produce(5, 5)
@@ -490,6 +496,7 @@ def _end_of_log(flow: Flow) -> int:
     return min(ends)
 
 
+@pytest.mark.long
 def test_restarted_broker_catches_up_and_the_source_goes_on_with_a_higher_epoch(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     flow.produce(5, 5)
@@ -579,6 +586,7 @@ def _away(*_: object) -> None:
     raise ConnectionLostError("broker 1 does not respond")
 
 
+@pytest.mark.long
 def test_next_process_ends_the_transactions_of_a_promotion_that_was_interrupted(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -608,6 +616,7 @@ def _producers(admin: AdminClient, partition: TopicPartition) -> tuple[ActivePro
     return admin.describe_producers([partition]).all().result()[partition]
 
 
+@pytest.mark.long
 def test_topic_whose_promotion_is_withdrawn_is_mirrored_again(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

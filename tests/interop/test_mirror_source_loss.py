@@ -30,9 +30,9 @@ FOREVER = {"retention.ms": "-1"}
 POSITIONS = "mm2-offsets.A.internal"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """One broker that is source and target."""
+    """One broker that is source and target of all tests, each with topics of its own."""
     with KlammBroker() as broker:
         create_topic(broker.bootstrap_servers, POSITIONS, 5, {"cleanup.policy": "compact"})
         yield broker.bootstrap_servers

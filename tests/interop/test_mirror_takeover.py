@@ -133,6 +133,7 @@ def _beat_on_the_source(address: str) -> None:
         connection.close()
 
 
+@pytest.mark.long
 def test_takeover_from_and_back_to_mirrormaker(
     java: None, kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from klamm.admin import AdminClient, NewTopic
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
@@ -51,6 +53,7 @@ def create(address: str, name: str, replicas: tuple[int, ...], configs: Mapping[
     wait_for_partitions(address, name, 1)
 
 
+@pytest.mark.long
 def test_records_replaced_by_unclean_election_are_reported_and_mirrored(
     real_kafka_3: KafkaCluster,
 ) -> None:

@@ -16,6 +16,7 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.records import Record, encode_batch
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.mirror import create_topic
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
@@ -77,7 +78,7 @@ class Writer:
         self._cluster.close()
 
 
-@pytest.fixture(params=["kafka", "klamm"])
+@pytest.fixture(params=["klamm", *long_only("kafka")])
 def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster | KlammBroker]:
     if request.param == "kafka":
         yield request.getfixturevalue("real_kafka")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
+@pytest.mark.long
 def test_killed_node_restarts_on_its_port_with_its_topics(real_kafka: KafkaCluster) -> None:
     # given
     address, topic = real_kafka.bootstrap_servers, ("--topic", unique("oracle-"))
@@ -58,6 +59,7 @@ def test_three_nodes_replicate_a_topic(real_kafka_3: KafkaCluster) -> None:
     )
 
 
+@pytest.mark.long
 def test_shared_cluster_check_lists_leftovers(real_kafka: KafkaCluster) -> None:
     # given
     shared = SharedCluster(real_kafka)

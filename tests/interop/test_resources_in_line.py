@@ -19,6 +19,7 @@ from klamm.resources.schemas import resources_schema
 from klamm.strict_yaml import load_yaml_documents
 from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ KAFKAS_AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authori
 PREFIX = "in-line"
 
 
-@pytest.fixture(scope="module", params=["kafka", "klamm"])
+@pytest.fixture(scope="module", params=["klamm", *long_only("kafka")])
 def in_line_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster with an authorizer, of its own because brokers are changed."""
     if request.param == "kafka":

@@ -105,6 +105,7 @@ def fill(servers: str, topic: str) -> None:
     producer.close()
 
 
+@pytest.mark.long
 def test_apply_takes_over_throttled_move_of_a_killed_run(real_kafka_3: KafkaCluster, tmp_path: Path) -> None:
     # given
     servers = real_kafka_3.bootstrap_servers

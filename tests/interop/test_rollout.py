@@ -30,6 +30,7 @@ from klamm.admin import (
 from klamm.client_configs.rollout import client_class
 from tests.support.dynamic_clients import SILENT
 from tests.support.kafka import KafkaCluster
+from tests.support.long_tests import long_only
 from tests.support.processes import free_port, wait_until
 from tests.support.rollout_tool import rollouts, run, states, step_ms
 from tests.support.security import PASSWORDS, sasl_settings
@@ -97,7 +98,7 @@ def broker(metrics: str) -> Iterator[klamm.Broker]:
         yield running
 
 
-@pytest.fixture(params=["klamm", "kafka", "gateway"])
+@pytest.fixture(params=["klamm", *long_only("kafka", "gateway")])
 def servers(request: pytest.FixtureRequest) -> str:
     """Each kind of cluster, and a gateway in front of real Kafka."""
     fixture = "broker" if request.param == "klamm" else request.param
@@ -148,6 +149,7 @@ def of(servers: str, entity: str) -> dict[str, Any]:
     return [record for record in rollouts(servers) if entity in record["before"] or entity in str(record["waves"])][-1]
 
 
+@pytest.mark.parametrize("servers", ["klamm", "gateway", *long_only("kafka")], indirect=True)
 def test_change_within_guards_reaches_all_topics(servers: str, topics: list[str]) -> None:
     guards = ("--guard", "under-replicated < 1", "--guard", "command: exit 0")
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=7200000", "--bake", "300ms", *FAST, *guards)
@@ -430,6 +432,7 @@ def test_session_timeout_that_causes_rebalances_is_reverted(broker: klamm.Broker
     assert client_configs(servers, "ANONYMOUS") == {}
 
 
+@pytest.mark.long
 def test_session_timeout_that_causes_rebalances_is_reverted_through_a_gateway(
     gateway: klamm.Gateway, tmp_path: Path
 ) -> None:
@@ -472,6 +475,7 @@ def test_session_timeout_that_causes_rebalances_is_reverted_through_a_gateway(
     assert f"klamm-rollout-{record['id']}" in history(servers)
 
 
+@pytest.mark.long
 def test_quota_that_throttles_too_much_is_reverted_before_the_next_user(tmp_path: Path) -> None:
     page_of = f"127.0.0.1:{free_port()}"
     as_admin: dict[str, Any] = {

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from klamm.policy.kinds import PolicyKind
     from klamm.protocol.schema import Message
 
-FILES: Final = 300 if os.environ.get("KLAMM_SOAK") else 8
+FILES: Final = 300 if os.environ.get("KLAMM_SOAK") else 4
 KINDS: Final = ("create.topic", "alter.config", "create.partitions", "delete.topic")
 USER: Final = "User:ANONYMOUS"
 VALUES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -12,6 +12,7 @@ import pytest
 from klamm.protocol.records import Record, encode_batch
 from tests.support.java import java_tool
 from tests.support.kafka_tools import run_tool
+from tests.support.long_tests import long_only
 from tests.support.transaction_wire import (
     TransactionClient,
     committed_offset,
@@ -39,6 +40,9 @@ def _sockets_collected() -> Iterator[None]:
     gc.collect()
 
 
+FAMILY = pytest.mark.parametrize("family", ["confluent", *long_only("kafka-python", "aiokafka")])
+
+
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
     """A topic with one partition."""
@@ -49,7 +53,7 @@ def topic(cluster: Cluster) -> str:
     return name
 
 
-@pytest.mark.parametrize("family", list(FAMILIES))
+@FAMILY
 def test_committed_records_are_read_and_aborted_ones_skipped(cluster: Cluster, topic: str, family: str) -> None:
     with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as producer:
         # given
@@ -103,7 +107,7 @@ def _settled_offset(client: WireClient, group: str, topic: str) -> tuple[int, in
 UNSTABLE_OFFSET_COMMIT = 88
 
 
-@pytest.mark.parametrize("family", list(FAMILIES))
+@FAMILY
 def test_replaced_producer_cannot_commit(cluster: Cluster, topic: str, family: str) -> None:
     with FAMILIES[family](cluster.bootstrap_servers, f"of-{topic}") as zombie:
         zombie.begin()
@@ -119,6 +123,7 @@ def test_replaced_producer_cannot_commit(cluster: Cluster, topic: str, family: s
             assert READERS[family](cluster.bootstrap_servers, topic, 1) == ["good"]
 
 
+@pytest.mark.long
 def test_kafkas_transactional_message_copier_copies_each_message_once(cluster: Cluster, topic: str, java: None) -> None:
     # given
     output, count = f"{topic}-copied", 600

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.families import AIOKAFKA, CONFLUENT_KAFKA, JAVA, KAFKA_PYTHON
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
 
@@ -29,6 +31,9 @@ def three() -> Iterator[KlammBroker]:
         yield broker
 
 
+@pytest.mark.parametrize(
+    "family", [CONFLUENT_KAFKA, AIOKAFKA, *long_only(KAFKA_PYTHON, JAVA)], ids=lambda family: family.name, indirect=True
+)
 def test_client_reaches_leaders_on_all_ports(three: KlammBroker, family: Family) -> None:
     # given
     topic = f"spread-{uuid.uuid4().hex[:8]}"

@@ -11,12 +11,16 @@ from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.settings import copy_settings, partitions_of
 from klamm.mirror.groups.control import group_control
 from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus, MirrorStatus
+from klamm.mirror.spark.leases import FlowShare, partition_groups
 from klamm.mirror.topics.control import Assignment, FlowControl
+from tests.support.copiers import copy_all
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from klamm.mirror.copy.partition import PartitionId
+    from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.settings.flow import FlowSettings
 
 
@@ -28,13 +32,7 @@ class Copying:
         self._stop = threading.Event()
 
     def __enter__(self) -> Self:
-        flow, assignments = self._flow, list[Assignment]()
-        with (
-            admin_client(flow, "source", timeout_ms=20_000) as here,
-            admin_client(flow, "target", timeout_ms=20_000) as there,
-        ):
-            FlowControl(flow, here, there, status=MirrorStatus([flow.name]), publish=assignments.append).turn()
-        self.copier = Copier(copy_settings(flow), partitions_of(assignments[-1]))
+        self.copier = Copier(copy_settings(self._flow), _assigned(self._flow))
         self._thread = threading.Thread(target=self.copier.run, args=(self._stop.is_set,))
         self._thread.start()
         return self
@@ -54,6 +52,24 @@ class Copying:
         self._thread.join(60)
         self.copier.close()
         assert not self._thread.is_alive()
+
+
+def _assigned(flow: FlowSettings) -> tuple[PartitionId, ...]:
+    """Create a flow's topics on the target and return its source partitions."""
+    assignments = list[Assignment]()
+    with (
+        admin_client(flow, "source", timeout_ms=20_000) as here,
+        admin_client(flow, "target", timeout_ms=20_000) as there,
+    ):
+        FlowControl(flow, here, there, status=MirrorStatus([flow.name]), publish=assignments.append).turn()
+    return partitions_of(assignments[-1])
+
+
+def copy_flow(flow: FlowSettings) -> list[PartitionProgress]:
+    """Copy a flow until each partition is complete or stopped, shard by shard; return the progress."""
+    share = FlowShare(settings=copy_settings(flow), partitions=_assigned(flow))
+    groups = partition_groups([share], slots=1, tasks_max={})
+    return [row for group in groups for part in group.shares for row in copy_all(part.settings, *part.partitions)]
 
 
 def commit(address: str, group: str, topic: str, offset: int, metadata: str = "") -> None:

@@ -1,23 +1,24 @@
-"""``klamm rollout`` as its users run it: in a process of its own, which can be killed."""
+"""``klamm rollout`` in this process, and in a process of its own, which can be killed."""
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klamm.admin import AdminClient
+from klamm.cli import main
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.rollout.record import to_document
 from klamm.rollout.store import RolloutStore
 from tests.support.processes import start_process
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
-
-TIMEOUT_S = 120.0
 
 
 def command(servers: str, action: str, *words: str) -> list[str | Path]:
@@ -31,15 +32,11 @@ def launch(servers: str, action: str, *words: str, log: Path) -> subprocess.Pope
 
 
 def run(servers: str, action: str, *words: str) -> tuple[int, str]:
-    """Run an action and return its exit code and all that it wrote."""
-    done = subprocess.run(
-        [str(part) for part in command(servers, action, *words)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+    """Run an action in this process and return its exit code and all that it wrote."""
+    written = io.StringIO()
+    with redirect_stdout(written), redirect_stderr(written):
+        code = main(["rollout", action, "--bootstrap-server", servers, *words])
+    return code, written.getvalue()
 
 
 def rollouts(servers: str) -> list[dict[str, Any]]:

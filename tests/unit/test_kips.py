@@ -41,7 +41,7 @@ def collected_tests(names: list[str]) -> frozenset[str]:
     files = sorted({name.partition("::")[0] for name in names})
     if not files:
         return frozenset()
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:randomly", *files]
+    command = [sys.executable, "-m", "pytest", "--long", "--collect-only", "-q", "-p", "no:randomly", *files]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return frozenset(line.partition("[")[0] for line in result.stdout.splitlines() if "::" in line)

@@ -10,4 +10,4 @@ from tests.support.families.model import Delivery, Family
 
 FAMILIES = (KAFKA_PYTHON, CONFLUENT_KAFKA, AIOKAFKA, JAVA)
 
-__all__ = ["CONFLUENT_KAFKA", "FAMILIES", "JAVA", "Delivery", "Family"]
+__all__ = ["AIOKAFKA", "CONFLUENT_KAFKA", "FAMILIES", "JAVA", "KAFKA_PYTHON", "Delivery", "Family"]

@@ -37,6 +37,7 @@ from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFai
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.obstacles import obstacles
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.errors import ErrorCode
@@ -45,13 +46,15 @@ from klamm.protocol.records import Record, encode_batch, iter_batches
 from tests.support.copiers import run_until
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import create_topic
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
 from tests.support.security import PLAIN_MODULE, SCRAM_MODULE, Certificates
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from klamm.mirror.settings.flow import FlowSettings
 
 NODE_IDS: Final = itertools.count(9)
 """Broker ids of klamm. With the same one, a test would wait for the end of the session of the test before."""
@@ -169,9 +172,12 @@ class Flow:
                 admin.alter_partition_reassignments({TopicPartition(self.remote, 0): [1]}).all().result(30)
             yield copier
 
+    @property
+    def settings(self) -> FlowSettings:
+        return parse_settings(self.file).flows[0]
+
     def new_copier(self) -> ReplicaCopier:
-        (flow,) = parse_settings(self.file).flows
-        copier = new_copier(copy_settings(flow), [PartitionId(self.topic, 0, self.remote)])
+        copier = new_copier(copy_settings(self.settings), [PartitionId(self.topic, 0, self.remote)])
         assert isinstance(copier, ReplicaCopier)
         return copier
 
@@ -205,18 +211,24 @@ RIGHT: Final = Acl(
 )
 
 
-@pytest.fixture
-def broker_right(cluster: KafkaCluster) -> Iterator[None]:
-    """The ACL by which brokers may act as brokers, for one test."""
-    grant(cluster)
+@pytest.fixture(autouse=True)
+def no_acls(cluster: KafkaCluster) -> Iterator[None]:
+    """Delete the ACLs of a test at its end."""
     yield
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.delete_acls([AclFilter(principal="User:broker")]).all().result(30)
+        admin.delete_acls([AclFilter()]).all().result(30)
+
+
+@pytest.fixture
+def broker_right(cluster: KafkaCluster, no_acls: None) -> None:
+    """The ACL by which brokers may act as brokers."""
+    grant(cluster)
 
 
 def grant(cluster: KafkaCluster, right: Acl = RIGHT) -> None:
     with AdminClient(cluster.bootstrap_servers) as admin:
         admin.create_acls([right]).all().result(30)
+        wait_until(lambda: right in admin.describe_acls(AclFilter()).result(30), timeout_s=SOON_S, what="the ACL")
 
 
 def ends_at(copier: ReplicaCopier, offset: int) -> None:
@@ -238,6 +250,23 @@ def test_replicas_log_in_by_scram_and_need_cluster_action(cluster: KafkaCluster,
         ends_at(copier, end)
         ends_at(copier, flow.produce(7))
     flow.assert_equal()
+
+
+def test_plan_names_what_the_brokers_cannot_use(cluster: KafkaCluster, certificates: Certificates) -> None:
+    flow = Flow(cluster, certificates)
+    assert obstacles(flow.settings)[""].startswith("no ACL allows CLUSTER_ACTION on cluster B")
+    grant(cluster)
+    assert obstacles(flow.settings, [flow.topic, "new"]) == {}
+    flow.file["klamm.replica.sasl.enabled.mechanisms"] = "PLAIN"
+    assert "klamm.replica.sasl.enabled.mechanisms=PLAIN: expected SCRAM-SHA-512" in obstacles(flow.settings)[""]
+    flow.file["klamm.replica.listener.security.protocol.map"] = f"{LISTENER}:SASL_PLAINTEXT"
+    assert f"{LISTENER} is SASL_PLAINTEXT: expected {LISTENER}:SASL_SSL" in obstacles(flow.settings)[""]
+    flow.file["B.controller.sasl.jaas.config"] = login(PLAIN_MODULE, "nobody")
+    assert "Login as nobody by PLAIN failed" in obstacles(flow.settings)[""]
+    describe = replace(RIGHT, principal="User:mallory", operation=AclOperation.DESCRIBE)
+    grant(cluster, replace(describe, resource_type=AclResourceType.TOPIC, resource_name=flow.topic))
+    flow.file["B.sasl.jaas.config"] = login(SCRAM_MODULE, "mallory")
+    assert "lacks READ on it, which klamm mirror promote needs" in obstacles(flow.settings, [flow.topic])[flow.topic]
 
 
 @pytest.mark.long

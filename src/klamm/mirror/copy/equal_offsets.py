@@ -67,6 +67,11 @@ class ReplicaSettings:
         """Principals that may act as brokers without an ACL."""
         return parse_super_users(self.configs.get("super.users"))
 
+    @property
+    def allows_without_acl(self) -> bool:
+        """Whether everybody may do what no ACL concerns."""
+        return self.configs.get("allow.everyone.if.no.acl.found", "").strip().lower() == "true"
+
     def endpoints(self, find_scram: FindScram) -> tuple[Endpoint, ...]:
         """Return the settings of all listeners, with the content of their key stores.
 

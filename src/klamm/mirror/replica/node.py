@@ -463,8 +463,7 @@ class ReplicaNode:
         return self._rules.allow(session.principal, session.client_host, operation, kind, name)
 
     def _new_rules(self, acls: Iterable[Acl]) -> AclRules:
-        allows_without_acl = self._settings.configs.get("allow.everyone.if.no.acl.found", "").lower() == "true"
-        return AclRules(acls, super_users=self._super_users, allows_without_acl=allows_without_acl)
+        return AclRules(acls, super_users=self._super_users, allows_without_acl=self._settings.allows_without_acl)
 
     def _on_rejected(self, client: str, reason: str) -> None:
         """Keep the reason for the status of the partitions that no replica fetches, and log it if it is new."""

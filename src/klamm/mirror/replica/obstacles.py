@@ -140,7 +140,7 @@ def _listener_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     configs = inter_broker_configs(cluster, settings)
     if reason := configs.mismatch(settings):
         return reason
-    if configs.authorizer == "" or settings.super_users:
+    if configs.authorizer == "" or settings.super_users or settings.allows_without_acl:
         return ""
     remedy = "expected klamm.replica.super.users with the principals of the brokers"
     if configs.authorizer not in (None, STANDARD_AUTHORIZER):
@@ -156,6 +156,8 @@ def _has_brokers(cluster: Cluster) -> bool:
         resource_type_filter=AclResourceType.CLUSTER,
         resource_name_filter=CLUSTER_NAME,
         pattern_type_filter=PatternType.MATCH,
+        principal_filter=None,
+        host_filter=None,
         operation=AclOperation.ANY,
         permission_type=AclPermission.ALLOW,
     )

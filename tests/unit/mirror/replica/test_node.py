@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
 from tests.support.replicas import FakeMember, image_of
+from tests.support.security import log_in, sasl_settings
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 KLAMM, TOPIC, TOPIC_ID = 9, "t", UUID(int=7)
 SOON_S = 30.0
+NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
 
 
 class Member(FakeMember):
@@ -93,14 +96,16 @@ def address() -> Address:
     return Address(host="127.0.0.1", port=free_port())
 
 
-def new_node(member: Member, address: Address, **configs: str) -> ReplicaNode:
-    endpoint = BrokerEndpoint(name="INTERNAL", host=address.host, port=address.port, security_protocol="PLAINTEXT")
+def new_node(
+    member: Member, address: Address, configs: Mapping[str, str] = NO_CONFIGS, protocol: str = "PLAINTEXT"
+) -> ReplicaNode:
+    endpoint = BrokerEndpoint(name="INTERNAL", host=address.host, port=address.port, security_protocol=protocol)
     settings = ReplicaSettings(
         node_id=KLAMM,
         controllers=ConnectionSettings(bootstrap_servers=(), client_id="replica"),
         listeners=(endpoint,),
         bind=(address,),
-        configs={name.replace("_", "."): value for name, value in configs.items()},
+        configs=configs,
     )
     return ReplicaNode(settings, lambda: member, [(TOPIC, 0)], target=settings.controllers)
 
@@ -250,14 +255,36 @@ def test_replicas_need_cluster_action_as_on_the_brokers(
 ) -> None:
     member.inter_broker_listener, member.authorizer = "INTERNAL", authorizer
     member.image = replace(member.image, acls={UUID(int=number): acl for number, acl in enumerate(acls)})
-    with contextlib.closing(new_node(member, address, super_users=super_users)) as node:
+    with contextlib.closing(new_node(member, address, {"super.users": super_users})) as node:
         node.start()
         wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
-        with WireClient(f"{address.host}:{address.port}") as client:
-            topic = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
-            request = FetchRequest(
-                replica_state=FetchRequest.ReplicaState(replica_id=1, replica_epoch=1), session_epoch=-1, topics=[topic]
-            )
-            (answer,) = client.ask(request, FetchResponse, 17).responses[0].partitions
-        is_denied = answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        with WireClient(str(address)) as client:
+            is_denied = fetch_as_broker(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert (is_denied, "User:ANONYMOUS lacks CLUSTER_ACTION" in node.rejection) == (not is_served, not is_served)
+
+
+def fetch_as_broker(client: WireClient) -> int:
+    """Return the error code of the answer to a replica."""
+    topic = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
+    replica = FetchRequest.ReplicaState(replica_id=1, replica_epoch=1)
+    request = FetchRequest(replica_state=replica, session_epoch=-1, topics=[topic])
+    return client.ask(request, FetchResponse, 17).responses[0].partitions[0].error_code
+
+
+def test_replicas_log_in_before_they_fetch(member: Member, address: Address) -> None:
+    member.inter_broker_listener, member.authorizer = "INTERNAL", STANDARD
+    configs = sasl_settings(listener="internal")
+    with contextlib.closing(new_node(member, address, configs, "SASL_PLAINTEXT")) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        with log_in(str(address), "mallory") as client:
+            assert fetch_as_broker(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "User:mallory lacks CLUSTER_ACTION" in node.rejection
+        with log_in(str(address), "admin") as client:
+            assert fetch_as_broker(client) != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert node.rejection == ""
+        with pytest.raises(AssertionError, match="Invalid username or password"):
+            log_in(str(address), "admin", "wrong")
+        assert node.rejection.startswith("127.0.0.1: Authentication failed")
+        with WireClient(str(address)) as client, pytest.raises(OSError, match=r"closed|reset|end"):
+            fetch_as_broker(client)

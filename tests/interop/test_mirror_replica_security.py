@@ -27,6 +27,8 @@ from klamm.admin import (
     UserScramCredentialUpsertion,
 )
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError
+from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.replica.obstacles import obstacles
 from klamm.protocol.errors import ErrorCode
 from tests.support.copiers import run_until
@@ -43,6 +45,35 @@ if TYPE_CHECKING:
 SCRAM: Final = "SCRAM-SHA-512"
 USERS: Final = ("broker", "klamm", "mallory")
 """Users with a SCRAM credential. Only the first one may act as a broker, by an ACL."""
+
+
+RIGHT: Final = Acl(
+    resource_type=AclResourceType.CLUSTER,
+    resource_name="kafka-cluster",
+    pattern_type=PatternType.LITERAL,
+    principal="User:broker",
+    host="*",
+    operation=AclOperation.CLUSTER_ACTION,
+    permission=AclPermission.ALLOW,
+)
+_OF_KLAMM: Final = replace(RIGHT, principal="User:klamm")
+_TOPICS: Final = replace(_OF_KLAMM, resource_type=AclResourceType.TOPIC, pattern_type=PatternType.PREFIXED)
+OF_KLAMM: Final = (
+    *(
+        replace(_OF_KLAMM, operation=operation)
+        for operation in (AclOperation.CLUSTER_ACTION, AclOperation.ALTER, AclOperation.DESCRIBE_CONFIGS)
+    ),
+    *(
+        replace(_TOPICS, resource_name=name, operation=operation)
+        for name, operation in (
+            ("mm2-offsets.", AclOperation.READ),
+            ("mm2-offsets.", AclOperation.WRITE),
+            ("A", AclOperation.CREATE),
+            ("A", AclOperation.READ),
+        )
+    ),
+)
+"""Rights of the mirror, as the documentation has them. Names of remote topics begin with A."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +101,7 @@ def cluster(java: None, certificates: Certificates) -> Iterator[KafkaCluster]:
         ),
         **tls(certificates, "node"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:node;User:klamm;User:ANONYMOUS",
+        "super.users": "User:node;User:ANONYMOUS",
     }
     with (
         KafkaCluster(properties=properties, with_logins=True, login_listener=LISTENER) as running,
@@ -79,6 +110,7 @@ def cluster(java: None, certificates: Certificates) -> Iterator[KafkaCluster]:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         upsertions = [UserScramCredentialUpsertion(user, info, f"{user}-secret") for user in USERS]
         admin.alter_user_scram_credentials(upsertions).all().result(30)
+        admin.create_acls(OF_KLAMM).all().result(30)
         yield running
 
 
@@ -97,23 +129,12 @@ def flow_of(cluster: KafkaCluster, certificates: Certificates, **more: str) -> S
     return SecureFlow(cluster, "SASL_SSL", keys, configs | {name.replace("_", "."): more[name] for name in more})
 
 
-RIGHT: Final = Acl(
-    resource_type=AclResourceType.CLUSTER,
-    resource_name="kafka-cluster",
-    pattern_type=PatternType.LITERAL,
-    principal="User:broker",
-    host="*",
-    operation=AclOperation.CLUSTER_ACTION,
-    permission=AclPermission.ALLOW,
-)
-
-
 @pytest.fixture(autouse=True)
 def no_acls(cluster: KafkaCluster) -> Iterator[None]:
     """Delete the ACLs of a test at its end."""
     yield
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.delete_acls([AclFilter()]).all().result(30)
+        admin.delete_acls([AclFilter(principal=f"User:{user}") for user in ("broker", "mallory")]).all().result(30)
 
 
 @pytest.fixture
@@ -141,12 +162,16 @@ def test_replicas_log_in_by_scram_and_need_cluster_action(cluster: KafkaCluster,
         # then
         ends_at(copier, end)
         ends_at(copier, flow.produce(7))
-    flow.assert_equal()
+        flow.assert_equal()
+        # when
+        copier.promoted = {flow.topic: RequestedState.PROMOTED}
+        # then
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.PROMOTED, timeout_s=SOON_S)
 
 
 def test_plan_names_what_the_brokers_cannot_use(cluster: KafkaCluster, certificates: Certificates) -> None:
     flow = flow_of(cluster, certificates)
-    assert obstacles(flow.settings)[""].startswith("no ACL allows CLUSTER_ACTION on cluster B")
+    assert obstacles(flow.settings)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
     grant(cluster)
     assert obstacles(flow.settings, [flow.topic, "new"]) == {}
     flow.file["klamm.replica.sasl.enabled.mechanisms"] = "PLAIN"

@@ -145,13 +145,17 @@ def _listener_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     remedy = "expected klamm.replica.super.users with the principals of the brokers"
     if configs.authorizer not in (None, STANDARD_AUTHORIZER):
         return f"klamm does not know the rules of {configs.authorizer}: {remedy}"
-    if _has_brokers(cluster):
+    own = {settings.controllers.security.principal, _connection(flow).security.principal}
+    if _has_brokers(cluster, own):
         return ""
-    return f"no ACL allows CLUSTER_ACTION on cluster {flow.target.alias}, so no broker could fetch from klamm: {remedy}"
+    return (
+        f"no ACL allows the brokers of cluster {flow.target.alias} CLUSTER_ACTION on it, which fetching from klamm "
+        f"needs: {remedy}, if these are super users"
+    )
 
 
-def _has_brokers(cluster: Cluster) -> bool:
-    """Return whether an ACL allows somebody to act as a broker, or it is not known."""
+def _has_brokers(cluster: Cluster, own: Collection[str]) -> bool:
+    """Return whether an ACL allows others than klamm's own principals to act as brokers, or it is not known."""
     request = DescribeAclsRequest(
         resource_type_filter=AclResourceType.CLUSTER,
         resource_name_filter=CLUSTER_NAME,
@@ -162,8 +166,11 @@ def _has_brokers(cluster: Cluster) -> bool:
         permission_type=AclPermission.ALLOW,
     )
     response = cluster.connection(min(cluster.node_ids)).call(request, DescribeAclsResponse, timeout_s=_TIMEOUT_S)
-    operations = {acl.operation for resource in response.resources for acl in resource.acls}
-    return bool(response.error_code or operations & {AclOperation.CLUSTER_ACTION, AclOperation.ALL})
+    return bool(response.error_code) or any(
+        acl.operation in (AclOperation.CLUSTER_ACTION, AclOperation.ALL) and acl.principal not in own
+        for resource in response.resources
+        for acl in resource.acls
+    )
 
 
 def _unreadable(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:

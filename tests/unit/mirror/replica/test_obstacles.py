@@ -81,10 +81,10 @@ def configs(values: dict[str, str] | None = None, error_code: int = 0) -> Descri
     return DescribeConfigsResponse(results=[result])
 
 
-def acls(*operations: AclOperation) -> DescribeAclsResponse:
+def acls(*operations: AclOperation, principal: str = "User:b") -> DescribeAclsResponse:
     rights = [
         DescribeAclsResponse.AclDescription(
-            principal="User:b", host="*", operation=operation, permission_type=AclPermission.ALLOW
+            principal=principal, host="*", operation=operation, permission_type=AclPermission.ALLOW
         )
         for operation in operations
     ]
@@ -176,8 +176,8 @@ def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytes
         (
             {"authorizer_class_name": STANDARD},
             "",
-            "no ACL allows CLUSTER_ACTION on cluster B, so no broker could fetch from klamm: expected "
-            "klamm.replica.super.users with the principals of the brokers",
+            "no ACL allows the brokers of cluster B CLUSTER_ACTION on it, which fetching from klamm needs: expected "
+            "klamm.replica.super.users with the principals of the brokers, if these are super users",
         ),
         (
             {"authorizer_class_name": "com.example.Own"},
@@ -208,9 +208,15 @@ def test_acl_for_brokers_is_no_obstacle(target: Mock) -> None:
     assert obstacles.obstacles(FLOW) == {}
 
 
+def test_acl_of_klamm_itself_is_not_one_for_brokers(target: Mock) -> None:
+    own = acls(AclOperation.CLUSTER_ACTION, principal="User:ANONYMOUS")
+    answer(target, configs({"authorizer_class_name": STANDARD}), own)
+    assert obstacles.obstacles(FLOW)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
+
+
 def test_brokers_need_an_acl_if_their_configs_are_not_readable(target: Mock) -> None:
     answer(target, configs(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert obstacles.obstacles(FLOW)[""].startswith("no ACL allows CLUSTER_ACTION on cluster B")
+    assert obstacles.obstacles(FLOW)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
 
 
 def test_topic_without_read_right_is_named(target: Mock) -> None:

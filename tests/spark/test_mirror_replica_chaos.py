@@ -15,6 +15,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import shutil
 import threading
 import time
@@ -55,11 +56,9 @@ NODES: Final = (1, 2, 3)
 PER_TRANSACTION: Final = 20
 OF_KLAMM: Final = ("worker", "jvm", "driver", "stopped worker", "stopped mirror")
 OF_NODES: Final = ("target broker", "active controller", "source leader")
-RARE: Final = (
-    "partitions", "source topic created again", "remote topic deleted", "target", "replicas lost", "source",
-    "reassignments cancelled", "leaders moved",
-)  # fmt: skip
-"""Disturbances of which each comes once in the long form."""
+OF_TOPICS: Final = ("source topic created again", "remote topic deleted")
+RARE: Final = ("partitions", "target", "replicas lost", "source", "reassignments cancelled", "leaders moved")
+"""Disturbances that come once alone in the long form, as those of topics, and once together with one of klamm."""
 SHORT: Final = (
     ("driver", "active controller"),
     ("partitions",),
@@ -259,7 +258,9 @@ spark.master = local[2,4]
             if time.monotonic() >= until:
                 return
             if number % 6 == 4:
-                yield (RARE[number // 6 % len(RARE)],)
+                yield ((*OF_TOPICS, *RARE)[number // 6 % 8],)
+            elif number % 8 == 2:
+                yield RARE[number // 8 % len(RARE)], self._random.choice(("driver", "worker"))
             elif number % 2:
                 yield self._random.choice(OF_KLAMM), self._random.choice(OF_NODES)
             else:
@@ -268,7 +269,11 @@ spark.master = local[2,4]
     def disturb(self, ways: tuple[str, ...]) -> None:
         """Disturb a mirror that makes progress, then wait until all replicas have what the source has now."""
         began = time.monotonic()
-        for repair in [self._ways[how]() for how in ways]:
+        repairs = []
+        for how in ways:
+            repairs.append(self._ways[how]())
+            time.sleep(self._random.uniform(0, 2) if how in RARE and ways[1:] else 0)
+        for repair in reversed(repairs):
             repair()
         self.rounds.append(ways)
         repaired = time.monotonic()
@@ -509,19 +514,18 @@ spark.master = local[2,4]
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def dumps(self, cluster: KafkaCluster, topic: str, partition: int) -> set[str]:
-        """Return the batches and records of the replicas of a partition, as Kafka's tool prints them."""
-        return {
-            "".join(
-                line
-                for line in run_tool(
-                    "org.apache.kafka.tools.DumpLogSegments",
-                    *("--deep-iteration", "--print-data-log", "--files"),
-                    ",".join(map(str, segments(node, topic, partition))),
-                ).splitlines(keepends=True)
-                if not line.startswith(("Dumping ", "Log starting offset"))
-            )
-            for node in cluster.nodes.values()
-        }
+        """Return the batches and records of the replicas of a partition, as Kafka's tool prints them.
+
+        A replica may begin another segment at another offset than the source, so positions in segments are left out.
+        """
+        options = ("--deep-iteration", "--print-data-log", "--files")
+        out = set()
+        for node in cluster.nodes.values():
+            files = ",".join(map(str, segments(node, topic, partition)))
+            lines = run_tool("org.apache.kafka.tools.DumpLogSegments", *options, files).splitlines()
+            batches = [line for line in lines if not line.startswith(("Dumping ", "Log starting offset"))]
+            out.add(re.sub(r" position: \d+", "", "\n".join(batches)))
+        return out
 
     def close(self) -> None:
         """End the mirror."""

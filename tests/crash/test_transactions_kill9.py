@@ -23,7 +23,7 @@ from tests.support.workers import Worker
 if TYPE_CHECKING:
     from tests.support.probe import Cluster
 
-_KILLS: Final = 60 if os.environ.get("KLAMM_SOAK") else 5
+_KILLS: Final = 60 if os.environ.get("KLAMM_SOAK") else 3
 _TOPIC: Final = "transfers"
 _PARTITIONS: Final = 3
 _MOMENTS_S: Final = (0.1, 0.8)

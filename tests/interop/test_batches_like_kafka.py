@@ -128,6 +128,7 @@ def test_batches_rejected_by_klamm_only_are_unreadable(klamms: dict[str, list[An
     assert stricter == UNREADABLE
 
 
+@pytest.mark.long
 def test_real_kafka_returns_recorded_codes_and_stores_the_same_batches(
     real_kafka: KafkaCluster, klamms: dict[str, list[Answer]]
 ) -> None:

@@ -29,7 +29,7 @@ def producer():
 
 def consumer():
     opened = KafkaConsumer("left-open", bootstrap_servers=sys.argv[1], group_id="left-open")
-    opened.poll(1_000)
+    opened.poll(100)
     opened.close()
 
 def count():

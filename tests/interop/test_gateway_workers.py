@@ -111,6 +111,7 @@ def test_client_connected_to_both_processes_is_listed_once(gateway: klamm.Gatewa
             client.close()
 
 
+@pytest.mark.long
 def test_invalid_rules_file_is_reported_after_failed_reload(klamm_session_broker: klamm.Broker, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("rules: [{name: few, partitions: {max: 4}}]")

@@ -131,6 +131,7 @@ def test_image_equals_the_answers_of_a_broker_while_topics_change(cluster: Kafka
         assert_equals_admin(image, cluster)
 
 
+@pytest.mark.long
 def test_image_of_a_snapshot_equals_the_answers_of_a_broker(cluster: KafkaCluster) -> None:
     """A node whose log starts at a snapshot: its older records are gone."""
     # given

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from klamm.protocol.frames import RequestHeader
 
 YEAR_2013 = 1_356_998_400_000
+klamm_or_long = pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 
 
 def produce(address: str, topic: str, first: int, count: int, codec: Codec = Codec.NONE) -> None:
@@ -150,7 +151,7 @@ MOMENTS = ("before", "during", "after") if os.environ.get("KLAMM_SOAK") else ("d
 MARKERS = 27
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
+@klamm_or_long
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: str) -> None:
     outcomes = {}
@@ -178,7 +179,7 @@ def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: 
     assert len(stopped) <= 2, outcomes
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
+@klamm_or_long
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("KLAMM_SOAK") else 1))
 def test_lost_responses_never_move_a_record(address: str, seed: int) -> None:
     flow, drawn = EqualFlow(address, address), random.Random(seed)
@@ -220,6 +221,7 @@ def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
     flow.assert_equal()
 
 
+@klamm_or_long
 def test_open_transaction_is_copied_after_its_commit(address: str) -> None:
     flow = EqualFlow(address, address)
     with Aio(address, f"{flow.topic}-1") as producer:
@@ -235,7 +237,7 @@ def test_open_transaction_is_copied_after_its_commit(address: str) -> None:
     assert len(flow.assert_equal()) == 11
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
+@klamm_or_long
 def test_purged_beginning_of_a_compacted_topic_is_deleted_on_the_target(address: str) -> None:
     flow = EqualFlow(
         address,
@@ -275,6 +277,7 @@ def test_gaps_of_compaction_are_kept(address: str) -> None:
     assert 1 not in flow.assert_equal()
 
 
+@klamm_or_long
 def test_remote_topic_with_log_append_time_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address, target_configs={"message.timestamp.type": "LogAppendTime"})
     produce(address, flow.topic, 0, 5)
@@ -286,6 +289,7 @@ def test_remote_topic_with_log_append_time_stops_the_partition(address: str) -> 
     assert contents(address, flow.remote_topic, "read_committed") == {}
 
 
+@klamm_or_long
 def test_source_that_is_shorter_than_the_target_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address)
     produce(address, flow.topic, 0, 10)
@@ -301,6 +305,7 @@ def test_source_that_is_shorter_than_the_target_stops_the_partition(address: str
     assert f"{flow.topic} was deleted and created again on the source" in row.reason
 
 
+@klamm_or_long
 def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
     flow, stray = EqualFlow(address, address), EqualFlow(address, address)
     producer = Producer({"bootstrap.servers": address})
@@ -324,6 +329,7 @@ def test_plan_names_what_keeps_offsets_from_being_equal(address: str) -> None:
     )
 
 
+@klamm_or_long
 def test_deleted_remote_topic_is_mirrored_again_from_the_log_start(address: str) -> None:
     flow = EqualFlow(address, address)
     produce(address, flow.topic, 0, 100)
@@ -338,6 +344,7 @@ def test_deleted_remote_topic_is_mirrored_again_from_the_log_start(address: str)
     assert list(flow.assert_equal()) == list(range(60, 100))
 
 
+@klamm_or_long
 def test_records_purged_before_they_were_mirrored_stop_the_partition(address: str) -> None:
     flow = EqualFlow(address, address)
     produce(address, flow.topic, 0, 10)
@@ -355,7 +362,7 @@ def test_records_purged_before_they_were_mirrored_stop_the_partition(address: st
     assert sorted(there) == [*range(10), *range(15, 20)]
 
 
-@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
+@klamm_or_long
 def test_markers_of_many_partitions_share_requests(address: str) -> None:
     flow = EqualFlow(address, address, partitions=20)
     producer = Producer({"bootstrap.servers": address, "transactional.id": f"{flow.topic}-writer"})
@@ -378,6 +385,7 @@ def test_markers_of_many_partitions_share_requests(address: str) -> None:
         assert list(flow.assert_equal(partition)) == [0, 2, 4]
 
 
+@klamm_or_long
 def test_other_record_at_the_same_offset_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address)
     drawn = random.Random(1)

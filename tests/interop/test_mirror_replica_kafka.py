@@ -287,6 +287,7 @@ def test_replicas_hold_log_append_times_tombstones_and_headers(cluster: KafkaClu
     )
 
 
+@pytest.mark.long
 def test_replicas_hold_the_empty_batch_that_compaction_leaves_of_a_producer(cluster: KafkaCluster) -> None:
     flow = Flow(cluster, COMPACTED)
     _send(cluster.bootstrap_servers, flow.topic, b"first", key=b"k0")

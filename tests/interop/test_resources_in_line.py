@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.support.probe import Cluster
 
-EXAMPLES = 60 if os.environ.get("KLAMM_SOAK") else 6
+EXAMPLES = 60 if os.environ.get("KLAMM_SOAK") else 4
 AUTHORIZED = {"super.users": "User:ANONYMOUS"}
 KAFKAS_AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 PREFIX = "in-line"

@@ -321,37 +321,37 @@ def tls_settings(certificates: Certificates, **more: str) -> dict[str, str]:
     }
 
 
-def test_every_client_connects_over_tls(certificates: Certificates) -> None:
+@pytest.fixture(scope="module")
+def tls_broker(certificates: Certificates) -> Iterator[klamm.Broker]:
     with klamm.Broker(listen="SSL://127.0.0.1:0", config=tls_settings(certificates)) as broker:
-        authority = str(certificates.authority)
-        rd = {
-            "bootstrap.servers": broker.bootstrap_servers, "security.protocol": "SSL", "ssl.ca.location": authority,
-        }  # fmt: skip
-        assert round_trip_by_librdkafka(rd, "rd") == b"hello"
-        py = {"bootstrap_servers": broker.bootstrap_servers, "security_protocol": "SSL", "ssl_cafile": authority}
-        assert round_trip_by_kafka_python(py, "py") == b"hello"
-        context = ssl.create_default_context(cafile=authority)
-        aio = {
-            "bootstrap_servers": broker.bootstrap_servers, "security_protocol": "SSL", "ssl_context": context,
-        }  # fmt: skip
-        assert asyncio.run(send_by_aiokafka(aio, "aio")) == 0
+        yield broker
 
 
-def test_large_records_survive_tls(certificates: Certificates) -> None:
+def test_every_client_connects_over_tls(tls_broker: klamm.Broker, certificates: Certificates) -> None:
+    servers, authority = tls_broker.bootstrap_servers, str(certificates.authority)
+    rd = {"bootstrap.servers": servers, "security.protocol": "SSL", "ssl.ca.location": authority}
+    assert round_trip_by_librdkafka(rd, "rd") == b"hello"
+    py = {"bootstrap_servers": servers, "security_protocol": "SSL", "ssl_cafile": authority}
+    assert round_trip_by_kafka_python(py, "py") == b"hello"
+    context = ssl.create_default_context(cafile=authority)
+    aio = {"bootstrap_servers": servers, "security_protocol": "SSL", "ssl_context": context}
+    assert asyncio.run(send_by_aiokafka(aio, "aio")) == 0
+
+
+def test_large_records_survive_tls(tls_broker: klamm.Broker, certificates: Certificates) -> None:
     value = bytes(range(256)) * 3000
-    with klamm.Broker(listen="SSL://127.0.0.1:0", config=tls_settings(certificates)) as broker:
-        settings = {
-            "bootstrap_servers": broker.bootstrap_servers,
-            "security_protocol": "SSL",
-            "ssl_cafile": str(certificates.authority),
-        }
-        producer = KafkaProducer(**settings)
-        for _ in range(5):
-            producer.send("large", value).get(60)
-        producer.close()
-        consumer = KafkaConsumer("large", **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
-        assert [record.value == value for _, record in zip(range(5), consumer, strict=False)] == [True] * 5
-        consumer.close()
+    settings = {
+        "bootstrap_servers": tls_broker.bootstrap_servers,
+        "security_protocol": "SSL",
+        "ssl_cafile": str(certificates.authority),
+    }
+    producer = KafkaProducer(**settings)
+    for _ in range(5):
+        producer.send("large", value).get(60)
+    producer.close()
+    consumer = KafkaConsumer("large", **settings, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
+    assert [record.value == value for _, record in zip(range(5), consumer, strict=False)] == [True] * 5
+    consumer.close()
 
 
 def test_certificate_subject_is_the_principal_and_missing_certificate_is_rejected(certificates: Certificates) -> None:

@@ -147,6 +147,7 @@ def guarded(stores: Stores) -> Iterator[Guarded]:
             assert secret not in broker.log_text()
 
 
+@pytest.mark.long
 def test_java_clients_show_a_certificate_and_log_in_with_stores_of_their_own(guarded: Guarded, tmp_path: Path) -> None:
     # given
     mutual = str(client_properties(tmp_path / "mutual.properties", guarded.java_mutual("jks")))

@@ -104,7 +104,7 @@ def test_connection_creation_rate_closes_connections_of_address(broker: klamm.Br
 def test_connections_beyond_the_rate_of_the_broker_are_served_later() -> None:
     with klamm.Broker(config={"max.connection.creation.rate": 5}) as broker:
         began = time.monotonic()
-        for _ in range(5 * FREE_S + 8):
+        for _ in range(5 * FREE_S + 5):
             answer, connection = first_answer(broker.bootstrap_servers)
             connection.close()
             assert answer

@@ -14,6 +14,7 @@ from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, Des
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.interop.test_client_quotas import Entity, alter
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
 from tests.support.wire import WireClient
@@ -190,6 +191,7 @@ def test_auto_creation_is_rejected_above_the_quota(limited: str) -> None:
         assert f"{RUN}.n2" not in client.topic_ids()
 
 
+@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 def test_client_above_request_percentage_is_muted_for_a_second(address: str) -> None:
     entity: Entity = (("client-id", f"{RUN}-slow"),)
     with WireClient(address) as administrator, WireClient(address, client_id=f"{RUN}-slow") as client:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from klamm.admin import AdminClient, NewTopic, TopicPartition
+from klamm.admin import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AdminClient,
+    NewTopic,
+    PatternType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    TopicPartition,
+    UserScramCredentialUpsertion,
+)
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import open_connection
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -19,15 +33,16 @@ from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.records import Record, encode_batch, iter_batches
 from tests.support.copiers import run_until
+from tests.support.kafka import KafkaCluster
 from tests.support.mirror import create_topic
-from tests.support.processes import free_port
+from tests.support.processes import free_port, wait_until
+from tests.support.security import PLAIN_MODULE, SCRAM_MODULE
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from klamm.mirror.settings.flow import FlowSettings
-    from tests.support.kafka import KafkaCluster
     from tests.support.security import Certificates
 
 _NODE_IDS: Final = itertools.count(9)
@@ -35,6 +50,38 @@ _NODE_IDS: Final = itertools.count(9)
 LISTENER: Final = "REPLICATION"
 """Name of the listener of the brokers."""
 SOON_S: Final = 40.0
+SCRAM: Final = "SCRAM-SHA-512"
+USERS: Final = ("broker", "klamm", "mallory")
+"""Users with a SCRAM credential. Only the first one may act as a broker, by an ACL."""
+
+
+BROKER_RIGHT: Final = Acl(
+    resource_type=AclResourceType.CLUSTER,
+    resource_name="kafka-cluster",
+    pattern_type=PatternType.LITERAL,
+    principal="User:broker",
+    host="*",
+    operation=AclOperation.CLUSTER_ACTION,
+    permission=AclPermission.ALLOW,
+)
+_OF_KLAMM: Final = replace(BROKER_RIGHT, principal="User:klamm")
+_TOPICS: Final = replace(_OF_KLAMM, resource_type=AclResourceType.TOPIC, pattern_type=PatternType.PREFIXED)
+OF_KLAMM: Final = (
+    *(
+        replace(_OF_KLAMM, operation=operation)
+        for operation in (AclOperation.CLUSTER_ACTION, AclOperation.ALTER, AclOperation.DESCRIBE_CONFIGS)
+    ),
+    *(
+        replace(_TOPICS, resource_name=name, operation=operation)
+        for name, operation in (
+            ("mm2-offsets.", AclOperation.READ),
+            ("mm2-offsets.", AclOperation.WRITE),
+            ("A", AclOperation.CREATE),
+            ("A", AclOperation.READ),
+        )
+    ),
+)
+"""Rights of the mirror, as the documentation has them. Names of remote topics begin with A."""
 
 
 def login(module: str, user: str) -> str:
@@ -152,3 +199,57 @@ class SecureFlow:
 def ends_at(copier: ReplicaCopier, offset: int) -> None:
     """Copy until the replica has everything before an offset."""
     run_until(copier, lambda: copier.progress()[0].next_offset >= offset, timeout_s=SOON_S)
+
+
+@contextlib.contextmanager
+def scram_cluster(certificates: Certificates) -> Iterator[KafkaCluster]:
+    """Run one node whose brokers log in by SCRAM and whose controllers log in by PLAIN."""
+    for name in ("node", "klamm"):
+        certificates.issue(name, f"/CN={name}")
+    listener = f"listener.name.{LISTENER.lower()}"
+    properties = {
+        "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{LISTENER}:SASL_SSL,CONTROLLER:SASL_SSL",
+        "inter.broker.listener.name": LISTENER,
+        "sasl.mechanism.inter.broker.protocol": SCRAM,
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        f"{listener}.sasl.enabled.mechanisms": SCRAM,
+        f"{listener}.scram-sha-512.sasl.jaas.config": login(SCRAM_MODULE, "broker"),
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.controller.plain.sasl.jaas.config": (
+            f'{login(PLAIN_MODULE, "node").rstrip(";")} user_node="node-secret" user_klamm="klamm-secret";'
+        ),
+        **tls(certificates, "node"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:node;User:ANONYMOUS",
+    }
+    with (
+        KafkaCluster(properties=properties, with_logins=True, login_listener=LISTENER) as running,
+        AdminClient(running.bootstrap_servers) as admin,
+    ):
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        upsertions = [UserScramCredentialUpsertion(user, info, f"{user}-secret") for user in USERS]
+        admin.alter_user_scram_credentials(upsertions).all().result(30)
+        admin.create_acls(OF_KLAMM).all().result(30)
+        yield running
+
+
+def scram_flow(cluster: KafkaCluster, certificates: Certificates, **more: str) -> SecureFlow:
+    """Return a flow that logs in as the cluster needs it, with other configs of klamm's listener."""
+    configs = {"sasl.enabled.mechanisms": SCRAM, **tls(certificates, "klamm")}
+    keys = {
+        "B.security.protocol": "SASL_SSL",
+        "B.sasl.mechanism": SCRAM,
+        "B.sasl.jaas.config": login(SCRAM_MODULE, "klamm"),
+        "B.ssl.truststore.type": "PEM",
+        "B.ssl.truststore.location": str(certificates.authority),
+        "B.controller.sasl.mechanism": "PLAIN",
+        "B.controller.sasl.jaas.config": login(PLAIN_MODULE, "klamm"),
+    }
+    return SecureFlow(cluster, "SASL_SSL", keys, configs | {name.replace("_", "."): more[name] for name in more})
+
+
+def grant(cluster: KafkaCluster, right: Acl = BROKER_RIGHT) -> None:
+    """Create an ACL, and wait until the node applies it."""
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        admin.create_acls([right]).all().result(30)
+        wait_until(lambda: right in admin.describe_acls(AclFilter()).result(30), timeout_s=SOON_S, what="the ACL")

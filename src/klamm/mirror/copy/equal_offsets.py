@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.properties import SettingsError
@@ -71,6 +72,11 @@ class ReplicaSettings:
     def allows_without_acl(self) -> bool:
         """Whether everybody may do what no ACL concerns."""
         return self.configs.get("allow.everyone.if.no.acl.found", "").strip().lower() == "true"
+
+    def store_times(self) -> tuple[int, ...]:
+        """Return the times at which the files of key and trust stores were changed last, in ns. 0: one is missing."""
+        paths = [Path(value) for key, value in sorted(self.configs.items()) if key.endswith("store.location")]
+        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
     def endpoints(self, find_scram: FindScram) -> tuple[Endpoint, ...]:
         """Return the settings of all listeners, with the content of their key stores.

@@ -31,7 +31,7 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.progress.partition_progress import STARTING, CopyState
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.records.source_offsets import SourceOffset, StoredPromotion, resume_offset
-from klamm.mirror.replica.leader_partition import KEEP
+from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, TargetBrokers
 from klamm.mirror.replica.window import Window, read_chunk
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.replica.leader_partition import LeaderPartition
-    from klamm.mirror.replica.node import ClusterMembership
+    from klamm.mirror.replica.membership import ClusterMembership
     from klamm.mirror.replica.promotion import EndedTransactions
     from klamm.protocol.types import AbortedTransaction, PartitionTuple
 
@@ -242,7 +242,7 @@ class ReplicaStart(Start):
         if leader.halted:
             return self._halted(partition_id, leader, leader.halted)
         if window is None:
-            rejected = f"; klamm rejected {self._node.rejection}" if self._node.rejection else ""
+            rejected = f"; klamm rejected {self._node.access.rejection}" if self._node.access.rejection else ""
             self.reasons[partition_id] = f"no replica of {leader.name} fetches{rejected}"
             return None
         return ReplicaCopy(partition_id, leader, window, self._node, self._activate)
@@ -419,6 +419,8 @@ class ReplicaCopier(Copier):
             return
         if copy.state is not CopyState.STOPPED:
             copy.refresh()
+            if copy.state is CopyState.COPYING:
+                copy.reason = self._missing_replicas(leader)
             if leader.halted:
                 stop_and_log(copy, self._settings.flow, leader.halted)
         if not copy.pending_bytes:
@@ -429,6 +431,14 @@ class ReplicaCopier(Copier):
             self._start_again(key, copy, _NOT_FETCHED)  # its leader goes on
         elif leader.catch_up is not None and key not in self._lagging:
             self._begin_lagging(key, copy, leader.catch_up)
+
+    def _missing_replicas(self, leader: LeaderPartition) -> str:
+        """Return which live replicas do not fetch, if klamm rejects clients at present. Empty: none."""
+        if not (rejection := self.node.access.rejection):
+            return ""
+        if not (silent := leader.silent(time.monotonic(), FIRST_FETCH_S)):
+            return ""
+        return f"replicas {', '.join(map(str, sorted(silent)))} do not fetch; klamm rejected {rejection}"
 
     def _leader_of(self, copy: PartitionCopy) -> LeaderPartition | None:
         _, partition, remote_topic = copy.partition_id

@@ -126,6 +126,8 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
         return _send_to_replica(request, context)
     services = context.services
     if not services.is_broker(context.session):
+        if request.session_epoch > 0:  # it names no partition: without an error, the replica would ask again at once
+            return FetchedBody(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchedBody(partitions=list(_rejected(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
     if context.api_version < TOPIC_IDS_SINCE:
         raise ProtocolError(f"Fetch v{context.api_version} of broker {node_id}: expected version 13 or newer")

@@ -26,42 +26,35 @@ import threading
 import time
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from klamm.clock import wall_clock_ms
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.image import NO_LEADER
+from klamm.mirror.replica.access import Access
 from klamm.mirror.replica.fetch_sessions import FollowerSessions
-from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
 from klamm.mirror.replica.relay import ClientRelay, OwnClient
 from klamm.protocol.types import by_topic
-from klamm.retries import Backoff, LoggedReasons
-from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
-from klamm.security.authorization import AclRules
+from klamm.retries import Backoff
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
-from klamm.server.security.tls import ServerContext
 from klamm.server.server import Server
 from klamm.server.sockets import bind, fastest_event_loop, start_listening
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from klamm.configs.quotas import QuotaLimit
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint, ClusterImage, PartitionImage, TopicMetadata
-    from klamm.kraft.member import IsrChange, IsrState
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
-    from klamm.protocol.errors import KafkaApiError
-    from klamm.security.acls import Acl
-    from klamm.security.scram import ScramCredential, ScramMechanism
-    from klamm.server.security.endpoints import Endpoint
-    from klamm.server.session import Session
+    from klamm.mirror.replica.access import OpenListener
+    from klamm.mirror.replica.membership import ClusterMembership
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -78,77 +71,6 @@ _ELECTION_S: Final = 10.0
 """Seconds in which the metadata must show an election that the controller has confirmed."""
 _FAILURES: Final = (ConnectionError, TimeoutError, MembershipError)
 _FLOW_PARTITION = tuple[str, int]
-
-
-class ImageObserver(Protocol):
-    """Reader of the target's metadata (``klamm.kraft.observer.MetadataObserver``)."""
-
-    @property
-    def image(self) -> ClusterImage:
-        """Return the latest image."""
-        ...
-
-    def subscribe(self, callback: Callable[[ClusterImage], None]) -> Callable[[], None]:
-        """Call a function with each new image."""
-        ...
-
-    def wait_for(self, predicate: Callable[[ClusterImage], bool], timeout_s: float) -> ClusterImage:
-        """Wait for an image. Raise TimeoutError if it does not appear."""
-        ...
-
-
-class ClusterMembership(Protocol):
-    """ClusterMembership in the target cluster (``klamm.kraft.member.BrokerMember``)."""
-
-    error: MembershipError | None
-    """Error that ended the membership."""
-    inter_broker_listener: str
-    """Name of the listener with which brokers connect."""
-    authorizer: str | None
-    """Class of the brokers' authorizer. Empty: everything is allowed. None: it is not known."""
-
-    @property
-    def observer(self) -> ImageObserver:
-        """Return the reader of the metadata."""
-        ...
-
-    def start(self) -> None:
-        """Register, and return when the broker is unfenced."""
-        ...
-
-    def is_leased(self) -> bool:
-        """Return whether the controller counts the broker as alive."""
-        ...
-
-    def fence(self, fenced: bool) -> None:
-        """Fence or unfence the broker."""
-        ...
-
-    def alter_partitions(
-        self, changes: Mapping[tuple[UUID, int], IsrChange]
-    ) -> Mapping[tuple[UUID, int], IsrState | KafkaApiError]:
-        """Change the ISR of partitions that klamm leads."""
-        ...
-
-    def allocate_producer_ids(self) -> range:
-        """Take the next block of producer ids from the controller."""
-        ...
-
-    def cordon(self, cordoned: bool) -> None:
-        """Let the controller place no new partitions here, or again some."""
-        ...
-
-    def shut_down(self) -> None:
-        """Leave in a controlled way. The registration stays."""
-        ...
-
-    def unregister(self) -> None:
-        """Leave, and remove the registration."""
-        ...
-
-    def close(self) -> None:
-        """Stop without a word to the controller."""
-        ...
 
 
 class _NoQuotas:
@@ -209,13 +131,8 @@ class ReplicaNode:
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
         self._is_cordoned = True
         """Whether the target places no partitions here, as at the start of each membership."""
-        self._super_users = settings.super_users
-        self._acls: Mapping[UUID, Acl] = {}
-        self._rules = self._new_rules(())
-        """Rules of ``_acls``."""
-        self._rejections = LoggedReasons()
-        self.rejection = ""
-        """Client that was rejected last, and why. Empty: none since a broker last fetched."""
+        self.access = Access(settings, lambda: self._member)
+        """Decides who may do what at the listeners."""
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -234,10 +151,10 @@ class ReplicaNode:
         if self._member is not None:
             return
         if self._server is None:
-            endpoints = self._settings.endpoints(self._find_scram)
+            listeners = self.access.open()
             sockets = self._bind()
             self._thread.start()
-            self.call(self._listen, endpoints, sockets)
+            self.call(self._listen, listeners, sockets)
         member = self._new_member()
         try:
             member.start()
@@ -315,7 +232,7 @@ class ReplicaNode:
                 ) from error
         return sockets
 
-    def _listen(self, endpoints: Iterable[Endpoint], sockets: Iterable[socket.socket]) -> None:
+    def _listen(self, listeners: Iterable[OpenListener], sockets: Iterable[socket.socket]) -> None:
         relay = ClientRelay(self._endpoint_of)
         registry = ClientRegistry(now_ms=wall_clock_ms)
         registry.on_left = relay.on_left
@@ -327,9 +244,9 @@ class ReplicaNode:
             rack_of=self._rack_of,
             relay=relay,
             own=self._own,
-            may=self._may,
-            is_broker=self._is_broker,
-            on_rejected=self._on_rejected,
+            may=self.access.may,
+            is_broker=self.access.is_broker,
+            on_rejected=self.access.on_rejected,
         )
         self._server = Server(
             new_context=partial(ReplicaContext, services=services),
@@ -339,11 +256,8 @@ class ReplicaNode:
             client_registry=registry,
             max_idle_ms=lambda: 0,
         )
-        for endpoint, sock in zip(endpoints, sockets, strict=True):
-            context = None if endpoint.tls is None else endpoint.tls.context
-            if isinstance(context, ServerContext):
-                context.on_failure = partial(self._on_rejected, f"listener {endpoint.name}")
-            self._server.listen(endpoint, {self._settings.node_id: sock}, context)
+        for (endpoint, tls), sock in zip(listeners, sockets, strict=True):
+            self._server.listen(endpoint, {self._settings.node_id: sock}, tls)
         self._watcher = self._loop.create_task(self._watch())
 
     async def _stop(self) -> None:
@@ -421,55 +335,6 @@ class ReplicaNode:
     def member(self) -> ClusterMembership | None:
         """ClusterMembership in the target, None before ``start`` and after ``close``."""
         return self._member
-
-    # --- logins and rights --------------------------------------------------------------------------------------------
-
-    def _find_scram(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Return the SCRAM credential that the target's brokers have for a user."""
-        image = None if self._member is None else self._member.observer.image
-        return None if image is None else image.scram_credentials.get((user, mechanism))
-
-    def _is_broker(self, session: Session) -> bool:
-        """Return whether a client may act as a broker, as Kafka decides it: by CLUSTER_ACTION on the cluster.
-
-        Another authorizer than Kafka's own decides by rules that are not in the metadata. Then only super users may.
-        """
-        member, principal = self._member, session.principal
-        if member is None or session.listener != member.inter_broker_listener:
-            return False
-        if self._has_right(session, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
-            self.rejection = ""
-            return True
-        self._on_rejected(
-            session.client_host,
-            f"{principal} lacks CLUSTER_ACTION on the cluster, which brokers need. If it is a super user of the "
-            "brokers, add it to klamm.replica.super.users",
-        )
-        return False
-
-    def _may(self, session: Session, operation: AclOperation, topic: str) -> bool:
-        return self._has_right(session, operation, AclResourceType.TOPIC, topic)
-
-    def _has_right(self, session: Session, operation: AclOperation, kind: AclResourceType, name: str) -> bool:
-        member = self._member
-        if member is None:
-            return False
-        if session.principal in self._super_users or member.authorizer == "":
-            return True
-        if member.authorizer not in (None, STANDARD_AUTHORIZER):
-            return False
-        if (acls := member.observer.image.acls) is not self._acls:
-            self._acls, self._rules = acls, self._new_rules(acls.values())
-        return self._rules.allow(session.principal, session.client_host, operation, kind, name)
-
-    def _new_rules(self, acls: Iterable[Acl]) -> AclRules:
-        return AclRules(acls, super_users=self._super_users, allows_without_acl=self._settings.allows_without_acl)
-
-    def _on_rejected(self, client: str, reason: str) -> None:
-        """Keep the reason for the status of the partitions that no replica fetches, and log it if it is new."""
-        self.rejection = f"{client}: {reason}"
-        if self._rejections.is_new(self.rejection):
-            logger.warning("Broker %d rejected a client: %s", self._settings.node_id, self.rejection)
 
     # --- metadata of the target ---------------------------------------------------------------------------------------
 
@@ -557,6 +422,7 @@ class ReplicaNode:
             for leader in list(self._leaders.values()):
                 if leader.needs_tick:
                     leader.tick(now)
+            await self.access.renew_stores()
             if (member := self._member) is None:
                 continue
             if member.error is not None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.kraft.image import PartitionImage
     from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
-    from klamm.mirror.replica.node import ClusterMembership
+    from klamm.mirror.replica.membership import ClusterMembership
     from klamm.mirror.replica.producer_ids import ProducerIdBroker
 
 P = ParamSpec("P")

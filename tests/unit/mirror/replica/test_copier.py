@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import StoredPromotion
 from klamm.mirror.replica.copier import ReplicaCopier
-from klamm.mirror.replica.leader_partition import LeaderPartition
+from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership
 from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
@@ -127,3 +128,17 @@ def test_finished_promotion_and_one_of_another_topic_id_are_not_repeated(
     (row,) = copier.progress()
     assert (row.state is CopyState.PROMOTED) == is_left_alone
     assert ("created again" in row.reason) == (topic_id != UUID(int=7))
+
+
+def test_replicas_that_klamm_may_have_rejected_are_named(copier: ReplicaCopier) -> None:
+    nodes, leader = frozenset({1, 2}), LeaderPartition("A.orders", UUID(int=7), 0)
+    led_since = time.monotonic() - FIRST_FETCH_S - 1
+    leader.lead(Leadership(leader_epoch=0, partition_epoch=0, replicas=nodes, live=nodes), led_since)
+    assert copier._missing_replicas(leader) == ""
+
+    copier.node.access.on_rejected("10.0.0.2", "its TLS handshake failed: certificate unknown")
+
+    expected = "replicas 1, 2 do not fetch; klamm rejected 10.0.0.2: its TLS handshake failed: certificate unknown"
+    assert copier._missing_replicas(leader) == expected
+    leader.lead(Leadership(leader_epoch=1, partition_epoch=1, replicas=nodes, live=nodes), time.monotonic())
+    assert copier._missing_replicas(leader) == ""

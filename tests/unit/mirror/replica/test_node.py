@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import ssl
 import threading
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,11 +26,12 @@ from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
 from tests.support.replicas import FakeMember, image_of
-from tests.support.security import log_in, sasl_settings
+from tests.support.security import Certificates, log_in, sasl_settings
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from klamm.kraft.image import TopicMetadata
 
@@ -260,15 +263,46 @@ def test_replicas_need_cluster_action_as_on_the_brokers(
         wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
         with WireClient(str(address)) as client:
             is_denied = fetch_as_broker(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert (is_denied, "User:ANONYMOUS lacks CLUSTER_ACTION" in node.rejection) == (not is_served, not is_served)
+        assert (is_denied, "User:ANONYMOUS lacks CLUSTER_ACTION" in node.access.rejection) == (
+            not is_served,
+            not is_served,
+        )
 
 
 def fetch_as_broker(client: WireClient) -> int:
     """Return the error code of the answer to a replica."""
+    return fetch_response(client).responses[0].partitions[0].error_code
+
+
+def fetch_response(client: WireClient, session_id: int = 0, session_epoch: int = -1) -> FetchResponse:
+    """Return the answer to a replica. A request that is not the first one in its session names no partition."""
     topic = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
-    replica = FetchRequest.ReplicaState(replica_id=1, replica_epoch=1)
-    request = FetchRequest(replica_state=replica, session_epoch=-1, topics=[topic])
-    return client.ask(request, FetchResponse, 17).responses[0].partitions[0].error_code
+    request = FetchRequest(
+        replica_state=FetchRequest.ReplicaState(replica_id=1, replica_epoch=1),
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[] if session_epoch > 0 else [topic],
+    )
+    return client.ask(request, FetchResponse, 17)
+
+
+def test_session_of_a_replica_ends_with_its_right(member: Member, address: Address) -> None:
+    member.inter_broker_listener, member.authorizer = "INTERNAL", STANDARD
+    member.image = replace(member.image, acls={UUID(int=1): EVERYONE})
+    with contextlib.closing(new_node(member, address)) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        with WireClient(str(address)) as client:
+            session_id = fetch_response(client, session_epoch=0).session_id
+            assert session_id > 0
+            assert fetch_response(client, session_id, 1).error_code == ErrorCode.NONE
+
+            member.publish(replace(member.image, acls={}))
+
+            assert fetch_response(client, session_id, 2).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            response = fetch_response(client, session_epoch=0)
+            assert response.session_id == 0
+            assert response.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_replicas_log_in_before_they_fetch(member: Member, address: Address) -> None:
@@ -279,12 +313,41 @@ def test_replicas_log_in_before_they_fetch(member: Member, address: Address) -> 
         wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
         with log_in(str(address), "mallory") as client:
             assert fetch_as_broker(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert "User:mallory lacks CLUSTER_ACTION" in node.rejection
+        assert "User:mallory lacks CLUSTER_ACTION" in node.access.rejection
         with log_in(str(address), "admin") as client:
             assert fetch_as_broker(client) != ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert node.rejection == ""
+        assert "User:admin" not in node.access.rejection
         with pytest.raises(AssertionError, match="Invalid username or password"):
             log_in(str(address), "admin", "wrong")
-        assert node.rejection.startswith("127.0.0.1: Authentication failed")
+        assert node.access.rejection.startswith("127.0.0.1: Authentication failed")
         with WireClient(str(address)) as client, pytest.raises(OSError, match=r"closed|reset|end"):
             fetch_as_broker(client)
+
+
+def certificate_of(address: Address) -> bytes | None:
+    """Return the certificate of a listener."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection((address.host, address.port), timeout=10) as connection,
+        context.wrap_socket(connection) as stream,
+    ):
+        return stream.getpeercert(binary_form=True)
+
+
+@pytest.mark.process
+def test_changed_key_store_counts_for_new_connections(member: Member, address: Address, tmp_path: Path) -> None:
+    certificates = Certificates.create(tmp_path)
+    store, renewed = (certificates.issue(name, "/CN=klamm") for name in ("first", "renewed"))
+    configs = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(store)}
+    with contextlib.closing(new_node(member, address, configs, "SSL")) as node:
+        node.start()
+        first = certificate_of(address)
+        store.write_text("half a file")
+        os.utime(store, ns=(0, 1))
+        wait_until(lambda: node.access.renewal_failures.has_any, timeout_s=SOON_S, what="the failure")
+        assert certificate_of(address) == first
+
+        renewed.replace(store)
+
+        wait_until(lambda: certificate_of(address) != first, timeout_s=SOON_S, what="the renewed certificate")

@@ -1,0 +1,169 @@
+"""Access to the listeners of a broker without storage: key stores, logins, and the right to act as a broker.
+
+Clients are authenticated and authorized as the target's brokers do it. SCRAM credentials and ACLs are those of the
+metadata log; users of PLAIN and super users, which are not there, are configured as on the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER
+from klamm.properties import SettingsError
+from klamm.retries import LoggedReasons
+from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
+from klamm.security.authorization import AclRules
+from klamm.server.security.tls import ReplaceableContext, ServerContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from uuid import UUID
+
+    from klamm.mirror.copy.equal_offsets import ReplicaSettings
+    from klamm.mirror.replica.membership import ClusterMembership
+    from klamm.security.acls import Acl
+    from klamm.security.scram import ScramCredential, ScramMechanism
+    from klamm.server.security.endpoints import Endpoint
+    from klamm.server.session import Session
+
+logger = logging.getLogger(__name__)
+
+_REJECTION_S: Final = 60.0
+"""Seconds for which a rejected client may be the reason why a replica does not fetch. Brokers retry each second."""
+
+
+class OpenListener(NamedTuple):
+    """Settings of a listener, with the content of its key store."""
+
+    endpoint: Endpoint
+    tls: ReplaceableContext | None
+    """Context of its connections. None: they are not encrypted."""
+
+
+class Access:
+    """Access to the listeners of one broker. Used on the event loop, but for ``open`` and ``rejection``.
+
+    Args:
+        settings: Listeners and their configs.
+        member: Returns the membership in the target. None: there is none yet.
+    """
+
+    def __init__(self, settings: ReplicaSettings, member: Callable[[], ClusterMembership | None]) -> None:
+        self._settings = settings
+        self._member = member
+        self._super_users = settings.super_users
+        self._acls: Mapping[UUID, Acl] = {}
+        self._rules = self._new_rules(())
+        """Rules of ``_acls``."""
+        self._contexts: dict[str, ReplaceableContext] = {}
+        """TLS contexts by listener."""
+        self._store_times: tuple[int, ...] = ()
+        """Times of the key stores in use."""
+        self.renewal_failures = LoggedReasons()
+        """Reasons why changed key stores are not in use."""
+        self._rejections = LoggedReasons()
+        self._rejected = float("-inf"), ""
+        """Time at which a client was rejected last, and the reason."""
+
+    # --- key stores ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> tuple[OpenListener, ...]:
+        """Return the settings of all listeners.
+
+        Raises:
+            SettingsError: A setting is missing or not allowed, or a store cannot be read.
+        """
+        self._store_times = self._settings.store_times()
+        endpoints = self._settings.endpoints(self._find_scram)
+        self._contexts = {
+            endpoint.name: ReplaceableContext.around(endpoint.tls.context)
+            for endpoint in endpoints
+            if endpoint.tls is not None
+        }
+        self._use(endpoints)
+        return tuple(OpenListener(endpoint, self._contexts.get(endpoint.name)) for endpoint in endpoints)
+
+    def _use(self, endpoints: Iterable[Endpoint]) -> None:
+        """Let new connections use the key stores of these endpoints."""
+        for endpoint in endpoints:
+            if endpoint.tls is not None:
+                context = endpoint.tls.context
+                if isinstance(context, ServerContext):
+                    context.on_failure = partial(self.on_rejected, f"listener {endpoint.name}")
+                self._contexts[endpoint.name].current = context
+
+    async def renew_stores(self) -> None:
+        """Read the key stores again if their files have changed. While one cannot be read, the old ones are used."""
+        if not self._contexts or (times := self._settings.store_times()) == self._store_times:
+            return
+        try:
+            endpoints = await asyncio.to_thread(self._settings.endpoints, self._find_scram)
+        except SettingsError as error:
+            if self.renewal_failures.is_new(str(error)):
+                logger.warning("Broker %d keeps its key stores: %s", self._settings.node_id, error)
+            return
+        self.renewal_failures.clear()
+        self._store_times = times
+        self._use(endpoints)
+        logger.info("Broker %d: new connections use the changed key stores", self._settings.node_id)
+
+    # --- logins and rights --------------------------------------------------------------------------------------------
+
+    def _find_scram(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        """Return the SCRAM credential that the target's brokers have for a user."""
+        member = self._member()
+        return None if member is None else member.observer.image.scram_credentials.get((user, mechanism))
+
+    def is_broker(self, session: Session) -> bool:
+        """Return whether a client may act as a broker: by CLUSTER_ACTION, on the listener with which brokers connect.
+
+        An authorizer other than Kafka's own has rules that are not in the metadata. Then only super users may.
+        """
+        member = self._member()
+        if member is None or session.listener != member.inter_broker_listener:
+            return False
+        if self._has_right(session, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
+            return True
+        self.on_rejected(
+            session.client_host,
+            f"{session.principal} lacks CLUSTER_ACTION on the cluster, which brokers need. If it is a super user of "
+            "the brokers, add it to klamm.replica.super.users",
+        )
+        return False
+
+    def may(self, session: Session, operation: AclOperation, topic: str) -> bool:
+        """Return whether a client may do something with a topic."""
+        return self._has_right(session, operation, AclResourceType.TOPIC, topic)
+
+    def _has_right(self, session: Session, operation: AclOperation, kind: AclResourceType, name: str) -> bool:
+        if (member := self._member()) is None:
+            return False
+        if session.principal in self._super_users or member.authorizer == "":
+            return True
+        if member.authorizer not in (None, STANDARD_AUTHORIZER):
+            return False
+        if (acls := member.observer.image.acls) is not self._acls:
+            self._acls, self._rules = acls, self._new_rules(acls.values())
+        return self._rules.allow(session.principal, session.client_host, operation, kind, name)
+
+    def _new_rules(self, acls: Iterable[Acl]) -> AclRules:
+        return AclRules(acls, super_users=self._super_users, allows_without_acl=self._settings.allows_without_acl)
+
+    # --- rejected clients ---------------------------------------------------------------------------------------------
+
+    def on_rejected(self, client: str, reason: str) -> None:
+        """Keep the reason for the status of partitions that a replica does not fetch, and log it if it is new."""
+        text = f"{client}: {reason}"
+        self._rejected = time.monotonic(), text
+        if self._rejections.is_new(text):
+            logger.warning("Broker %d rejected a client: %s", self._settings.node_id, text)
+
+    @property
+    def rejection(self) -> str:
+        """Client that was rejected within the last minute, and why. Empty: there is none."""
+        at, text = self._rejected
+        return text if time.monotonic() - at < _REJECTION_S else ""

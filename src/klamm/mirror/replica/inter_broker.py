@@ -70,7 +70,8 @@ def inter_broker_configs(cluster: Cluster, replica: ReplicaSettings) -> InterBro
         ConnectionLostError: No broker responds.
         SettingsError: The brokers have a security protocol that does not exist.
     """
-    node_id = min(cluster.node_ids - {replica.node_id}, default=None)
+    # A plan also reports a broker that has klamm's id, which may be the only one.
+    node_id = min(cluster.node_ids - {replica.node_id} or cluster.node_ids, default=None)
     if node_id is None:
         raise ConnectionLostError("no broker of the target is alive")
     resource = DescribeConfigsRequest.DescribeConfigsResource(

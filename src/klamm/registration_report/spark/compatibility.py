@@ -7,7 +7,8 @@ nearly everything else is counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
@@ -30,6 +31,8 @@ VALUE_SCHEMA = StructType(
 )
 ENTITY = ("partition", "user", "client_id")
 _WHAT = ("client_information", "supported_configs")
+_IS_CONCERNED: Final = "kind IS NULL OR size(kinds) = 0 OR array_contains(kinds, kind)"
+"""Whether a config of a ``kind`` concerns a client of ``kinds``. Without known kinds every config does."""
 
 
 def parsed(records: DataFrame) -> DataFrame:
@@ -131,18 +134,9 @@ def _lists(rows: Column | str) -> Column:
 
 def _kinds_of(configs: Column) -> Column:
     """Return the kinds of a client that registered these configs, sorted."""
-    kind = sf.create_map(*[sf.lit(str(part)) for pair in KIND_OF_CONFIG.items() for part in pair])
+    kind = sf.from_json(sf.lit(json.dumps(dict(KIND_OF_CONFIG))), "map<string,string>")
     kinds = sf.filter(sf.transform(configs, lambda name: sf.element_at(kind, name)), lambda one: one.isNotNull())
     return sf.array_sort(sf.array_distinct(kinds))
-
-
-def _is_concerned() -> Column:
-    """Return whether the column ``config`` concerns a client of ``kinds``. Without known kinds every config does."""
-    kind_of = sf.lit(None).cast(StringType())
-    for name, kind in KIND_OF_CONFIG.items():
-        kind_of = sf.when(sf.col("config") == name, sf.lit(str(kind))).otherwise(kind_of)
-    is_known = kind_of.isNotNull() & (sf.size("kinds") > 0)
-    return ~is_known | sf.array_contains("kinds", kind_of)
 
 
 def _seen() -> Column:
@@ -212,66 +206,45 @@ def profiles(of_clients: DataFrame) -> DataFrame:
 
 
 def versions(of_profiles: DataFrame) -> DataFrame:
-    """Count the clients of each software version: ``software, version, clients_total, last_registered_ms``."""
-    return of_profiles.groupBy("software", "version").agg(
-        sf.sum("clients").alias("clients_total"), sf.unix_millis(sf.max("timestamp")).alias("last_registered_ms")
-    )
+    """Count the clients of each software version: ``software, version, clients_total``."""
+    return of_profiles.groupBy("software", "version").agg(sf.sum("clients").alias("clients_total"))
 
 
-def support(of_profiles: DataFrame, of_versions: DataFrame, configs: Sequence[str]) -> DataFrame:
+def support(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
     """Return the support of each config in each software version.
 
-    Columns: ``software, version, config, clients, clients_total, users, last_registered_ms``. A version without support
-    for a config has 0 clients: its clients would ignore the config. ``clients_total`` counts the clients that the
-    config concerns, so it is 0 for a version with clients of other kinds only. ``users`` are at most 100 users of
-    supporting clients.
+    Columns: ``software, version, config, clients, clients_total, users, last_registered_ms, unknown``. A version
+    without support for a config has 0 clients: its clients would ignore the config. ``clients_total`` counts the
+    clients that the config concerns, so it is 0 for a version with clients of other kinds only. ``users`` are at most
+    100 users of supporting clients.
 
     Args:
-        of_profiles: Result of ``profiles``.
-        of_versions: Result of ``versions``, or some of its rows.
+        of_profiles: Result of ``profiles``, or some of its rows.
         configs: Configs to include. Without any, each version has one row with ``(none)``.
     """
-    names = list(configs) or [NOTHING]
-    supported = sf.explode("supported_configs").alias("config")
-    by_user = (
-        of_profiles.select("software", "version", "user", "clients", supported)
-        .where(sf.col("config").isin(names))
-        .groupBy("software", "version", "config", "user")
-        .agg(sf.sum("clients").alias("clients"))
-    )
-    reach = by_user.groupBy("software", "version", "config").agg(
-        sf.sum("clients").alias("clients"), sf.slice(sf.sort_array(sf.collect_set("user")), 1, 100).alias("users")
-    )
-    never = sf.sum(sf.when(sf.col("supported_configs").isNull(), sf.col("clients")).otherwise(0))
-    by_kind = of_profiles.groupBy("software", "version", "kinds").agg(
-        sf.sum("clients").alias("clients"), never.alias("never")
-    )
-    concerned = (
-        by_kind.withColumn("config", _each(names))
-        .where(_is_concerned())
-        .groupBy("software", "version", "config")
-        .agg(sf.sum("clients").alias("clients_concerned"), sf.sum("never").alias("never"))
-    )
+    supports, is_concerned = sf.array_contains("supported_configs", sf.col("config")), sf.expr(_IS_CONCERNED)
     return (
-        of_versions.withColumn("config", _each(names))
-        .join(concerned, on=["software", "version", "config"], how="left")
-        .join(reach, on=["software", "version", "config"], how="left")
-        .select(
-            "software",
-            "version",
-            "config",
-            sf.coalesce("clients", sf.lit(0)).alias("clients"),
-            sf.coalesce("clients_concerned", sf.lit(0)).alias("clients_total"),
-            sf.coalesce("users", sf.array().cast(ArrayType(StringType()))).alias("users"),
-            "last_registered_ms",
-            sf.coalesce("never", sf.lit(0)).alias("unknown"),
+        _with_each(of_profiles, list(configs) or [NOTHING])
+        .groupBy("software", "version", "config")
+        .agg(
+            _clients_if(supports).alias("clients"),
+            _clients_if(is_concerned).alias("clients_total"),
+            sf.slice(sf.sort_array(sf.collect_set(sf.when(supports, sf.col("user")))), 1, 100).alias("users"),
+            sf.unix_millis(sf.max("timestamp")).alias("last_registered_ms"),
+            _clients_if(is_concerned & sf.col("supported_configs").isNull()).alias("unknown"),
         )
     )
 
 
-def _each(configs: Sequence[str]) -> Column:
-    """Return a column that multiplies rows by configs."""
-    return sf.explode(sf.array(*[sf.lit(name) for name in configs]).cast(ArrayType(StringType())))
+def _with_each(table: DataFrame, configs: Sequence[str]) -> DataFrame:
+    """Multiply rows by configs. Adds the columns ``config`` and ``kind``, the kind of the clients that it concerns."""
+    # One literal: each call that builds a column is a message to the JVM.
+    pairs = json.dumps([{"config": name, "kind": KIND_OF_CONFIG.get(name)} for name in configs])
+    return table.select("*", sf.inline(sf.from_json(sf.lit(pairs), "array<struct<config:string,kind:string>>")))
+
+
+def _clients_if(condition: Column) -> Column:
+    return sf.sum(sf.when(condition, sf.col("clients")).otherwise(0))
 
 
 def newest(of_clients: DataFrame) -> DataFrame:
@@ -293,18 +266,16 @@ def reach_by_user(of_profiles: DataFrame, configs: Sequence[str]) -> DataFrame:
     Columns: ``user, config, following, clients, unknown``. ``unknown`` counts clients that never registered. Only
     clients that the config concerns are counted.
     """
-    follows = sf.coalesce(sf.array_contains("supported_configs", sf.col("config")), sf.lit(False))
     # Distinct lists are few and clients are many, so clients are counted before the join with configs.
     lists = of_profiles.where("is_newest").groupBy("user", "supported_configs", "kinds")
     return (
-        lists.agg(sf.sum("clients").alias("clients"))
-        .withColumn("config", _each(configs))
-        .where(_is_concerned())
+        _with_each(lists.agg(sf.sum("clients").alias("clients")), configs)
+        .where(_IS_CONCERNED)
         .groupBy("user", "config")
         .agg(
-            sf.sum(sf.when(follows, sf.col("clients")).otherwise(0)).alias("following"),
+            _clients_if(sf.array_contains("supported_configs", sf.col("config"))).alias("following"),
             sf.sum("clients").alias("clients"),
-            sf.sum(sf.when(sf.col("supported_configs").isNull(), sf.col("clients")).otherwise(0)).alias("unknown"),
+            _clients_if(sf.col("supported_configs").isNull()).alias("unknown"),
         )
     )
 
@@ -315,10 +286,9 @@ def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFram
     Columns: ``config, user, client_id, software, version, supported_configs``. The newest software version of a client
     decides, with all lists that this version registered. No list means unknown.
     """
-    supported = sf.coalesce("supported_configs", sf.array().cast(ArrayType(StringType())))
     return (
-        newest_versions.withColumn("config", _each(configs))
-        .where(~sf.array_contains(supported, sf.col("config")) & _is_concerned())
+        _with_each(newest_versions, configs)
+        .where(f"NOT coalesce(array_contains(supported_configs, config), false) AND ({_IS_CONCERNED})")
         .select("config", "user", "client_id", "software", "version", "supported_configs")
     )
 

@@ -59,7 +59,7 @@ def summarise(
         configs = [scope.config] if scope.config is not None else _configs(of_profiles)
         tables = _tables(of_clients, of_profiles, configs)
         if parquet is not None:
-            for name, table in tables.items():
+            for name, table in {"support": compatibility.support(of_profiles, configs), **tables}.items():
                 table.write.mode("overwrite").parquet(str(parquet / name))
         report = _summary(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
         return with_enforcement(report, seen)
@@ -89,7 +89,6 @@ def _configs(of_profiles: DataFrame) -> list[str]:
 
 def _tables(of_clients: DataFrame, of_profiles: DataFrame, configs: Sequence[str]) -> dict[str, DataFrame]:
     return {
-        "support": compatibility.support(of_profiles, compatibility.versions(of_profiles), configs),
         "users": compatibility.reach_by_user(of_profiles, configs),
         "ignoring": compatibility.would_ignore(compatibility.newest(of_clients), configs),
         "windows": compatibility.windows(of_clients),
@@ -110,7 +109,8 @@ def _summary(
     )
     of_versions = compatibility.versions(of_profiles)
     shown = of_versions.orderBy(sf.desc("clients_total"), "software", "version").limit(MAX_VERSIONS)
-    support = compatibility.support(of_profiles, shown, configs).orderBy("software", "version", "config").collect()
+    of_shown = of_profiles.join(sf.broadcast(shown), ["software", "version"], "left_semi")
+    support = compatibility.support(of_shown, configs).orderBy("software", "version", "config").collect()
     versions = len({(row.software, row.version) for row in support})
     reach = _reach(tables["users"])
     users = tables["users"].orderBy(sf.desc("clients"), "user", sf.desc("following"), "config").limit(MAX_USERS)

@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaCluster
 
 
-def record(offset: int, user: str, client_id: str, information: str | None, *supported: str) -> tuple[Any, ...]:
+def record(
+    offset: int, user: str, client_id: str, information: str | None, *supported: str, partition: int = 0
+) -> tuple[Any, ...]:
     key = json.dumps({"client-id": client_id, "user": user}).encode()
     document = {"client_information": information, "supported_configs": supported, "version": 0}
     value = None if information is None else json.dumps(document).encode()
-    return (key, value, 0, offset, at(1_000 + offset))
+    return (key, value, partition, offset, at(1_000 + offset))
 
 
 def at(ms: int) -> datetime.datetime:
@@ -59,71 +61,116 @@ def summarise(
     return report_over(rows, scope=scope or Scope(), parquet=parquet, sightings=sightings)
 
 
-def seen(user: str, client_id: str, version: str, seen_ms: int = 9_000) -> Sighting:
-    return Sighting(user=user, client_id=client_id, software="librdkafka", version=version, seen_ms=seen_ms)
+def seen(user: str, client_id: str, version: str, seen_ms: int = 9_000, kinds: tuple[str, ...] = ()) -> Sighting:
+    return Sighting(
+        user=user, client_id=client_id, software="librdkafka", version=version, seen_ms=seen_ms, kinds=kinds
+    )
 
 
 def records(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(rows), COLUMNS)
 
 
-def reach(report: Report) -> dict[tuple[str, str, str], tuple[int, int, tuple[str, ...]]]:
-    return {(row.software, row.version, row.config): (row.clients, row.clients_total, row.users) for row in report.rows}
+def reach(report: Report, *software: str, config: str = "acks") -> dict[str, tuple[int, int, tuple[str, ...]]]:
+    """Return by version: supporting clients, all clients and users of supporting clients."""
+    rows = [row for row in report.rows if row.software in software and row.config == config]
+    return {f"{row.software}/{row.version}": (row.clients, row.clients_total, row.users) for row in rows}
 
 
-def test_report_counts_configs_by_software_and_version(spark: SparkSession) -> None:
+def of_user(report: Report, user: str) -> dict[str, tuple[int, int, int]]:
+    """Return by config: following clients, all clients and those that never registered."""
+    return {row.config: (row.following, row.clients, row.unknown) for row in report.users if row.user == user}
+
+
+KEY = b'{"user":"a","client-id":"b"}'
+ODD = (
+    (b"junk", b"junk"),
+    (None, b"{}"),
+    (None, None),
+    (KEY, b"[]"),
+    (KEY, b""),
+    (KEY, b"\xff\xfe\x00"),
+    (b'{"user":"\xff', b"{}"),
+    (KEY, b"[" * 5_000),
+    (KEY, b'{"client_information":7'),
+    (KEY, b'{"client_information":"x/1","supported_configs":["acks",null]}'),
+    (KEY, b'{"supported_configs":["acks"]}'),
+)
+"""Keys and values of records that are not registrations: arbitrary bytes, in any nesting."""
+ROWS = (
+    record(0, "alice", "app1", "klamm/1.0", "acks"),
+    record(1, "alice", "app2", "klamm/1.0", "acks", "session.timeout.ms"),
+    record(2, "bob", "app1", "klamm/1.1", "acks"),
+    record(3, "bob", "app1", "klamm/1.1", "session.timeout.ms"),
+    record(4, "carol", "app9", "other/7"),
+    # A producer does not ignore a session timeout, and a consumer does not ignore acks.
+    record(0, "kim", "writer", "kinds/1.0", "acks", partition=1),
+    record(1, "kim", "reader", "kinds/1.0", "session.timeout.ms", "heartbeat.interval.ms", partition=1),
+    record(2, "kim", "half", "kinds/1.0", "session.timeout.ms", partition=1),
+    record(3, "kim", "both", "kinds/1.0", "acks", "session.timeout.ms", partition=1),
+    record(4, "kim", "nothing", "kinds/1.0", partition=1),
+    record(5, "kim", "writes-only", "kinds/2.0", "acks", partition=1),
+    record(0, "dave", "app1", "withdrawn/1.0", "acks", partition=2),
+    record(1, "erin", "app1", "withdrawn/1.0", "acks", partition=2),
+    record(2, "dave", "app1", None, partition=2),
+    record(3, "dave", "app1", "withdrawn/2.0", "acks", partition=2),
+    *((key, value, 3, offset, at(5)) for offset, (key, value) in enumerate(ODD)),
+    record(99, "frank", "app1", "unknown", "acks", partition=3),
+    (b'{"user":"gail","client-id":"old"}', b'{"client_information":"rdkafka/1.9","version":0}', 4, 7, at(7)),
+    record(0, "gail", "new", "known/1.0", partition=4),
+    record(1, "gail", "newer", "known/1.0", "acks", partition=4),
+    record(0, "hugo", "app1", "timed/1.0", "acks", partition=5),
+    record(1, "hugo", "app1", "timed/1.0", partition=5),
+    record(2, "hugo", "app2", "timed/1.0", "acks", partition=5),
+    record(1_500, "hugo", "app1", "timed/2.0", "acks", partition=5),
+    # Appended later with an earlier timestamp: the offset decides which version is the newest.
+    (*record(0, "ida", "app1", "clocks/1.0", "acks", partition=6)[:-1], at(9_000)),
+    (*record(1, "ida", "app1", "clocks/0.9", partition=6)[:-1], at(1_000)),
+    record(0, "jane", "app1", "newest/1.0", partition=7),
+    record(1, "jane", "app1", "newest/2.0", "acks", partition=7),
+    record(2, "jane", "app2", "newest/2.0", "acks", partition=7),
+    record(3, "jane", "app2", "newest/1.0", "heartbeat.interval.ms", partition=7),
+)
+"""Registrations of several users, one for each rule."""
+SIGHTINGS = (
+    seen("kim", "old", "3", 9, kinds=("producer",)),
+    seen("kim", "old", "3", 8, kinds=("consumer",)),
+    seen("kim", "older", "2", 8, kinds=("consumer",)),
+)
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession) -> Report:
+    """One report over all rows. A report of a few rows takes three seconds."""
+    return summarise(records(spark, *ROWS), scope=Scope(window="1 second"), sightings=SIGHTINGS)
+
+
+def test_report_counts_configs_by_software_and_version(report: Report) -> None:
     """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
     supports.
 
     K649-42: Record value = the supported keys appended to the ClientInformation (software name and version).
     """
-    report = summarise(
-        records(
-            spark,
-            record(0, "alice", "app1", "klamm/1.0", "acks"),
-            record(1, "alice", "app2", "klamm/1.0", "acks", "session.timeout.ms"),
-            record(2, "bob", "app1", "klamm/1.1", "acks"),
-            record(3, "bob", "app1", "klamm/1.1", "session.timeout.ms"),
-            record(4, "carol", "app9", "other/7"),
-        )
-    )
-    assert reach(report) == {
-        ("klamm", "1.0", "acks"): (2, 2, ("alice",)),
-        ("klamm", "1.0", "session.timeout.ms"): (1, 1, ("alice",)),
-        ("klamm", "1.1", "acks"): (1, 1, ("bob",)),
-        ("klamm", "1.1", "session.timeout.ms"): (1, 1, ("bob",)),
-        ("other", "7", "acks"): (0, 1, ()),
-        ("other", "7", "session.timeout.ms"): (0, 1, ()),
+    assert reach(report, "klamm", "other") == {
+        "klamm/1.0": (2, 2, ("alice",)),
+        "klamm/1.1": (1, 1, ("bob",)),
+        "other/7": (0, 1, ()),
     }
-    assert (report.clients, report.records) == (4, 5)
+    assert reach(report, "klamm", "other", config="session.timeout.ms") == {
+        "klamm/1.0": (1, 1, ("alice",)),
+        "klamm/1.1": (1, 1, ("bob",)),
+        "other/7": (0, 1, ()),
+    }
+    assert (report.clients, report.users_total) == (21 + len({"old", "older"}), 11)
 
 
-def test_config_counts_only_clients_it_applies_to(spark: SparkSession) -> None:
-    """A producer does not ignore a session timeout, and a consumer does not ignore acks."""
-    # given
-    rows = records(
-        spark,
-        record(0, "alice", "writer", "klamm/1.0", "acks"),
-        record(1, "alice", "reader", "klamm/1.0", "session.timeout.ms", "heartbeat.interval.ms"),
-        record(2, "alice", "half", "klamm/1.0", "session.timeout.ms"),
-        record(3, "alice", "both", "klamm/1.0", "acks", "session.timeout.ms"),
-        record(4, "alice", "nothing", "klamm/1.0"),
-        record(5, "alice", "writes-only", "klamm/2.0", "acks"),
-    )
-    sightings = [
-        Sighting(user="alice", client_id="old", software="java", version="3", seen_ms=9, kinds=("producer",)),
-        Sighting(user="alice", client_id="old", software="java", version="3", seen_ms=8, kinds=("consumer",)),
-        Sighting(user="alice", client_id="older", software="java", version="2", seen_ms=8, kinds=("consumer",)),
-    ]
-    # when
-    report = summarise(rows, sightings=sightings)
-    # then
-    assert {row.config: (row.following, row.clients, row.unknown) for row in report.reach} == {
+def test_config_counts_only_clients_it_applies_to(report: Report) -> None:
+    assert of_user(report, "kim") == {
         "acks": (3, 5, 1),
         "session.timeout.ms": (3, 6, 2),
         "heartbeat.interval.ms": (1, 6, 2),
     }
-    ignoring = {(row.config, row.client_id) for row in report.ignoring}
+    ignoring = {(row.config, row.client_id) for row in report.ignoring if row.user == "kim"}
     assert ignoring == {
         ("acks", "nothing"),
         ("acks", "old"),
@@ -135,70 +182,66 @@ def test_config_counts_only_clients_it_applies_to(spark: SparkSession) -> None:
         ("heartbeat.interval.ms", "half"),
         ("heartbeat.interval.ms", "both"),
     }
-    assert report.ignoring_total == len(ignoring)
-    assert {key: value[:2] for key, value in reach(report).items() if key[2] == "acks"} == {
-        ("klamm", "1.0", "acks"): (2, 3),
-        ("klamm", "2.0", "acks"): (1, 1),
-        ("java", "3", "acks"): (0, 1),
+    assert report.ignoring_total == len(report.ignoring)
+    assert {name: counts[:2] for name, counts in reach(report, "kinds", "librdkafka").items()} == {
+        "kinds/1.0": (2, 3),
+        "kinds/2.0": (1, 1),
+        "librdkafka/3": (0, 1),
     }
-    assert {row.software: row.unknown for row in report.rows if row.config == "acks"} == {"klamm": 0, "java": 1}
-    assert {(row.user, row.config, row.clients) for row in report.users if row.config == "acks"} == {
-        ("alice", "acks", 5)
-    }
+    unknown = {row.software: row.unknown for row in report.rows if row.config == "acks"}
+    assert (unknown["kinds"], unknown["librdkafka"]) == (0, 1)
 
 
-def test_tombstone_removes_registration(spark: SparkSession) -> None:
+def test_tombstone_removes_registration(report: Report) -> None:
     """O649-L."""
-    report = summarise(
-        records(
-            spark,
-            record(0, "alice", "app1", "klamm/1.0", "acks"),
-            record(1, "bob", "app1", "klamm/1.0", "acks"),
-            record(2, "alice", "app1", None),
-            record(3, "alice", "app1", "klamm/2.0", "acks"),
-        )
-    )
-    assert reach(report) == {
-        ("klamm", "1.0", "acks"): (1, 1, ("bob",)),
-        ("klamm", "2.0", "acks"): (1, 1, ("alice",)),
-    }
+    assert reach(report, "withdrawn") == {"withdrawn/1.0": (1, 1, ("erin",)), "withdrawn/2.0": (1, 1, ("dave",))}
 
 
-def test_invalid_registrations_are_skipped_and_counted(spark: SparkSession) -> None:
-    """Records with arbitrary bytes, in any nesting."""
-    key = b'{"user":"a","client-id":"b"}'
-    odd = [
-        (b"junk", b"junk"),
-        (None, b"{}"),
-        (None, None),
-        (key, b"[]"),
-        (key, b""),
-        (key, b"\xff\xfe\x00"),
-        (b'{"user":"\xff', b"{}"),
-        (key, b"[" * 5_000),
-        (key, b'{"client_information":7'),
-        (key, b'{"client_information":"x/1","supported_configs":["acks",null]}'),
-        (key, b'{"supported_configs":["acks"]}'),
-    ]
-    rows = [(user, value, 0, offset, at(5)) for offset, (user, value) in enumerate(odd)]
-    report = summarise(records(spark, *rows, record(99, "alice", "app1", "unknown", "acks")))
-    assert reach(report) == {("unknown", "unknown", "acks"): (1, 1, ("alice",))}
-    assert (report.records, report.unreadable) == (len(odd) + 1, len(odd))
+def test_invalid_registrations_are_skipped_and_counted(report: Report) -> None:
+    assert reach(report, "unknown") == {"unknown/unknown": (1, 1, ("frank",))}
+    assert (report.records, report.unreadable) == (len(ROWS), len(ODD))
 
 
-def test_unregistered_client_differs_from_client_without_supported_configs(spark: SparkSession) -> None:
+def test_unregistered_client_differs_from_client_without_supported_configs(report: Report) -> None:
     """K649-47: [] registers a client that supports nothing."""
-    key = b'{"user":"bob","client-id":"old"}'
-    never = (key, b'{"client_information":"rdkafka/1.9","version":0}', 0, 7, at(7))
-    rows = records(spark, never, record(0, "bob", "new", "klamm/1.0"), record(1, "bob", "newer", "klamm/1.0", "acks"))
-    report = summarise(rows, scope=Scope(config="acks"))
-    assert {row.client_id: row.supported_configs for row in report.ignoring} == {"old": None, "new": ()}
-    assert report.reach == (Reach(config="acks", following=1, clients=3, unknown=1),)
-    assert report.users == (Reach(config="acks", following=1, clients=3, user="bob", unknown=1),)
-    assert report.never_registered == 1
+    ignoring = [row for row in report.ignoring if (row.user, row.config) == ("gail", "acks")]
+    assert {row.client_id: row.supported_configs for row in ignoring} == {"old": None, "new": ()}
+    assert of_user(report, "gail")["acks"] == (1, 3, 1)
+    assert report.never_registered == 3, "and the two that were only seen"
 
 
-def test_seen_clients_count_until_they_register(spark: SparkSession) -> None:
+def test_clients_ignoring_key_are_reported_by_newest_version(report: Report) -> None:
+    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
+    supports.
+    """
+    ignores = IgnoringClient(
+        config="acks",
+        user="jane",
+        client_id="app2",
+        software="newest",
+        version="1.0",
+        supported_configs=("heartbeat.interval.ms",),
+    )
+    assert [row for row in report.ignoring if (row.user, row.config) == ("jane", "acks")] == [ignores]
+    assert {name: counts[:2] for name, counts in reach(report, "newest").items()} == {
+        "newest/1.0": (0, 2),
+        "newest/2.0": (2, 2),
+    }
+    assert of_user(report, "jane")["acks"] == (1, 2, 0)
+
+
+def test_versions_are_counted_per_time_window(report: Report) -> None:
+    assert [window for window in report.windows if window.software == "timed"] == [
+        VersionWindow(start_ms=1_000, software="timed", version="1.0", clients=2),
+        VersionWindow(start_ms=2_000, software="timed", version="2.0", clients=1),
+    ]
+
+
+def test_newest_version_is_last_appended(report: Report) -> None:
+    assert of_user(report, "ida")["acks"] == (0, 1, 0)
+
+
+def test_seen_clients_count_until_they_register(spark: SparkSession, tmp_path: Path) -> None:
     """K649-47: [] registers a client that supports nothing."""
     # given
     rows = records(
@@ -217,7 +260,8 @@ def test_seen_clients_count_until_they_register(spark: SparkSession) -> None:
         seen("other", "old", "2.6"),
     ]
     # when
-    report = summarise(rows, scope=Scope(user="billing", config="acks"), sightings=sightings)
+    scope = Scope(user="billing", config="acks")
+    report = summarise(rows, scope=scope, sightings=sightings, parquet=tmp_path)
     # then
     assert report.reach == (Reach(config="acks", following=12, clients=14, unknown=2),)
     assert [(row.client_id, row.version, row.supported_configs) for row in report.ignoring] == [
@@ -225,18 +269,15 @@ def test_seen_clients_count_until_they_register(spark: SparkSession) -> None:
         ("old", "2.6", None),
     ]
     assert (report.clients, report.never_registered, report.records) == (14, 2, 14)
-    assert reach(report) == {
-        ("klamm", "1.0", "acks"): (12, 12, ("billing",)),
-        ("librdkafka", "2.5", "acks"): (0, 1, ()),
-        ("librdkafka", "2.6", "acks"): (0, 2, ()),
+    assert reach(report, "klamm", "librdkafka") == {
+        "klamm/1.0": (12, 12, ("billing",)),
+        "librdkafka/2.5": (0, 1, ()),
+        "librdkafka/2.6": (0, 2, ()),
     }
     assert [(window.software, window.clients) for window in report.windows] == [("klamm", 13)], "seen is not registered"
-
-
-def test_empty_topic_reports_seen_clients(spark: SparkSession) -> None:
-    report = summarise(records(spark), scope=Scope(config="acks"), sightings=[seen("bob", "old", "2.6")])
-    assert report.reach == (Reach(config="acks", following=0, clients=1, unknown=1),)
-    assert [row.clients_total for row in report.rows] == [1]
+    ignoring = spark.read.parquet(str(tmp_path / "ignoring")).select("client_id").collect()
+    assert sorted(row.client_id for row in ignoring) == ["back", "old"]
+    assert spark.read.parquet(str(tmp_path / "support")).count() == 3
 
 
 def test_clients_without_supported_configs_are_counted(spark: SparkSession) -> None:
@@ -258,93 +299,30 @@ def test_clients_without_supported_configs_are_counted(spark: SparkSession) -> N
 def test_running_producers_are_reported(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """K649-22, K649-40; those that know nothing of it too."""
+    """K649-22, K649-40; clients that never register too, also while the topic is empty."""
     metrics = f"127.0.0.1:{free_port()}"
     with KlammBroker({"metrics.listen": metrics}) as broker:
-        before = io.StringIO()
-        assert run_report(broker.bootstrap_servers, before) == 0
-        assert "No client has registered yet" in before.getvalue()
+        flags = ["--bootstrap-server", broker.bootstrap_servers, "--metrics", metrics, "--user", "ANONYMOUS"]
+
+        def report(*more: str) -> str:
+            assert registrations.main(["report", *flags, "--key", "acks", *more]) == 0
+            return capsys.readouterr().out
+
+        kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="old").close()
+        before = report()
         for number in range(3):
             client = KafkaProducer(
                 bootstrap_servers=broker.bootstrap_servers, client_id=f"app{number}", acks=1, enable_idempotence=False
             )
             client.close()
-        output = io.StringIO()
-        assert run_report(broker.bootstrap_servers, output, output_format="json") == 0
-        document = json.loads(output.getvalue())
-        (row,) = document["rows"]
-        assert (row["software"], row["config"], row["clients"], row["users"]) == (
-            "klamm-kafka-python",
-            "acks",
-            3,
-            ["ANONYMOUS"],
-        )
         # when
-        kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers, client_id="old").close()
-        flags = ["--bootstrap-server", broker.bootstrap_servers, "--metrics", metrics, "--user", "ANONYMOUS"]
-        assert registrations.main(["report", *flags, "--key", "acks", "--html", str(tmp_path / "page.html")]) == 0
+        printed = report("--html", str(tmp_path / "page.html"))
     # then
-    printed = capsys.readouterr().out
+    assert "If acks is set: 0 of 1 client would follow, 1 would ignore it (1 never registered):" in before
     assert "If acks is set: 3 of 4 clients would follow, 1 would ignore it (1 never registered):" in printed
+    assert "klamm-kafka-python" in printed
     assert "unknown, never registered)" in printed
     assert 'class="unknown"' in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-def test_clients_ignoring_key_are_reported_by_newest_version(spark: SparkSession, tmp_path: Path) -> None:
-    """K649-22: EntityCompatibility lists, per software name+version that registered under the entity, the configs it
-    supports.
-    """
-    # given
-    rows = records(
-        spark,
-        record(0, "alice", "app1", "klamm/1.0"),
-        record(1, "alice", "app1", "klamm/2.0", "acks"),
-        record(2, "alice", "app2", "klamm/2.0", "acks"),
-        record(3, "alice", "app2", "klamm/1.0", "heartbeat.interval.ms"),
-        record(4, "bob", "app3", "klamm/1.0"),
-    )
-    # when
-    report = summarise(rows, scope=Scope(user="alice", config="acks"), parquet=tmp_path)
-    # then
-    ignores = IgnoringClient(
-        config="acks",
-        user="alice",
-        client_id="app2",
-        software="klamm",
-        version="1.0",
-        supported_configs=("heartbeat.interval.ms",),
-    )
-    assert (report.ignoring, report.ignoring_total, report.clients) == ((ignores,), 1, 2)
-    assert [(row.version, row.clients, row.clients_total) for row in report.rows] == [("1.0", 0, 2), ("2.0", 2, 2)]
-    assert report.reach == (Reach(config="acks", following=1, clients=2),)
-    assert [row.client_id for row in spark.read.parquet(str(tmp_path / "ignoring")).collect()] == ["app2"]
-    assert spark.read.parquet(str(tmp_path / "support")).count() == 2
-
-
-def test_versions_are_counted_per_time_window(spark: SparkSession) -> None:
-    # given
-    rows = records(
-        spark,
-        record(0, "alice", "app1", "klamm/1.0", "acks"),
-        record(1, "alice", "app1", "klamm/1.0"),
-        record(2, "alice", "app2", "klamm/1.0", "acks"),
-        record(1_500, "alice", "app1", "klamm/2.0", "acks"),
-    )
-    # when
-    report = summarise(rows, scope=Scope(window="1 second"))
-    # then
-    assert report.windows == (
-        VersionWindow(start_ms=1_000, software="klamm", version="1.0", clients=2),
-        VersionWindow(start_ms=2_000, software="klamm", version="2.0", clients=1),
-    )
-
-
-def test_newest_version_is_last_appended(spark: SparkSession) -> None:
-    key, value, *_ = record(0, "alice", "app1", "klamm/1.0", "acks")
-    _, second, *_ = record(1, "alice", "app1", "klamm/0.9")
-    rows = records(spark, (key, value, 0, 0, at(9_000)), (key, second, 0, 1, at(1_000)))
-    report = summarise(rows, scope=Scope(config="acks"))
-    assert report.reach == (Reach(config="acks", following=0, clients=1),)
 
 
 def test_record_with_future_timestamp_does_not_make_later_ones_late(spark: SparkSession, tmp_path: Path) -> None:
@@ -404,7 +382,8 @@ def test_following_report_resumes_and_survives_broker_restart(
                     raise EnoughError
                 then()
 
-            job = Job(servers, {}, {}, scope=Scope(window="1000 days"))
+            # A task that reads while the broker is gone waits for that long.
+            job = Job(servers, {"default.api.timeout.ms": "5000"}, {}, scope=Scope(window="1000 days"))
             with pytest.raises(EnoughError):
                 job.follow(publish, Following(every_s=0.5, checkpoint=tmp_path / "kept"))
             return seen
@@ -432,6 +411,7 @@ def test_invalid_window_is_rejected(spark: SparkSession, window: str) -> None:
         Job("127.0.0.1:1", {}, {}, scope=Scope(window=window)).read()
 
 
+@pytest.mark.long
 def test_registrations_are_read_from_apache_kafka_alike(
     spark: SparkSession, real_kafka: KafkaCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from klamm.mirror.spark.class_archive import DRIVER_OPTIONS, VARIABLE, find_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 _START: Final = """
 import os, sys, tempfile, threading
@@ -41,6 +41,7 @@ def start(archive: Path) -> list[str]:
     return subprocess.run(command, env=environ, check=True, capture_output=True, text=True).stdout.split()
 
 
+@pytest.mark.long
 def test_jvm_maps_the_archive_that_the_training_has_written() -> None:
     archive = find_archive()
     assert archive is not None
@@ -48,6 +49,7 @@ def test_jvm_maps_the_archive_that_the_training_has_written() -> None:
     assert start(archive.path) == ["3", "True"]
 
 
+@pytest.mark.long
 def test_spark_starts_with_a_damaged_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     archive = find_archive()

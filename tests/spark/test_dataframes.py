@@ -125,7 +125,12 @@ def test_unreadable_topic_fails_with_reason(spark: SparkSession, broker: KlammBr
     ("topic", "options", "count"),
     [
         ("limited", {"subscribe": "limited", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, 2),
-        ("matched", {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"}, 1),
+        pytest.param(
+            "matched",
+            {"subscribePattern": "match.+", "startingTimestamp": "1", "minOffsetsPerTrigger": "1000"},
+            1,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_stream_resumes_after_checkpoint(

@@ -7,6 +7,8 @@ import re
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from klamm.cli import main
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, wait_for_records
@@ -14,8 +16,6 @@ from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 FLOW = "A->B"
 
@@ -44,6 +44,7 @@ def states(address: str) -> dict[str, str]:
     return {partition["topic"]: partition["state"] for partition in flow_of(address)["partitions"]}
 
 
+@pytest.mark.long
 def test_paused_stopped_and_reset_topics_across_two_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], java: None
 ) -> None:

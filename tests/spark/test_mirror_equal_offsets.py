@@ -54,6 +54,7 @@ def write(address: str, first: int) -> None:
             producer.commit() if commit else producer.abort()
 
 
+@pytest.mark.long
 def test_records_and_groups_keep_offsets_when_the_driver_is_killed(
     source: KlammBroker, target: KlammBroker, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def signal_twice(mirror: MirrorProcess, to: str) -> float:
     return since
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_mirror_gracefully(mirror: MirrorProcess) -> None:
     """The log holds a line with its time where something changed, and nothing of what Spark writes while it starts."""
     # given
@@ -108,6 +109,7 @@ def test_signal_before_jvm_start_stops_mirror_at_once(mirror: MirrorProcess) -> 
     assert_ended_in_order(mirror, since, processes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after_s", [0.0, 1.5] if os.environ.get("KLAMM_SOAK") else [1.5])
 def test_signal_during_spark_start_stops_mirror_at_once(mirror: MirrorProcess, after_s: float) -> None:
     # given
@@ -121,6 +123,7 @@ def test_signal_during_spark_start_stops_mirror_at_once(mirror: MirrorProcess, a
     assert_ended_in_order(mirror, since, processes)
 
 
+@pytest.mark.long
 def test_mirror_stops_in_time_without_target(mirror: MirrorProcess, brokers: tuple[KlammBroker, KlammBroker]) -> None:
     # given
     source, target = brokers

@@ -110,6 +110,7 @@ def copying_processes(broker: KlammBroker, below: psutil.Process) -> set[int]:
     return pids
 
 
+@pytest.mark.long
 def test_submitted_mirror_copies_on_both_workers_and_survives_kill_of_one(
     java: None, broker: KlammBroker, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def ends(address: str, topic: str, partitions: int) -> list[int]:
         return [listed.result(20).offset for listed in admin.list_offsets(specs).values().values()]
 
 
+@pytest.mark.long
 def test_only_tasks_fetch_and_produce_and_partitions_move_between_them_without_loss(tmp_path: Path) -> None:
     # given: leases of one second, so that partitions move from task to task
     ports = free_port(), free_port()
@@ -118,6 +119,7 @@ def _broker(port: int, proxy: RecordingProxy) -> KlammBroker:
     return broker
 
 
+@pytest.mark.long
 def test_killed_worker_interrupts_only_its_partitions(source: KlammBroker, target: KlammBroker, tmp_path: Path) -> None:
     # given
     create_topic(source.bootstrap_servers, "killed", 2, FOREVER)
@@ -249,6 +251,7 @@ def test_mirror_survives_brokers_unavailable_at_start_and_restarted(tmp_path: Pa
     assert arrived == {partition: of(records, partition) for partition in (0, 1)}
 
 
+@pytest.mark.long
 def test_failing_partitions_stop_and_others_are_copied_with_offset_syncs(
     source: KlammBroker, target: KlammBroker, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def write(servers: str, topic: str) -> None:
         transactional.commit()
 
 
+@pytest.mark.long
 def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_them(
     cluster: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +137,7 @@ def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_th
     assert {each.leader for topic in described.values() for each in topic.partitions} == {1}
 
 
+@pytest.mark.long
 def test_topic_is_promoted_without_the_source_by_a_process_that_never_saw_it(
     cluster: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

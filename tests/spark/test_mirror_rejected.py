@@ -63,6 +63,7 @@ def guarded() -> Iterator[tuple[Guarded, Guarded]]:
         yield without_topics, with_topics
 
 
+@pytest.mark.long
 def test_flows_requiring_manual_action_end_job_and_fail_plan(
     source: KlammBroker, guarded: tuple[Guarded, Guarded], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ emit.heartbeats.enabled = false
 """
 
 
+@pytest.mark.long
 def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaCluster, tmp_path: Path) -> None:
     # given
     address = cluster.bootstrap_servers
@@ -175,9 +176,9 @@ def test_mirror_that_starts_without_its_source_lets_clients_read(cluster: KafkaC
         assert again.stop() == 0
 
 
-def test_plan_reports_obstacles_of_replica(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_plan_reports_obstacles_of_replica(real_kafka: KafkaCluster, tmp_path: Path) -> None:
     # given
-    address, port = cluster.bootstrap_servers, free_port()
+    address, port = real_kafka.bootstrap_servers, free_port()
     file = properties(address, address, replica_keys(1, f"127.0.0.1:{port}"), topics="plain")
     # when
     with MirrorProcess(file, tmp_path, "--plan", as_users_run_it=True) as plan:

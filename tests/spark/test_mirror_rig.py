@@ -375,6 +375,7 @@ def clusters(java: None) -> Iterator[tuple[GuardedCluster, GuardedCluster]]:
         yield source, target
 
 
+@pytest.mark.long
 def test_random_failures_lose_no_records_and_exactly_once_repeats_none(
     clusters: tuple[GuardedCluster, GuardedCluster], tmp_path: Path
 ) -> None:

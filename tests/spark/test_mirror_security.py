@@ -114,6 +114,7 @@ def test_untrusted_broker_certificate_is_rejected(
         connect(encrypted, settings).refresh(["any"])
 
 
+@pytest.mark.long
 def test_mirror_over_tls_and_sasl_with_expiring_sessions(
     encrypted: Guarded, certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_mirror_over_tls_and_sasl_with_expiring_sessions(
     assert arrived == {at: [record for partition, record in sent if partition == at] for at in (0, 1)}
 
 
+@pytest.mark.long
 def test_denied_flows_name_cluster_principal_and_reason(certificates: Certificates, tmp_path: Path) -> None:
     """K894-27: logins over TLS that fail on either side. The job ends, because only an operator can resolve them."""
     # given

@@ -327,6 +327,7 @@ def rig(target: KafkaCluster | KlammBroker, tmp_path: Path) -> Iterator[Rig]:
         logger.info("%d records; at least once: %d twice", len(exact), reader.doubled)
 
 
+@pytest.mark.long
 def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> None:
     # given
     first = rig.start()
@@ -373,6 +374,7 @@ def test_standby_takes_over_from_killed_and_suspended_processes(rig: Rig) -> Non
     rig.measure_takeover(third, since, how="SIGTERM", times=2)
 
 
+@pytest.mark.long
 def test_process_that_loses_its_network_stops_before_the_other_one_begins(rig: Rig) -> None:
     # given
     network, other = rig.network(), rig.network()

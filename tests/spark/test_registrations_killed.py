@@ -102,6 +102,7 @@ def follow_on(servers: str, checkpoint: Path, clients: int) -> list[Report]:
     return reports
 
 
+@pytest.mark.long
 def test_kill_9_counts_every_registration_once(spark: SparkSession, tmp_path: Path) -> None:
     """K649-39: A client registers its supported keys at start-up through a DescribeClientConfigs request
     (SupportedConfigs non-null).

@@ -175,6 +175,7 @@ def test_example_filters_and_masks_batch_and_stream(
     )
 
 
+@pytest.mark.long
 def test_killed_stream_writes_each_record_once(spark: SparkSession, broker: KlammBroker, tmp_path: Path) -> None:
     # given
     register(spark)

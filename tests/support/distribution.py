@@ -29,11 +29,11 @@ SPARK: Final = "spark: SparkSession"
 """Argument of a test with a Spark session. One worker runs the files with such tests, so one JVM is started."""
 FIRST: Final = (
     SHARED,
-    "tests/spark/test_mirror_rig.py",
     SPARK,
+    "tests/spark/test_mirror_end_to_end.py",
+    "tests/spark/test_mirror_replica.py",
     "tests/interop/test_kraft_member.py",
     "tests/interop/test_mirror_equal_offsets.py",
-    "tests/spark/test_mirror_on_spark.py",
     "tests/interop/test_gateway_answers.py",
     "tests/interop/test_mirror_takeover.py",
     "tests/interop/test_mirror_replica_kafka.py",
@@ -44,13 +44,10 @@ FIRST: Final = (
     "tests/interop/test_tools_like_kafka.py",
     "tests/interop/test_security.py",
     "tests/interop/test_console_like_kafka.py",
-    "tests/spark/test_mirror_interrupted.py",
     "tests/interop/test_gateway_workers.py",
     "tests/interop/test_impact_outages.py",
     "tests/interop/test_throttling.py",
-    "tests/spark/test_mirror_on_a_cluster.py",
     "tests/interop/test_client_families.py",
-    "tests/spark/test_mirror_security.py",
 )
 """Groups of files that take long, as ``_group`` names them, in the order in which workers begin them."""
 _DIRECTORIES: Final = ("spark", "crash", "interop")

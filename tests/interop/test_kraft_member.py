@@ -437,6 +437,7 @@ def _same_isr(member: BrokerMember, topic_id: UUID) -> IsrChange:
     )
 
 
+@pytest.mark.long
 def test_controllers_with_tls_and_logins_require_cluster_action(java: None, tmp_path: Path) -> None:
     # given
     certificates = Certificates.create(tmp_path)

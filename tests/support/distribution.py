@@ -2,14 +2,15 @@
 
 A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share three nodes
 of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
-cost CPU time. Files that share a browser are run by one worker, too, and so are those that share the JVM of Spark. The
-files that take longest come first, so that no worker is left alone with one of them at the end. Among these, files that
-need the processors alternate with files that wait.
+cost CPU time. Files that share one node are run by one worker, too, and so are those that share a browser or the JVM of
+Spark. The files that take longest come first, so that no worker is left alone with one of them at the end. Among these,
+files that need the processors alternate with files that wait.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,31 +26,31 @@ SHARED: Final = "real_kafka_3"
 """Fixture of three nodes."""
 BROWSER: Final = "browser: Browser"
 """Argument of a test that looks at pages. One worker runs the files with such tests, so one Chromium is started."""
+KAFKA: Final = "real_kafka"
+"""Fixture of one node. One worker runs the files with such tests, so one node is started."""
 SPARK: Final = "spark: SparkSession"
 """Argument of a test with a Spark session. One worker runs the files with such tests, so one JVM is started."""
 FIRST: Final = (
     SHARED,
+    KAFKA,
     SPARK,
     "tests/spark/test_mirror_end_to_end.py",
     "tests/spark/test_mirror_replica.py",
     "tests/interop/test_kraft_member.py",
-    "tests/interop/test_mirror_equal_offsets.py",
     "tests/interop/test_gateway_answers.py",
-    "tests/interop/test_mirror_takeover.py",
     "tests/interop/test_mirror_replica_kafka.py",
-    "tests/interop/test_client_contract.py",
     "tests/crash/test_unread_responses.py",
     "tests/interop/test_cli_like_kafka.py",
     "tests/interop/test_rollout.py",
-    "tests/interop/test_tools_like_kafka.py",
     "tests/interop/test_security.py",
-    "tests/interop/test_console_like_kafka.py",
     "tests/interop/test_gateway_workers.py",
     "tests/interop/test_impact_outages.py",
     "tests/interop/test_throttling.py",
     "tests/interop/test_client_families.py",
 )
 """Groups of files that take long, as ``_group`` names them, in the order in which workers begin them."""
+_USES_KAFKA: Final = re.compile(r"(?m)\breal_kafka\b|^(?:def test_\w+|@pytest\.fixture.*\ndef \w+)\(address: str")
+"""Use of the node by its name, or through the fixture ``address`` of ``tests/interop``."""
 _DIRECTORIES: Final = ("spark", "crash", "interop")
 """Directories of the other files that take long."""
 SLOWEST_OF_FAST: Final = (
@@ -117,7 +118,8 @@ def _rank(path: Path) -> int:
 @functools.cache
 def _group(file: str) -> str:
     text = _text(_ROOT / file)
-    return next((shared for shared in (SHARED, SPARK, BROWSER) if shared in text), file)
+    shared = next((shared for shared in (SHARED, SPARK, BROWSER) if shared in text), None)
+    return shared or (KAFKA if file.startswith("tests/interop/") and _USES_KAFKA.search(text) else file)
 
 
 @functools.cache

@@ -161,5 +161,4 @@ def _without_pauses_for_garbage() -> Iterator[None]:
         yield
     finally:
         gc.callbacks[:] = [callback for callback in gc.callbacks if callback in callbacks]
-        gc.unfreeze()
         gc.set_threshold(*thresholds)

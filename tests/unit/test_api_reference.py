@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from scripts.api_reference import PAGES, rendered
+from functools import cache
+
+from scripts import api_reference
+from scripts.api_reference import PAGES
+
+
+@cache
+def rendered() -> tuple[tuple[str, str], ...]:
+    return tuple(api_reference.rendered())
 
 
 def test_api_pages_match_docstrings() -> None:

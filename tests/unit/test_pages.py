@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.support.cases import case
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = ("docs", "benchmarks", "examples", "tests")
@@ -22,6 +23,7 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+@cache
 def anchors_of(page: Path) -> set[str]:
     """Return the anchors of the headings, as GitHub makes them."""
     anchors: set[str] = set()
@@ -35,25 +37,29 @@ def anchors_of(page: Path) -> set[str]:
     return anchors
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
-    text = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
-    for link in LINK.findall(text):
-        if re.match(r"[a-z]+:", link):
-            continue
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{name_of(page)} links to {link}"
-        assert not anchor or target.suffix != ".md" or anchor in anchors_of(target), f"{name_of(page)} links to {link}"
+def test_links_lead_to_a_file_and_a_heading() -> None:
+    for page in PAGES:
+        with case(name_of(page)):
+            text = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))
+            for link in LINK.findall(text):
+                if re.match(r"[a-z]+:", link):
+                    continue
+                path, _, anchor = link.partition("#")
+                target = (page.parent / path).resolve() if path else page
+                assert target.exists(), f"{name_of(page)} links to {link}"
+                assert not anchor or target.suffix != ".md" or anchor in anchors_of(target), (
+                    f"{name_of(page)} links to {link}"
+                )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_tables_have_a_delimiter_row_and_rows_of_equal_length(page: Path) -> None:
+def test_tables_have_a_delimiter_row_and_rows_of_equal_length() -> None:
     """Without the row of dashes after its header a table is shown as a paragraph."""
-    text = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8"))).replace("\\|", "")
-    for table in TABLE.findall(text):
-        header, *rows = table.splitlines()
-        assert rows, header
-        assert re.fullmatch(r"[|:\- ]+", rows[0]), f"{header}\n{rows[0]}"
-        for row in rows:
-            assert row.count("|") == header.count("|"), f"{header}\n{row}"
+    for page in PAGES:
+        with case(name_of(page)):
+            text = CODE.sub("", FENCE.sub("", page.read_text(encoding="utf-8"))).replace("\\|", "")
+            for table in TABLE.findall(text):
+                header, *rows = table.splitlines()
+                assert rows, header
+                assert re.fullmatch(r"[|:\- ]+", rows[0]), f"{header}\n{rows[0]}"
+                for row in rows:
+                    assert row.count("|") == header.count("|"), f"{header}\n{row}"

@@ -181,20 +181,28 @@ def test_wrong_argument_of_the_marker_is_named(arguments: str, message: str, pyt
         result.stdout.no_fnmatch_line(unwanted)
 
 
-@pytest.mark.parametrize("fixture", ["klamm_broker", "klamm_module_broker", "klamm_session_broker"])
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "message", "fixtures"),
     [
-        ("{'config': {'num.partition': 3}}", "*unknown config num.partition; did you mean num.partitions?"),
-        ("{'broker': 2}", "*unexpected keyword argument 'broker'"),
+        (
+            "{'config': {'num.partition': 3}}",
+            "*unknown config num.partition; did you mean num.partitions?",
+            ["klamm_session_broker"],
+        ),
+        (
+            "{'broker': 2}",
+            "*unexpected keyword argument 'broker'",
+            ["klamm_broker", "klamm_module_broker", "klamm_session_broker"],
+        ),
         (
             "{'topics': {'a': {'replication_factor': 2}}}",
             "topics: a: replication_factor=2: must be *",
+            ["klamm_broker"],
         ),
     ],
 )
 def test_fixture_with_wrong_options_shows_the_reason_alone(
-    fixture: str, options: str, message: str, pytester: pytest.Pytester
+    options: str, message: str, fixtures: list[str], pytester: pytest.Pytester
 ) -> None:
     # given
     pytester.makeconftest(
@@ -206,15 +214,15 @@ def test_fixture_with_wrong_options_shows_the_reason_alone(
             return {options}
         """
     )
-    pytester.makepyfile(f"def test_is_not_run({fixture}): raise AssertionError")
+    pytester.makepyfile("\n".join(f"def test_{name}({name}): raise AssertionError('was run')" for name in fixtures))
     # when
     result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
     # then
-    result.assert_outcomes(errors=1)
-    report = result.outlines[result.outlines.index(next(line for line in result.outlines if "ERROR at" in line)) + 1 :]
-    text = "\n".join(report[: next(i for i, line in enumerate(report) if line.startswith("===="))])
-    assert fnmatch(" ".join(text.split()), f"{fixture}: klamm.Broker: *{message}")
-    result.stdout.no_fnmatch_line("*the test was run*")
+    result.assert_outcomes(errors=len(fixtures))
+    _, *reports = re.split(r"^_+ ERROR at .*\n|^=+ short test", result.stdout.str(), flags=re.MULTILINE)
+    for fixture, report in zip(fixtures, reports, strict=False):
+        assert fnmatch(" ".join(report.split()), f"{fixture}: klamm.Broker: *{message}")
+    result.stdout.no_fnmatch_line("*was run*")
     result.stdout.no_fnmatch_line("*TypeError*")
 
 
@@ -273,6 +281,7 @@ def test_interrupted_command_fails_only_its_own_test(pytester: pytest.Pytester) 
     result.assert_outcomes(failed=1, passed=2)
 
 
+@pytest.mark.long
 def test_xdist_workers_and_tests_are_isolated(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(

@@ -18,7 +18,7 @@ def as_it_was() -> Iterator[None]:
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    gc.freeze()  # as after the collection of the tests
 
 
 def test_surviving_objects_are_frozen_until_the_next_full_collection() -> None:

@@ -53,6 +53,7 @@ def longest_hold(held_broker: HeldLoop, request: LongRequest) -> float:
     return min(holds).seconds
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_no_long_request_blocks_the_event_loop(held_broker: HeldLoop) -> None:
     """All parts are valid or rejected one by one; their number is at most the limit of the API."""
@@ -85,6 +86,7 @@ def left_by(held_broker: HeldLoop, request: LongRequest) -> int:
     """Count what only a garbage collection ends after a request."""
     held_broker.longest()
     gc.collect()
+    gc.freeze()  # the next collection visits new objects only
     gc.disable()
     try:
         with WireClient(held_broker.address) as client:

@@ -153,7 +153,8 @@ WIDE: Final = (
 ENTRIES: Final = 95_000 if os.environ.get("KLAMM_SOAK") else 30_000
 
 
-@pytest.mark.process  # takes seconds
+@pytest.mark.long
+@pytest.mark.process
 def test_oversized_resource_is_rejected_without_blocking_the_loop(
     held_broker: HeldLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def test_existing_data_directory_is_kept_and_reused(tmp_path: Path) -> None:
         assert topics(broker) == {"kept"}
 
 
-@pytest.mark.parametrize("brokers", [1, 3])
+@pytest.mark.parametrize("brokers", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_restart_keeps_ports_and_data(brokers: int) -> None:
     with klamm.Broker(brokers=brokers) as broker:
         create_topic(broker, "kept")
@@ -290,7 +290,16 @@ def test_forked_process_does_not_stop_the_parents_broker() -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("how", ["alone", "fork", "many files", "paused", "paused fork"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "alone",
+        "many files",
+        "paused fork",
+        pytest.param("fork", marks=pytest.mark.long),
+        pytest.param("paused", marks=pytest.mark.long),
+    ],
+)
 def test_broker_ends_with_its_killed_parent(how: str) -> None:
     # given
     with subprocess.Popen(

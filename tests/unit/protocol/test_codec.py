@@ -33,6 +33,7 @@ from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest
 from klamm.protocol.primitives import random_uuid, skip_tagged_fields, uuid_text
 from klamm.protocol.schema import Field, Message, Struct
+from tests.support.cases import case
 
 OWN_SCHEMAS = {"describe_client_configs", "alter_client_configs"}
 MEGABYTE = 1 << 20
@@ -124,33 +125,35 @@ def test_whole_body_round_trips_and_truncated_body_is_a_protocol_error(cls: type
             decode(cls, version, body[:length])
 
 
-@pytest.mark.parametrize("cls", MESSAGES, ids=class_name)
-def test_random_bytes_decode_or_raise_protocol_error(cls: type[Message]) -> None:
-    drawn = random.Random(None if IS_SOAK else cls.__name__)
-    for _ in range(10 * FEW):
-        noise = drawn.randbytes(drawn.randrange(200))
-        for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
-            with contextlib.suppress(ProtocolError):
-                decode(cls, version, noise)
+def test_random_bytes_decode_or_raise_protocol_error() -> None:
+    for cls in MESSAGES:
+        with case(cls.__name__):
+            drawn = random.Random(None if IS_SOAK else cls.__name__)
+            for _ in range(10 * FEW):
+                noise = drawn.randbytes(drawn.randrange(200))
+                for version in range(cls.VERSIONS[0], cls.VERSIONS[1] + 1):
+                    with contextlib.suppress(ProtocolError):
+                        decode(cls, version, noise)
 
 
-@pytest.mark.parametrize("cls", APIS, ids=lambda cls: cls.__name__)
-def test_messages_round_trip_through_kio(cls: type[Message]) -> None:
-    module, name = cls.__module__.rpartition(".")[2], cls.__name__
-    kind = "request" if name.endswith("Request") else "response"
-    first, last = cls.VERSIONS
-    for version in range(first, last + 1) if IS_SOAK else {first, (first + last) // 2, last}:
-        try:
-            theirs = getattr(importlib.import_module(f"kio.schema.{module}.v{version}.{kind}"), name)
-        except ModuleNotFoundError:
-            continue  # kio knows a narrower range of versions
-        message = cls()
-        body = bytes(encode(message, version))
-        value, size = kio.entity_reader(theirs)(body, 0)
-        assert size == len(body)
-        out = io.BytesIO()
-        kio.entity_writer(theirs)(out, value)
-        assert decode(cls, version, out.getvalue()) == message
+def test_messages_round_trip_through_kio() -> None:
+    for cls in APIS:
+        with case(cls.__name__):
+            module, name = cls.__module__.rpartition(".")[2], cls.__name__
+            kind = "request" if name.endswith("Request") else "response"
+            first, last = cls.VERSIONS
+            for version in range(first, last + 1) if IS_SOAK else {first, (first + last) // 2, last}:
+                try:
+                    theirs = getattr(importlib.import_module(f"kio.schema.{module}.v{version}.{kind}"), name)
+                except ModuleNotFoundError:
+                    continue  # kio knows a narrower range of versions
+                message = cls()
+                body = bytes(encode(message, version))
+                value, size = kio.entity_reader(theirs)(body, 0)
+                assert size == len(body)
+                out = io.BytesIO()
+                kio.entity_writer(theirs)(out, value)
+                assert decode(cls, version, out.getvalue()) == message
 
 
 @pytest.mark.parametrize("cls", [cls for cls in APIS if cls.API_KEY not in UNKNOWN_TO_KAFKA_PYTHON], ids=class_name)

@@ -42,6 +42,7 @@ def test_build_containing_its_directory_is_not_reproducible(tmp_path: Path) -> N
         script.check_reproducible(built, lambda folder: build_with(str(folder), folder))
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_sdist_has_the_commit_timestamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
@@ -59,6 +60,7 @@ def test_build_time_is_the_commit_time() -> None:
     assert script.commit_time() == expected
 
 
+@pytest.mark.long
 @pytest.mark.process
 def test_sbom_lists_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given: an environment with one package, because all those of this one take ten seconds more

@@ -20,7 +20,7 @@ from tests.support.wire import request_frame
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PIPELINED: Final = 13_000
+PIPELINED: Final = 5_000
 MAX_HELD_S: Final = 0.03
 """Of processor time, in one callback of the event loop. A turn is 5 ms, and a read is cut into frames besides."""
 API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 7, -1)

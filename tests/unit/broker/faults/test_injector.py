@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
@@ -27,10 +28,11 @@ from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
 from klamm.server.codec import write
 from klamm.server.session import Session
+from tests.support.cases import case
 from tests.support.sample_requests import TOPIC_IDS, TOPICS, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from klamm.broker.context import Services
     from klamm.broker.topics.catalog import TopicCatalog
@@ -200,10 +202,20 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Services
 
 
 @pytest.fixture
-def rig(running: tuple[Services, asyncio.AbstractEventLoop]) -> Rig:
+def new_rig(running: tuple[Services, asyncio.AbstractEventLoop]) -> Callable[[], Rig]:
+    """Provide a function that returns a rig without faults, on the broker with its topics."""
     services, loop = running
-    loop.run_until_complete(create_topics(services.topics))
-    return Rig(services, loop)
+
+    def new() -> Rig:
+        loop.run_until_complete(create_topics(services.topics))
+        return Rig(services, loop)
+
+    return new
+
+
+@pytest.fixture
+def rig(new_rig: Callable[[], Rig]) -> Rig:
+    return new_rig()
 
 
 async def create_topics(topics: TopicCatalog) -> None:
@@ -238,103 +250,118 @@ def test_table_covers_every_served_api() -> None:
     assert set(PLACES) == set(REQUESTS)
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_partition_error_is_reported_for_every_partition(rig: Rig, name: str) -> None:
-    for version in VERSIONS[name]:
-        rig.inject(name, error=OF_A_PART.name)
-        response = rig.ask(name, version)
-        place = place_of(name, version).of_a_part
-        error_codes = codes(response, place)
-        assert (version, set(error_codes)) == (version, {OF_A_PART})
-        assert (version, len(error_codes)) == (version, PARTS.get(name, 2 ** len(place.split(".")) if place else 1))
-        assert all_codes(response).count(OF_A_PART) == len(error_codes)
-        assert set(all_codes(response)) <= {0, OF_A_PART}
+def test_partition_error_is_reported_for_every_partition(new_rig: Callable[[], Rig]) -> None:
+    for name in REQUESTS:
+        with case(name):
+            rig = new_rig()
+            for version in VERSIONS[name]:
+                rig.inject(name, error=OF_A_PART.name)
+                response = rig.ask(name, version)
+                place = place_of(name, version).of_a_part
+                error_codes = codes(response, place)
+                assert (version, set(error_codes)) == (version, {OF_A_PART})
+                count = PARTS.get(name, 2 ** len(place.split(".")) if place else 1)
+                assert (version, len(error_codes)) == (version, count)
+                assert all_codes(response).count(OF_A_PART) == len(error_codes)
+                assert set(all_codes(response)) <= {0, OF_A_PART}
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_top_level_error_is_reported_at_the_outermost_level(rig: Rig, name: str) -> None:
-    for version in VERSIONS[name]:
-        rig.inject(name, error=OF_THE_REQUEST.name)
-        response = rig.ask(name, version)
-        error_codes = codes(response, place_of(name, version).of_the_request)
-        assert (version, set(error_codes)) == (version, {OF_THE_REQUEST})
-        assert all_codes(response).count(OF_THE_REQUEST) == len(error_codes)
+def test_top_level_error_is_reported_at_the_outermost_level(new_rig: Callable[[], Rig]) -> None:
+    for name in REQUESTS:
+        with case(name):
+            rig = new_rig()
+            for version in VERSIONS[name]:
+                rig.inject(name, error=OF_THE_REQUEST.name)
+                response = rig.ask(name, version)
+                error_codes = codes(response, place_of(name, version).of_the_request)
+                assert (version, set(error_codes)) == (version, {OF_THE_REQUEST})
+                assert all_codes(response).count(OF_THE_REQUEST) == len(error_codes)
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in WITH_TOPICS}))
-def test_topic_filter_does_not_affect_other_topics(rig: Rig, name: str) -> None:
-    rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
-    for version in VERSIONS[name]:
-        place = place_of(name, version).of_a_part
-        rig.inject(name, error=OF_THE_REQUEST.name, topic=TOPICS[1])
-        error_codes = codes(rig.ask(name, version), place)
-        groups = 2 ** (len(place.split(".")) - (2 if "partition" in FILTERS[name] else 1))
-        halves = len(error_codes) // groups // 2
-        assert (version, [code == OF_THE_REQUEST for code in error_codes]) == (
-            version,
-            ([False] * halves + [True] * halves) * groups,
-        )
+def test_topic_filter_does_not_affect_other_topics(new_rig: Callable[[], Rig]) -> None:
+    for name in sorted({name for name, _ in WITH_TOPICS}):
+        with case(name):
+            rig = new_rig()
+            rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
+            for version in VERSIONS[name]:
+                place = place_of(name, version).of_a_part
+                rig.inject(name, error=OF_THE_REQUEST.name, topic=TOPICS[1])
+                error_codes = codes(rig.ask(name, version), place)
+                groups = 2 ** (len(place.split(".")) - (2 if "partition" in FILTERS[name] else 1))
+                halves = len(error_codes) // groups // 2
+                assert (version, [code == OF_THE_REQUEST for code in error_codes]) == (
+                    version,
+                    ([False] * halves + [True] * halves) * groups,
+                )
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in WITH_PARTITIONS}))
-def test_partition_filter_does_not_affect_other_partitions(rig: Rig, name: str) -> None:
-    rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
-    for version in VERSIONS[name]:
-        rig.inject(name, error=OF_A_PART.name, topic=TOPICS[0], partition=1)
-        error_codes = codes(rig.ask(name, version), place_of(name, version).of_a_part)
-        assert (version, [code == OF_A_PART for code in error_codes]) == (
-            version,
-            [False, True, False, False] * (len(error_codes) // 4),
-        )
+def test_partition_filter_does_not_affect_other_partitions(new_rig: Callable[[], Rig]) -> None:
+    for name in sorted({name for name, _ in WITH_PARTITIONS}):
+        with case(name):
+            rig = new_rig()
+            rig.ask("OffsetCommit", 8)  # the group exists, for OffsetDelete
+            for version in VERSIONS[name]:
+                rig.inject(name, error=OF_A_PART.name, topic=TOPICS[0], partition=1)
+                error_codes = codes(rig.ask(name, version), place_of(name, version).of_a_part)
+                assert (version, [code == OF_A_PART for code in error_codes]) == (
+                    version,
+                    [False, True, False, False] * (len(error_codes) // 4),
+                )
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_error_after_serving_replaces_the_same_results(rig: Rig, name: str) -> None:
+def test_error_after_serving_replaces_the_same_results(new_rig: Callable[[], Rig]) -> None:
+    for name in REQUESTS:
+        with case(name):
+            rig = new_rig()
+            version = VERSIONS[name][-1]
+            rig.inject(name, error=OF_A_PART.name, after_serving=True)
+            response = rig.ask(name, version)
+            error_codes = codes(response, place_of(name, version).of_a_part)
+            assert set(error_codes) == {OF_A_PART}
+            assert all_codes(response).count(OF_A_PART) == len(error_codes)
+
+
+def test_dropped_connection_ends_the_request(new_rig: Callable[[], Rig]) -> None:
+    for name, after_serving in product(REQUESTS, (False, True)):
+        with case(name, after_serving):
+            rig = new_rig()
+            rig.inject(name, drop_connection=True, after_serving=after_serving)
+            with pytest.raises(InjectedEndError):
+                rig.ask(name, VERSIONS[name][-1])
+
+
+async def wait_until_the_broker_stops(rig: Rig, name: str) -> None:
     version = VERSIONS[name][-1]
-    rig.inject(name, error=OF_A_PART.name, after_serving=True)
-    response = rig.ask(name, version)
-    error_codes = codes(response, place_of(name, version).of_a_part)
-    assert set(error_codes) == {OF_A_PART}
-    assert all_codes(response).count(OF_A_PART) == len(error_codes)
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize("after_serving", [False, True])
-def test_dropped_connection_ends_the_request(rig: Rig, name: str, after_serving: bool) -> None:
-    rig.inject(name, drop_connection=True, after_serving=after_serving)
+    waiting = asyncio.ensure_future(rig.response(sample(REQUESTS[name], version), version))
+    await asyncio.sleep(0.002)
+    assert not waiting.done()
+    rig.injector.release()
     with pytest.raises(InjectedEndError):
-        rig.ask(name, VERSIONS[name][-1])
+        await waiting
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_request_without_a_response_waits_until_the_broker_stops(rig: Rig, name: str) -> None:
-    version = VERSIONS[name][-1]
-    rig.inject(name, no_answer=True)
-
-    async def main() -> None:
-        waiting = asyncio.ensure_future(rig.response(sample(REQUESTS[name], version), version))
-        await asyncio.sleep(0.002)
-        assert not waiting.done()
-        rig.injector.release()
-        with pytest.raises(InjectedEndError):
-            await waiting
-
-    rig.run(main())
+def test_request_without_a_response_waits_until_the_broker_stops(new_rig: Callable[[], Rig]) -> None:
+    for name in REQUESTS:
+        with case(name):
+            rig = new_rig()
+            rig.inject(name, no_answer=True)
+            rig.run(wait_until_the_broker_stops(rig, name))
 
 
-@pytest.mark.parametrize("name", REQUESTS)
-def test_delayed_request_is_served(rig: Rig, name: str) -> None:
-    version = VERSIONS[name][-1]
-    rig.inject(name, delay_s=0.01)
+async def delayed_response(rig: Rig, name: str) -> Any:
+    version, began = VERSIONS[name][-1], asyncio.get_running_loop().time()
+    response = await rig.response(sample(REQUESTS[name], version), version)
+    assert asyncio.get_running_loop().time() - began >= 0.009
+    return response
 
-    async def main() -> Any:
-        began = asyncio.get_running_loop().time()
-        response = await rig.response(sample(REQUESTS[name], version), version)
-        assert asyncio.get_running_loop().time() - began >= 0.009
-        return response
 
-    assert set(all_codes(rig.run(main()))) & {OF_A_PART, OF_THE_REQUEST} == set()
-    assert [logged.fault for logged in rig.requests] == ["delay"]
+def test_delayed_request_is_served(new_rig: Callable[[], Rig]) -> None:
+    for name in REQUESTS:
+        with case(name):
+            rig = new_rig()
+            rig.inject(name, delay_s=0.01)
+            assert set(all_codes(rig.run(delayed_response(rig, name)))) & {OF_A_PART, OF_THE_REQUEST} == set()
+            assert [logged.fault for logged in rig.requests] == ["delay"]
 
 
 def test_requests_are_logged_with_topics_and_fault(rig: Rig) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kafka.errors import KafkaTimeoutError
 
-import klamm
 from klamm.cli.connection import RequestError
 from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
@@ -19,6 +18,8 @@ from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import klamm
 
 LINE = Line(key=None, value=b"v", headers=[])
 
@@ -72,23 +73,23 @@ def test_wait_for_memory_times_out() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [[], ["--sync"], ["--max-memory-bytes", "1"]])
-def test_second_interrupt_drops_pending_records(flags: list[str]) -> None:
-    with klamm.Broker(control=True) as broker:
-        broker.create_topic("t")
-        words = ["produce", "--bootstrap-server", broker.bootstrap_servers, "--topic", "t", *flags]
-        with subprocess.Popen(
-            [sys.executable, "-m", "klamm.cli", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            assert process.stdin is not None
-            assert process.stderr is not None
-            with broker.inject("Produce", no_answer=True, times=None) as fault:
-                process.stdin.write(b"v\nw\n")
-                process.stdin.flush()
-                wait_until(lambda: fault.count > 0, timeout_s=30, what="the record")
-                # when
-                process.send_signal(signal.SIGINT)
-                with pytest.raises(subprocess.TimeoutExpired):
-                    process.wait(0.5)
-                process.send_signal(signal.SIGINT)
-                # then
-                assert (process.wait(10), process.stderr.read()) == (130, b"")
+def test_second_interrupt_drops_pending_records(
+    flags: list[str], klamm_topic: str, klamm_session_broker: klamm.Broker
+) -> None:
+    words = ["produce", "--bootstrap-server", klamm_session_broker.bootstrap_servers, "--topic", klamm_topic, *flags]
+    with subprocess.Popen(
+        [sys.executable, "-m", "klamm.cli", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with klamm_session_broker.inject("Produce", no_answer=True, topic=klamm_topic, times=None) as fault:
+            process.stdin.write(b"v\nw\n")
+            process.stdin.flush()
+            wait_until(lambda: fault.count > 0, timeout_s=30, what="the record")
+            # when
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.send_signal(signal.SIGINT)
+            # then
+            assert (process.wait(10), process.stderr.read()) == (130, b"")

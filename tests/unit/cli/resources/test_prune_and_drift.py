@@ -1,11 +1,10 @@
-"""klamm apply --prune and klamm drift, run as processes like an operator does."""
+"""klamm apply --prune in this process, and klamm drift as a process that watches clusters."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm import cli
 from klamm.admin import (
     AdminClient,
     NewTopic,
@@ -25,7 +25,7 @@ from tests.support.klamm import KlammBroker
 from tests.support.processes import start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.process
 SERVED = {
@@ -54,26 +54,34 @@ def environment(brokers: tuple[KlammBroker, KlammBroker], tmp_path: Path) -> dic
     return {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
 
 
-def klamm(environment: dict[str, str], *words: str | Path) -> tuple[int, str, str]:
-    """Run a command and return its exit code and what it wrote."""
-    done = subprocess.run([KLAMM, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def klamm(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Provide a function that runs a command and returns its exit code and what it wrote."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", environment["XDG_CONFIG_HOME"])
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        code = cli.main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return run
 
 
 def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
-    brokers: tuple[KlammBroker, KlammBroker], environment: dict[str, str], tmp_path: Path
+    brokers: tuple[KlammBroker, KlammBroker], klamm: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     # given
     file = tmp_path / "file.yaml"
     empty = tmp_path / "nothing.yaml"
     empty.write_text("topics: {}")
-    assert klamm(environment, "apply", empty, "--cluster", "dev", "--prune", "topics")[0] == 0
+    assert klamm("apply", empty, "--cluster", "dev", "--prune", "topics")[0] == 0
     file.write_text(
         "topics: {kept: {partitions: 1}}\n"
         "acls: {'User:a': {acls: [{resource: {type: topic, name: kept}, operations: [Read]}]}}\n"
     )
     at = (file, "--cluster", "dev")
-    assert klamm(environment, "apply", *at)[0] == 0
+    assert klamm("apply", *at)[0] == 0
     with AdminClient(brokers[0].bootstrap_servers) as admin:
         names = ["old-1", "old-2", "new-1", "mm2-offset-syncs.b.internal"]
         admin.create_topics([NewTopic(name, 1, 1) for name in names]).all().result()
@@ -97,8 +105,8 @@ def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
             return set(admin.list_topics(include_internal=True).result())
 
         # when
-        planned = klamm(environment, "plan", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
-        rejected = klamm(environment, "apply", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
+        planned = klamm("plan", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
+        rejected = klamm("apply", *at, "--prune", "topics", "--prune", "acls", "--max-deletes", "4")
         # then
         lines = planned[1].splitlines()
         assert [line for line in lines if re.match("[-~] ", line)] == [
@@ -113,24 +121,24 @@ def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
         assert {"kept", *names} <= topics()
         assert len(admin.describe_acls().result()) == 3
         # when
-        applied = klamm(environment, "apply", *at, "--prune", "topic=old-.*", "--prune", "acls", "--max-deletes", "4")
+        applied = klamm("apply", *at, "--prune", "topic=old-.*", "--prune", "acls", "--max-deletes", "4")
         # then
         assert applied[0] == 0, applied
-        assert "2 deleted" not in klamm(environment, "apply", *at, "--prune", "topic=old-.*")[1]
+        assert "2 deleted" not in klamm("apply", *at, "--prune", "topic=old-.*")[1]
         assert {"kept", *names} & topics() == {"kept", *names} - {"old-1", "old-2"}
         assert len(admin.describe_acls().result()) == 1
         assert "b" in admin.list_user_scram_credentials().result()
         # when
-        assert klamm(environment, "apply", *at, "--prune", "scram-users")[0] == 0
+        assert klamm("apply", *at, "--prune", "scram-users")[0] == 0
         # then
         assert "b" not in admin.list_user_scram_credentials().result()
-    unknown = klamm(environment, "plan", *at, "--prune", "topicz")
+    unknown = klamm("plan", *at, "--prune", "topicz")
     assert unknown[0] == 1
     assert "--prune topicz: expected KIND or KIND=REGEX, with one of broker, topic" in unknown[2]
 
 
 def test_tree_with_too_many_deletions_in_one_cluster_changes_no_cluster(
-    environment: dict[str, str], tmp_path: Path
+    klamm: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     # given
     for name, text in (
@@ -140,13 +148,13 @@ def test_tree_with_too_many_deletions_in_one_cluster_changes_no_cluster(
         (tmp_path / "tree" / name).mkdir(parents=True)
         (tmp_path / "tree" / name / "klamm.yaml").write_text(f"cluster: {name}\n{text}\n")
     (tmp_path / "file.yaml").write_text("topics: {of-prod: {partitions: 1}}")
-    assert klamm(environment, "apply", tmp_path / "file.yaml", "--cluster", "prod")[0] == 0
+    assert klamm("apply", tmp_path / "file.yaml", "--cluster", "prod")[0] == 0
     # when
-    rejected = klamm(environment, "apply", tmp_path / "tree", "--max-deletes", "0")
+    rejected = klamm("apply", tmp_path / "tree", "--max-deletes", "0")
     # then
     assert (rejected[0], rejected[1]) == (1, "")
     assert "prod: would delete 1, more than --max-deletes 0" in rejected[2]
-    assert klamm(environment, "topics", "--list", "--cluster", "dev", "--topic", "of-dev")[1].strip() == ""
+    assert klamm("topics", "--list", "--cluster", "dev", "--topic", "of-dev")[1].strip() == ""
 
 
 class Drift:
@@ -192,14 +200,17 @@ def keys_of(cluster: str, topic: str) -> str:
 
 
 def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_broken(
-    brokers: tuple[KlammBroker, KlammBroker], environment: dict[str, str], tmp_path: Path
+    brokers: tuple[KlammBroker, KlammBroker],
+    environment: dict[str, str],
+    klamm: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
 ) -> None:
     # given
     tree, metrics = tmp_path / "tree", tmp_path / "klamm.prom"
     for name in ("dev", "prod"):
         (tree / name).mkdir(parents=True)
         (tree / name / "klamm.yaml").write_text(f"cluster: {name}\ntopics: {{watched: {{configs: {{flush.ms: 5}}}}}}\n")
-    assert klamm(environment, "apply", tree)[0] == 0
+    assert klamm("apply", tree)[0] == 0
     drift = Drift(tmp_path, environment, tree, "--metrics-file", metrics)
     failed = "klamm_drift_failed_checks_total"
     try:
@@ -246,8 +257,8 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
             brokers[1].start()
 
 
-def test_drift_with_an_unknown_kind_ends_at_once(environment: dict[str, str], tmp_path: Path) -> None:
+def test_drift_with_an_unknown_kind_ends_at_once(klamm: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_text("topics: {}")
-    code, _, err = klamm(environment, "drift", tmp_path / "file.yaml", "--cluster", "dev", "--prune", "topicz")
+    code, _, err = klamm("drift", tmp_path / "file.yaml", "--cluster", "dev", "--prune", "topicz")
     assert code == 1
     assert "--prune topicz: expected KIND" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import product
 
 import pytest
 
@@ -20,24 +21,24 @@ from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from klamm.protocol.messages.join_group import JoinGroupRequest
 from klamm.protocol.messages.produce import ProduceRequest
+from tests.support.cases import case
 
 
-@pytest.mark.parametrize("version", range(3, 14))
-@pytest.mark.parametrize("transactional_id", [None, "", "tx-1", "x" * 300])
-@pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_acks_are_found_in_every_version(version: int, transactional_id: str | None, acks: int) -> None:
-    request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=1)
-    frame = memoryview(request_frame(request, version, 1, "client"))
-    body = end_of_client_id(len("client"))
-    found_acks, after = acks_of(frame, version, body)
-    assert (found_acks, bytes(frame[after - 2 : after])) == (acks, acks.to_bytes(2, signed=True))
-    answered = 0
-    for end in range(body, len(frame)):
-        try:
-            assert acks_of(frame[:end], version, body) == (acks, after)
-            answered += 1
-        except (IndexError, struct.error, ProtocolError):
-            assert not answered  # once there are enough bytes, the answer does not change
+def test_acks_are_found_in_every_version() -> None:
+    for version, transactional_id, acks in product(range(3, 14), (None, "", "tx-1", "x" * 300), (-1, 0, 1)):
+        with case(version, transactional_id, acks):
+            request = ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=1)
+            frame = memoryview(request_frame(request, version, 1, "client"))
+            body = end_of_client_id(len("client"))
+            found_acks, after = acks_of(frame, version, body)
+            assert (found_acks, bytes(frame[after - 2 : after])) == (acks, acks.to_bytes(2, signed=True))
+            answered = 0
+            for end in range(body, len(frame)):
+                try:
+                    assert acks_of(frame[:end], version, body) == (acks, after)
+                    answered += 1
+                except (IndexError, struct.error, ProtocolError):
+                    assert not answered  # once there are enough bytes, the answer does not change
 
 
 def test_client_id_of_negative_length_other_than_null_is_rejected() -> None:

@@ -26,6 +26,7 @@ from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.attempt import ApiError
+from tests.support.cases import case
 from tests.support.gateway_context import FakeContext
 from tests.support.random_requests import frame_of, random_struct
 from tests.support.relay_rig import SERVED, RelayRig, feature, request, response, shared_objects
@@ -61,27 +62,28 @@ def errors_in(struct: Any) -> list[int]:
     return codes
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_every_response_carries_the_error(key: int, version: int) -> None:
-    message = request_class(key)
-    assert message is not None
-    frame = frame_of(random_struct(message, version, random.Random(2)), message, version)
-    size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
-    head = RequestHead(size, api_key, api_version, correlation_id, "tool")
-    decoded = decode_request(message, head, memoryview(frame), REQUEST_HEAD.size + length)
-    rejected = APIS_BY_KEY[key].rejection(decoded, version, DENIED)
-    if rejected is None:  # ElectLeaders v0 of all partitions
-        assert isinstance(decoded, ElectLeadersRequest)
-        assert (version, decoded.topic_partitions) == (0, None)
-        return
-    answer = memoryview(response_frame(rejected, version, 1))
-    read = decode(type(rejected), version, answer, response_body(type(rejected), version, answer))
-    wanted = EXPECTED.get(key, DENIED.error_code)
-    if isinstance(decoded, FindCoordinatorRequest) and decoded.key_type == 1:
-        wanted = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert {code for code in errors_in(read) if code} == {wanted}
-    pause_ms = 1000 if key == ApiKey.INIT_PRODUCER_ID else 0
-    assert getattr(read, "throttle_time_ms", 0) == pause_ms
+def test_every_response_carries_the_error() -> None:
+    for key, version in VERSIONS:
+        with case(key, version):
+            message = request_class(key)
+            assert message is not None
+            frame = frame_of(random_struct(message, version, random.Random(2)), message, version)
+            size, api_key, api_version, correlation_id, length = REQUEST_HEAD.unpack_from(frame)
+            head = RequestHead(size, api_key, api_version, correlation_id, "tool")
+            decoded = decode_request(message, head, memoryview(frame), REQUEST_HEAD.size + length)
+            rejected = APIS_BY_KEY[key].rejection(decoded, version, DENIED)
+            if rejected is None:  # ElectLeaders v0 of all partitions
+                assert isinstance(decoded, ElectLeadersRequest)
+                assert (version, decoded.topic_partitions) == (0, None)
+                continue
+            answer = memoryview(response_frame(rejected, version, 1))
+            read = decode(type(rejected), version, answer, response_body(type(rejected), version, answer))
+            wanted = EXPECTED.get(key, DENIED.error_code)
+            if isinstance(decoded, FindCoordinatorRequest) and decoded.key_type == 1:
+                wanted = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            assert {code for code in errors_in(read) if code} == {wanted}
+            pause_ms = 1000 if key == ApiKey.INIT_PRODUCER_ID else 0
+            assert getattr(read, "throttle_time_ms", 0) == pause_ms
 
 
 def test_entries_are_those_of_the_request() -> None:

@@ -113,7 +113,7 @@ def test_each_committed_record_is_written_at_its_source_offset(
     assert target == {offset: content for offset, content in source.expected.items() if offset >= start}
 
 
-@pytest.mark.parametrize("count", [1, 64, 65, 8192, 8193, FILLERS_PER_BATCH])
+@pytest.mark.parametrize("count", [1, 64, 65, 8192, 8193])
 def test_fillers_are_empty_records_with_a_key_and_one_timestamp(count: int) -> None:
     batch = RecordBatch(filler_batch(7, count, 5).view)
 

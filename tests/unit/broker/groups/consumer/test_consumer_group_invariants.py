@@ -199,4 +199,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 def test_any_history_preserves_kip_848_guarantees() -> None:
     """K848-02, -03."""
-    run_state_machine_as_test(AnyHistory, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(AnyHistory, settings=settings(max_examples=30, stateful_step_count=25, deadline=None))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _BROKER_POM = ROOT / "tests" / "java" / "pom.xml"
 _TOOLS_POM = ROOT / "tests" / "java" / "tools" / "pom.xml"
 _STREAMS_POM = ROOT / "tests" / "java" / "streams" / "pom.xml"
+_SPARK_POM = ROOT / "tests" / "java" / "spark" / "pom.xml"
 STREAMS: Final = ROOT / "tests" / "java" / "streams" / "Count.java"
 """Program of Kafka Streams. Its arguments are in its comment."""
 KAFKA_RELEASE: Final = "4.4.0"
@@ -65,6 +66,12 @@ def broker_class_path(release: str = KAFKA_RELEASE) -> str:
 def streams_class_path() -> str:
     """Return the class path of Kafka Streams. See ``class_path_of``."""
     return class_path_of(_STREAMS_POM)
+
+
+def spark_connector_jars() -> list[str]:
+    """Return Spark's connector to Kafka and the jars that it needs and pyspark does not have. See ``class_path_of``."""
+    needed = ("spark-sql-kafka-", "spark-token-provider-kafka-", "kafka-clients-", "commons-pool2-")
+    return [jar for jar in class_path_of(_SPARK_POM).split(":") if Path(jar).name.startswith(needed)]
 
 
 def clients_class_path() -> str:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Self
 
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
 from klamm.mirror.cluster_admin import admin_client
-from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.settings import copy_settings, partitions_of
 from klamm.mirror.groups.control import group_control
 from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus, MirrorStatus
 from klamm.mirror.spark.leases import FlowShare, partition_groups
+from klamm.mirror.spark.worker import new_copier
 from klamm.mirror.topics.control import Assignment, FlowControl
 from tests.support.copiers import copy_all
 from tests.support.processes import wait_until
@@ -32,7 +32,7 @@ class Copying:
         self._stop = threading.Event()
 
     def __enter__(self) -> Self:
-        self.copier = Copier(copy_settings(self._flow), _assigned(self._flow))
+        self.copier = new_copier(copy_settings(self._flow), _assigned(self._flow))
         self._thread = threading.Thread(target=self.copier.run, args=(self._stop.is_set,))
         self._thread.start()
         return self

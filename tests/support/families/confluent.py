@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package re-exports without saying so
@@ -25,13 +25,15 @@ _QUEUE_FULL_S = 0.05
 
 
 class _Producer(RunningProducer):
+    settings: ClassVar[Mapping[str, object]] = {"enable.idempotence": True, "compression.type": "lz4"}
+    value_bytes: ClassVar[int] = 0
+    """Minimal size of a value. Shorter ones are filled with spaces."""
+
     def _work(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "compression.type": "lz4"}
-        )
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, **self.settings})
         for number in self.paced():
             on_delivery = functools.partial(self._on_delivery, number)
-            key, value = b"%d" % (number % 97), b"%d" % number
+            key, value = b"%d" % (number % 97), (b"%d" % number).ljust(self.value_bytes)
             while True:
                 try:
                     producer.produce(self.topic, value, key, number % 3, on_delivery=on_delivery)

@@ -129,8 +129,9 @@ def test_principal_without_cluster_action_is_named(target: Mock) -> None:
     assert obstacles.obstacles(FLOW) == {"": expected}
 
 
-def test_node_id_of_another_broker_is_named(target: Mock) -> None:
-    target.node_ids = frozenset({1, 9})
+@pytest.mark.parametrize("node_ids", [{9}, {1, 9}])
+def test_node_id_of_another_broker_is_named(target: Mock, node_ids: set[int]) -> None:
+    target.node_ids = frozenset(node_ids)
     expected = "klamm.replica.node.id=9: another broker of cluster B has this id"
     assert obstacles.obstacles(FLOW) == {"": expected}
 

@@ -19,6 +19,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 from klamm.protocol.errors import PolicyViolationError
+from tests.support.long_tests import long_only
 from tests.support.processes import free_port, has_ended, wait_until
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_existing_data_directory_is_kept_and_reused(tmp_path: Path) -> None:
         assert topics(broker) == {"kept"}
 
 
-@pytest.mark.parametrize("brokers", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("brokers", [3, *long_only(1)])
 def test_restart_keeps_ports_and_data(brokers: int) -> None:
     with klamm.Broker(brokers=brokers) as broker:
         create_topic(broker, "kept")
@@ -296,8 +297,7 @@ def test_forked_process_does_not_stop_the_parents_broker() -> None:
         "alone",
         "many files",
         "paused fork",
-        pytest.param("fork", marks=pytest.mark.long),
-        pytest.param("paused", marks=pytest.mark.long),
+        *long_only("fork", "paused"),
     ],
 )
 def test_broker_ends_with_its_killed_parent(how: str) -> None:

@@ -70,6 +70,7 @@ GOALS: Final = (
         for batches in ("128 KiB", "16 KiB")
     ),
     Goal(benchmark="mirror, purged beginning of 100,000,000", metric="s", at_most=12),
+    Goal(benchmark="mirror, purged beginning of 1,000,000,000", metric="s", at_most=120),
     Goal(benchmark="mirror, gap of 1,000,000", metric="offsets/s", at_least=100_000),
     Goal(benchmark="mirror, 1,000 records/s", metric="p50 ms", peer=_MM2, at_most=1),
     Goal(benchmark="mirror, 1,000 records/s", metric="p99 ms", peer=_MM2, at_most=2),

@@ -52,7 +52,7 @@ settings.load_profile("soak" if _IS_SOAK else "fixed")
 _MAX_ASYNC_TEST_S = 300.0
 """An ``async def`` test that waits in vain fails after this time."""
 
-_GARBAGE_THRESHOLDS = (20_000, 20, 50)
+_GARBAGE_THRESHOLDS = (10_000, 10, 10)
 """With Python's own, a tenth of the processor time of the unit tests goes into garbage collections."""
 _LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
 _CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()

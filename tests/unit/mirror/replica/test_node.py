@@ -22,6 +22,7 @@ from klamm.mirror.replica import node as nodes
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
@@ -284,6 +285,35 @@ def fetch_response(client: WireClient, session_id: int = 0, session_epoch: int =
         topics=[] if session_epoch > 0 else [topic],
     )
     return client.ask(request, FetchResponse, 17)
+
+
+def test_consumers_over_sasl_need_the_acls_of_the_target(member: Member, address: Address) -> None:
+    member.inter_broker_listener, member.authorizer = "INTERNAL", STANDARD
+    right = replace(EVERYONE, resource_type=AclResourceType.TOPIC, resource_name=TOPIC, operation=AclOperation.READ)
+    member.image = replace(member.image, acls={UUID(int=1): replace(right, principal="User:alice")})
+    topic = ListOffsetsRequest.ListOffsetsTopic(
+        name=TOPIC, partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)]
+    )
+    fetched = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
+    codes = {}
+    with contextlib.closing(new_node(member, address, sasl_settings(listener="internal"), "SASL_PLAINTEXT")) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        # when
+        for user in ("mallory", "alice"):
+            with log_in(str(address), user) as client:
+                offsets = client.ask(ListOffsetsRequest(replica_id=-1, topics=[topic]), ListOffsetsResponse, 9)
+                request = FetchRequest(replica_state=FetchRequest.ReplicaState(replica_id=-1), topics=[fetched])
+                response = client.ask(request, FetchResponse, 17)
+            codes[user] = (
+                offsets.topics[0].partitions[0].error_code,
+                response.responses[0].partitions[0].error_code,
+            )
+    # then
+    assert codes == {
+        "mallory": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        "alice": (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # no replica fetches
+    }
 
 
 def test_session_of_a_replica_ends_with_its_right(member: Member, address: Address) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.admin import AclOperation, AclResourceType, PatternType
 from tests.support.mirror import MirrorProcess
 from tests.support.processes import wait_until
-from tests.support.secure_flow import BROKER_RIGHT, grant, scram_cluster, scram_flow
+from tests.support.secure_flow import grant, scram_cluster, scram_flow
 from tests.support.security import Certificates
 
 if TYPE_CHECKING:
@@ -24,15 +22,6 @@ def test_mirror_with_the_documented_rights_mirrors_over_tls_and_sasl(java: None,
     with scram_cluster(certificates) as cluster:
         grant(cluster)
         flow = scram_flow(cluster, certificates)
-        of_flow = replace(
-            BROKER_RIGHT,
-            principal="User:klamm",
-            resource_type=AclResourceType.TOPIC,
-            resource_name=flow.alias,
-            pattern_type=PatternType.PREFIXED,
-        )
-        for operation in (AclOperation.ALTER_CONFIGS, AclOperation.WRITE):
-            grant(cluster, replace(of_flow, operation=operation))
         flow.produce(5)
         keys = {
             **flow.file,

@@ -55,7 +55,9 @@ PARTITIONS: Final = 2
 NODES: Final = (1, 2, 3)
 PER_TRANSACTION: Final = 20
 OF_KLAMM: Final = ("worker", "jvm", "driver", "stopped worker", "stopped mirror")
-OF_NODES: Final = ("target broker", "active controller", "source leader")
+OF_NODES: Final = (
+    "target broker", "active controller", "source leader", "stopped target broker", "stopped source leader",
+)  # fmt: skip
 OF_TOPICS: Final = ("source topic created again", "remote topic deleted")
 RARE: Final = ("partitions", "target", "replicas lost", "source", "reassignments cancelled", "leaders moved")
 """Disturbances that come once alone in the long form, as those of topics, and once together with one of klamm."""
@@ -68,6 +70,7 @@ SHORT: Final = (
     ("source topic created again",),
     ("source leader",),
     ("stopped mirror",),
+    ("stopped source leader",),
     ("remote topic deleted",),
     ("replicas lost",),
     ("reassignments cancelled",),
@@ -229,6 +232,8 @@ spark.master = local[2,4]
             "target broker": lambda: self._kill_nodes(target, self._random.choice(NODES)),
             "active controller": lambda: self._kill_nodes(target, self._active_controller()),
             "source leader": lambda: self._kill_nodes(source, self._leader(PLAIN, 0)),
+            "stopped target broker": lambda: self._stop_node(target, self._random.choice(NODES)),
+            "stopped source leader": lambda: self._stop_node(source, self._leader(PLAIN, 0)),
             "target": lambda: self._kill_nodes(target, *NODES),
             "source": lambda: self._kill_nodes(source, *NODES),
             "replicas lost": self._lose_replicas,
@@ -387,6 +392,10 @@ spark.master = local[2,4]
                 node.wait_ready(expected_nodes=len(NODES))
 
         return start
+
+    def _stop_node(self, cluster: KafkaCluster, node_id: int) -> Callable[[], object]:
+        """Suspend a broker. When it resumes, it believes for a moment that it still leads its partitions."""
+        return self._stop([psutil.Process(cluster.nodes[node_id].pid)])
 
     def _lose_replicas(self) -> Callable[[], object]:
         """Remove the remote topics from the disk of a broker."""

@@ -38,12 +38,13 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica import placement
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.fenced_brokers import fenced_brokers
-from klamm.mirror.replica.promotion import TargetBrokers
 from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.replica.state import TopicStateStore
+from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches
+from klamm.protocol.records.layout import LEADER_EPOCH_AT
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
 from tests.support.kafka import KafkaCluster
@@ -170,6 +171,11 @@ class Flow:
         directory = self.cluster.nodes[node_id].directory / "data" / f"{topic}-0"
         data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
         return [bytes(batch.buffer) for batch in iter_batches(data, allow_partial_tail=True)]
+
+    def log_files(self, topic: str, node_id: int) -> set[int]:
+        """Return the inodes of the segments of a replica."""
+        directory = self.cluster.nodes[node_id].directory / "data" / f"{topic}-0"
+        return {path.stat().st_ino for path in directory.glob("*.log")}
 
     def assert_equal(self) -> None:
         """Compare the segments of all replicas with those of the source's leader."""
@@ -633,6 +639,76 @@ def test_topic_whose_promotion_is_withdrawn_is_mirrored_again(
         copier.wait_for_replicas()
 
     flow.assert_equal()
+
+
+def promote(flow: Flow, copier: Running) -> None:
+    """Let the brokers lead the remote topic."""
+    copier.copier.demoted = frozenset()
+    copier.copier.promoted = {flow.topic: "PROMOTED"}
+    copier.wait(lambda rows: rows[0].state is CopyState.PROMOTED, "the promotion")
+
+
+def demote(flow: Flow, copier: Running) -> None:
+    """Let klamm lead the remote topic again."""
+    copier.copier.promoted = {}
+    copier.copier.demoted = frozenset({flow.topic})
+
+
+def without_epochs(batches: list[bytes]) -> list[bytes]:
+    """Return batches with leader epoch 0. The checksum does not cover it."""
+    return [each[:LEADER_EPOCH_AT] + bytes(4) + each[LEADER_EPOCH_AT + 4 :] for each in batches]
+
+
+def test_promoted_topic_is_taken_back_with_its_records_and_mirrored_on(cluster: KafkaCluster) -> None:
+    servers, flow = cluster.bootstrap_servers, Flow(cluster)
+    flow.produce(3, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        files = {node: flow.log_files(flow.remote[0], node) for node in cluster.nodes}
+        promote(flow, copier)
+        assert [offset for offset, _ in _consume(servers, flow.remote[0], "read_committed")] == list(range(8))
+        # when
+        demote(flow, copier)
+        flow.produce(2)
+        copier.wait_for_replicas()
+        # then: the replicas kept their logs, and hold the batches with the epoch of klamm
+        assert {node: flow.log_files(flow.remote[0], node) for node in cluster.nodes} == files
+        for node in cluster.nodes:
+            batches = flow.stored(flow.remote[0], node)
+            epochs = [next(iter_batches(each)).partition_leader_epoch for each in batches]
+            assert batches[:2] == flow.stored(flow.topic, 1)[:2]
+            assert without_epochs(batches) == without_epochs(flow.stored(flow.topic, 1))
+            assert epochs[2] > epochs[1]
+    # the epochs are known to another process
+    flow.produce(4)
+    with running(flow, is_new=False) as copier:
+        copier.wait_for_replicas()
+        promote(flow, copier)
+        demote(flow, copier)
+        flow.produce(1)
+        copier.wait_for_replicas()
+        promote(flow, copier)
+    _send(servers, flow.remote[0], b"after")
+    assert len({tuple(flow.stored(flow.remote[0], node)) for node in cluster.nodes}) == 1
+    records = _consume(servers, flow.remote[0], "read_committed")
+    assert records == [*_consume(servers, flow.topic, "read_committed"), (15, b"after")]
+
+
+def test_topic_that_was_written_since_its_promotion_is_not_taken_back(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(3)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        promote(flow, copier)
+        _send(cluster.bootstrap_servers, flow.remote[0], b"own")
+        # when
+        demote(flow, copier)
+        copier.wait(lambda rows: "not mirrored again yet" in rows[0].reason, "the rejection")
+        # then
+        (row,) = copier.rows
+        assert "ends at offset 4, not at 3, where klamm handed it over" in row.reason
+        _send(cluster.bootstrap_servers, flow.remote[0], b"more")
+    assert len(_consume(cluster.bootstrap_servers, flow.remote[0], "read_committed")) == 5
 
 
 def _send(servers: str, topic: str, value: bytes, key: bytes | None = None) -> None:

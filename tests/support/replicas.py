@@ -356,7 +356,12 @@ def image_of(
         for node in (node_id, *replicas)
     }
     partition = PartitionImage(
-        replicas=(*replicas, node_id), isr=(node_id,), leader=node_id, leader_epoch=0, partition_epoch=0
+        replicas=(*replicas, node_id),
+        isr=(node_id,),
+        removing=(node_id,),
+        leader=node_id,
+        leader_epoch=0,
+        partition_epoch=0,
     )
     image = TopicMetadata(name=topic, topic_id=topic_id, partitions=dict.fromkeys(range(partitions), partition))
     return ClusterImage(offset=1, brokers=brokers, topics={topic_id: image}, topic_ids={topic: topic_id})

@@ -91,6 +91,8 @@ class PartitionImage:
     """Number of elections. A leader with an older epoch is rejected by its followers."""
     partition_epoch: int
     """Number of changes to this partition. AlterPartition is rejected unless it names the current one."""
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966): they may be elected if no in-sync replica is live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +226,7 @@ class ImageDelta:
                     leader=record.leader,
                     leader_epoch=record.leader_epoch,
                     partition_epoch=record.partition_epoch,
+                    elr=tuple(record.eligible_leader_replicas or ()),
                 )
             case PartitionChangeRecord():
                 partitions = self._partitions_of(record.topic_id)
@@ -277,6 +280,7 @@ def _changed(partition: PartitionImage, record: PartitionChangeRecord) -> Partit
         leader=record.leader if is_election else partition.leader,
         leader_epoch=partition.leader_epoch + is_election,
         partition_epoch=partition.partition_epoch + 1,
+        elr=changed(record.eligible_leader_replicas, partition.elr),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.arguments import ToolParser, seconds
 from klamm.cli.connection import RequestError, guarded
-from klamm.cli.mirror.commands import add_mirror, listener_of, send, state_lines
+from klamm.cli.mirror.commands import add_mirror, listener_of, send
 from klamm.cli.mirror.cutover import chosen_flow
 from klamm.cli.output import print_error, print_result, table_lines
 from klamm.cli.status_listener import ask
@@ -22,17 +22,18 @@ from klamm.properties import read_properties
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.5
+_MIRRORED: Final = (CopyState.COPYING,)
 _PLAN: Final = ("TOPIC", "REMOTE TOPIC", "PARTITIONS", "LAG", "OPEN TRANSACTIONS", "OBSTACLE")
 _RESULT: Final = ("TOPIC", "PARTITION", "STATE", "LOG END", "RESULT")
 _TEXTS: Final = {
     "promote": "Hand remote topics over to the brokers of the target, so that clients can write to them. Stop the\n"
     "producers of the source before. For flows with klamm.offsets.by=replica.",
-    "demote": "Withdraw promotions that have not taken place. A remote topic that brokers lead already is mirrored\n"
-    "again only after it was deleted, and that also deletes the records that clients wrote to it since then.",
+    "demote": "Mirror promoted topics again. klamm takes a remote topic back from the brokers if nothing was written\n"
+    "to it since its promotion: its replicas keep their records, and it becomes read-only.",
 }
 
 
@@ -60,10 +61,8 @@ def _parser(action: str, prog: str) -> ToolParser:
         parser.add_switch(
             "--accept-loss", help="the source is lost: promote what the replicas have, without waiting for its log end"
         )
-        parser.add_value(
-            "--wait", type=seconds, metavar="SECONDS",
-            help=f"withdraw the promotion of topics that take longer (default: {_WAIT_S:g})",
-        )  # fmt: skip
+    does = "withdraw the promotion of topics that take longer" if action == "promote" else "wait so long for the result"
+    parser.add_value("--wait", type=seconds, metavar="SECONDS", help=f"{does} (default: {_WAIT_S:g})")
     return parser
 
 
@@ -77,20 +76,20 @@ def _command(options: argparse.Namespace, action: str) -> dict[str, Any]:
 
 
 def _demote(prog: str, options: argparse.Namespace) -> int:
-    answer = send(options, _command(options, "demote"))
-    print_result(options.output, answer, lambda: state_lines(answer))
+    answer = send(options, _command(options, "demote") | {"take_back": True})
+    results = _wait_for_results(options, answer["flow"], answer["demoted"], _MIRRORED) if answer["demoted"] else []
+    print_result(options.output, {"flow": answer["flow"], "topics": results}, lambda: _result_lines(results))
     for each in answer["handed_over"]:
-        print_error(f"{prog}: {_handed_over_line(options, each)}")
-    return int(bool(options.topics and answer["handed_over"]))
-
-
-def _handed_over_line(options: argparse.Namespace, topic: Mapping[str, str]) -> str:
-    name, remote_topic = topic["topic"], topic["remote_topic"]
-    unfinished = f" (unfinished: {topic['unfinished']})" if topic["unfinished"] else ""
-    return (
-        f"{name}: brokers lead {remote_topic} now, it is handed over{unfinished}. To mirror it again, delete "
-        f"{remote_topic} with all records written to it since, then run {_demote_line(options, [name])}"
-    )
+        print_error(
+            f"{prog}: {each['topic']}: {each['reason']}. To mirror it again, delete {each['remote_topic']} with these "
+            f"records, then run {_demote_line(options, [each['topic']])}"
+        )
+    if late := [result["topic"] for result in results if not result["is_done"]]:
+        print_error(
+            f"{prog}: {', '.join(late)}: not mirrored again within the time of --wait; that stays requested. "
+            f"klamm mirror promote {options.properties} {' '.join(late)} withdraws it"
+        )
+    return int(bool(late or (options.topics and answer["handed_over"])))
 
 
 def _demote_line(options: argparse.Namespace, topics: Sequence[str]) -> str:
@@ -116,9 +115,9 @@ def _promote(prog: str, options: argparse.Namespace) -> int:
 
 def _finish(prog: str, options: argparse.Namespace, command: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
     """Wait for the results of a promotion and print them. Withdraw what takes too long."""
-    results = _wait_for_results(options, answer)
+    results = _wait_for_results(options, answer["flow"], answer["topics"], (CopyState.PROMOTED,))
     print_result(options.output, {"flow": answer["flow"], "topics": results}, lambda: _result_lines(results))
-    left = [result["topic"] for result in results if not result["is_promoted"]]
+    left = [result["topic"] for result in results if not result["is_done"]]
     if not left:
         return 0
     handed_over = send(options, {"action": "demote", "flow": command["flow"], "topics": left})["handed_over"]
@@ -133,8 +132,10 @@ def _finish(prog: str, options: argparse.Namespace, command: Mapping[str, Any], 
     return 1
 
 
-def _wait_for_results(options: argparse.Namespace, answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Wait until all topics are promoted, or the time is over. Return the state of each."""
+def _wait_for_results(
+    options: argparse.Namespace, flow_name: str, topics: Sequence[Mapping[str, Any]], states: Collection[CopyState]
+) -> list[dict[str, Any]]:
+    """Wait until all partitions of topics have one of some states, or the time is over. Return the state of each."""
     deadline = time.monotonic() + (options.wait or _WAIT_S)
     while True:
         is_over = time.monotonic() >= deadline
@@ -145,22 +146,22 @@ def _wait_for_results(options: argparse.Namespace, answer: Mapping[str, Any]) ->
                 raise
             time.sleep(_POLL_S)
             continue
-        rows = next((flow["partitions"] for flow in flows if flow["flow"] == answer["flow"]), ())
-        results = [
-            _result(topic, [row for row in rows if row["topic"] == topic["topic"]]) for topic in answer["topics"]
-        ]
-        if all(result["is_promoted"] for result in results) or is_over:
+        rows = next((flow["partitions"] for flow in flows if flow["flow"] == flow_name), ())
+        results = [_result(topic, [row for row in rows if row["topic"] == topic["topic"]], states) for topic in topics]
+        if all(result["is_done"] for result in results) or is_over:
             return results
         time.sleep(_POLL_S)
 
 
-def _result(topic: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _result(
+    topic: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], states: Collection[CopyState]
+) -> dict[str, Any]:
     names = ("partition", "state", "target_end", "reason")
     is_complete = len(rows) >= max(1, topic["partitions"])
     return {
         "topic": topic["topic"],
         "remote_topic": topic["remote_topic"],
-        "is_promoted": is_complete and all(row["state"] == CopyState.PROMOTED for row in rows),
+        "is_done": is_complete and all(row["state"] in states for row in rows),
         "partitions": [{name: row[name] for name in names} for row in rows],
     }
 

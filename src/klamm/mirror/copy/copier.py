@@ -114,6 +114,10 @@ class Copier:
         """Source topics to promote, as PROMOTED or FAILED_OVER. Only a ``ReplicaCopier`` does it. Another thread may
         replace it.
         """
+        self.demoted: frozenset[str] = frozenset()
+        """Source topics to take back if brokers lead their remote topics. Only a ``ReplicaCopier`` does it. Another
+        thread may replace it.
+        """
         self.restarts: Mapping[str, int] = MappingProxyType({})
         """Number of restarts of source topics. STOPPED partitions start again when it changes. Another thread may
         replace it.

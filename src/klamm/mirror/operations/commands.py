@@ -10,7 +10,8 @@ stop     the partitions are released                         requested states
 restart  a FAILED flow and STOPPED partitions try again      what is started again
 reset    the source offsets of stopped topics change         changes by partition; made only if ``execute`` is true
 promote  topics are handed over to brokers of the target     plan by topic; requested only if ``execute`` is true
-demote   topics that are not handed over are mirrored again  requested states, topics that are handed over
+demote   topics that are not handed over are mirrored        requested states, topics that stay with the brokers
+         again; with ``take_back`` others, too
 =======  ==================================================  =========================================================
 
 Requested states are stored on the target before they have an effect (see ``topics.states``). Only the process that
@@ -37,7 +38,7 @@ from klamm.mirror.operations.offset_reset import (
     TopicPartitions,
     reset_topics,
 )
-from klamm.mirror.operations.promotion import handed_over_topics, missing_partitions, plan, promotions
+from klamm.mirror.operations.promotion import handed_over_topics, missing_partitions, plan, promotions, written_topics
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
@@ -197,7 +198,7 @@ class MirrorCommands:
                 accepts_loss, execute = command.get("accept_loss") is True, command.get("execute") is True
                 return self._promote(flow, _names(topics), accepts_loss=accepts_loss, execute=execute)
             case {"action": "demote", "topics": [*topics]}:
-                return self._demote(flow, _names(topics))
+                return self._demote(flow, _names(topics), takes_back=command.get("take_back") is True)
             case {"action": "reset", "partitions": [*parts], "to": str(to), "value": int(value)}:
                 chosen = tuple(TopicPartitions.of(part) for part in parts)
                 return self._reset(flow, chosen, ResetTo(to), value, execute=command.get("execute") is True)
@@ -211,8 +212,7 @@ class MirrorCommands:
         if promoted := [topic for topic in topics if states.of(topic).is_promoted]:
             raise MirrorCommandError(
                 409,
-                f"{flow}: topic {promoted[0]} is {states.of(promoted[0])}: {_demote_line(promoted)} withdraws that if "
-                "it is not handed over yet",
+                f"{flow}: topic {promoted[0]} is {states.of(promoted[0])}: {_demote_line(promoted)} mirrors it again",
             )
         return self._change(flow, topics, state)
 
@@ -282,37 +282,41 @@ class MirrorCommands:
                 )
         return [topic for topic in names if topic not in promoted]
 
-    def _demote(self, flow: FlowSettings, topics: Sequence[str]) -> dict[str, Any]:
+    def _demote(self, flow: FlowSettings, topics: Sequence[str], *, takes_back: bool) -> dict[str, Any]:
+        """Let klamm mirror promoted topics again. Without ``takes_back``, only those that are not handed over yet."""
         states = self.states[flow.name].current
+        if states.flow is not RequestedState.RUNNING:
+            raise MirrorCommandError(409, f"{flow.name}: it is {states.flow}: first {_line('resume', flow.name)}")
         promoted = [topic for topic, state in states.topics.items() if state.is_promoted]
         names = topics or promoted
-        if unknown := [topic for topic in names if topic not in promoted]:
-            raise MirrorCommandError(409, f"{flow.name}: topic {unknown[0]} is {states.of(unknown[0])}, not promoted")
         if not names:
             raise MirrorCommandError(409, f"{flow.name}: no topic is promoted")
         handed_over = handed_over_topics(flow, names)
-        left = [topic for topic in names if topic not in handed_over]
+        known = {*promoted, *handed_over, *(each for each in names if states.of(each) is RequestedState.DEMOTED)}
+        if unknown := [topic for topic in names if topic not in known]:
+            raise MirrorCommandError(409, f"{flow.name}: topic {unknown[0]} is {states.of(unknown[0])}, not promoted")
+        kept = dict.fromkeys(handed_over, "")
+        if takes_back and handed_over:
+            with open_store(flow) as store:
+                kept = written_topics(flow, handed_over, store.read())
+        left = [topic for topic in names if topic not in kept]
         if not topics and not left:
-            raise MirrorCommandError(
-                409, f"{flow.name}: no promotion can be withdrawn: {', '.join(handed_over)} handed over to brokers"
-            )
+            reasons = "; ".join(filter(None, kept.values())) or f"{', '.join(kept)} handed over to brokers"
+            raise MirrorCommandError(409, f"{flow.name}: no topic can be demoted: {reasons}")
         if left:
-            self._change(flow.name, left, RequestedState.RUNNING)
-            # The task may have handed them over in between: it reads no states while it does that.
-            late = handed_over_topics(flow, left)
-            for topic in late:
-                self._change(flow.name, [topic], states.of(topic))
-            handed_over += late
+            self._change(flow.name, left, RequestedState.DEMOTED)
         rows = self._progress(flow.name).partitions
         return self._requested(flow.name, names) | {
+            "demoted": [asdict(each) for each in promotions(flow, left, rows)],
             "handed_over": [
                 {
                     "topic": each.topic,
                     "remote_topic": each.remote_topic,
                     "unfinished": "; ".join(each.obstacles),
+                    "reason": kept[each.topic],
                 }
-                for each in promotions(flow, handed_over, rows)
-            ]
+                for each in promotions(flow, list(kept), rows)
+            ],
         }
 
     def _progress(self, flow: str) -> FlowProgress:

@@ -1,20 +1,22 @@
-"""Plan of a promotion: what would be handed over to the brokers of the target, and what stands in the way."""
+"""Plans of promotions and demotions: what would be handed over or taken back, and what stands in the way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin import KafkaApiError, TopicPartition
+from klamm.admin import KafkaApiError, OffsetSpec, TopicPartition
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, check_reachable, outcomes
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replica.placement import led_by_brokers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, TopicDescription
+    from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
     from klamm.mirror.progress.flow_progress import PartitionStatus
     from klamm.mirror.settings.flow import FlowSettings
 
@@ -128,6 +130,44 @@ def handed_over_topics(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
     with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
         led = led_by_brokers(target, list(map(flow.remote_topic, topics)), node_id)
     return [topic for topic in topics if flow.remote_topic(topic) in led]
+
+
+def written_topics(flow: FlowSettings, topics: Sequence[str], stored: StoredSourceOffsets) -> dict[str, str]:
+    """Return the promoted topics that klamm cannot take back, each with the reason.
+
+    Args:
+        flow: Settings of the flow.
+        topics: Source topics whose remote topics exist.
+        stored: Stored source offsets and promotions.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or does not describe a topic.
+    """
+    node_id = -1 if flow.replica is None else flow.replica.node_id
+    names = {flow.remote_topic(topic): topic for topic in topics}
+    with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
+        described = target.describe_topics(sorted(names)).all().result()
+        partitions = {
+            TopicPartition(name, each.partition): OffsetSpec.LATEST
+            for name, topic in described.items()
+            for each in topic.partitions
+            if node_id not in each.replicas
+        }
+        ends = target.list_offsets(partitions).all().result()
+    out = {}
+    for remote in partitions:
+        topic = names[remote.topic]
+        promotion, end = stored.promotions.get(topic), ends[remote].offset
+        promoted_end = resume_offset(stored.offsets.get((topic, remote.partition), -1))
+        if promotion is None or promotion.topic_id != described[remote.topic].topic_id:
+            out[topic] = f"klamm did not hand {remote.topic} over"
+        elif end != promoted_end:
+            out.setdefault(
+                topic,
+                f"{remote.topic}-{remote.partition} ends at offset {end}, not at {promoted_end}, where klamm handed it "
+                "over: records or markers of aborted transactions were written to it",
+            )
+    return out
 
 
 def _of_target(

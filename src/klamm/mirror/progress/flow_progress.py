@@ -165,7 +165,7 @@ class FlowProgress:
     is_blocked: bool = False
     """Whether only an operator can let the flow, or each of its unfinished partitions, continue."""
     topic_states: tuple[tuple[str, str], ...] = ()
-    """Source topics that an operator paused, stopped or promoted, each with its state."""
+    """Source topics that an operator paused, stopped, promoted or demoted, each with its state."""
     preserves_offsets: bool = False
     """Whether records keep their offsets, so that ``next_offset`` of a partition is an offset of both sides."""
 
@@ -319,7 +319,7 @@ class MirrorStatus:
             self._flows[flow].rejected = tuple(sorted(reasons.items()))
 
     def set_topic_states(self, flow: str, states: Mapping[str, str]) -> None:
-        """Replace the source topics that an operator paused, stopped or promoted, each with its state."""
+        """Replace the source topics that an operator paused, stopped, promoted or demoted, each with its state."""
         with self._lock:
             self._flows[flow].topic_states = tuple(sorted(states.items()))
 

@@ -23,6 +23,8 @@ class RequestedState(StrEnum):
     """State that an operator requested. ``mirror.topics.control`` describes the effects."""
 
     RUNNING = "RUNNING"
+    DEMOTED = "DEMOTED"
+    """State of topics: as RUNNING, after klamm has taken the remote topic back from the brokers if they lead it."""
     PAUSED = "PAUSED"
     """No record is fetched. The partitions stay with their tasks."""
     STOPPED = "STOPPED"
@@ -57,10 +59,13 @@ class RequestedStates:
         return max(self.flow, self.topics.get(topic, RequestedState.RUNNING), key=_STRICTNESS.index)
 
     def with_flow(self, state: RequestedState) -> RequestedStates:
-        """Return the states after a change of the whole flow. RUNNING resumes all topics, except promoted ones."""
+        """Return the states after a change of the whole flow. RUNNING resumes all topics.
+
+        Promoted topics stay so. Demoted ones, too: klamm may not have taken them back yet.
+        """
         if state is not RequestedState.RUNNING:
             return replace(self, flow=state)
-        kept = {topic: own for topic, own in self.topics.items() if own.is_promoted}
+        kept = {topic: own for topic, own in self.topics.items() if own.is_promoted or own is RequestedState.DEMOTED}
         return RequestedStates(topics=MappingProxyType(kept))
 
     def with_topics(self, topics: Iterable[str], state: RequestedState) -> RequestedStates:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -139,6 +140,20 @@ def parse_cluster_id(value: bytes | memoryview | None) -> str | None:
             return None
 
 
+class EpochFloor(NamedTuple):
+    """Offset from which on the batches on the target have higher leader epochs than on the source.
+
+    Brokers of the target have led the partition, without writing to it, until klamm took it back there. If batches had
+    the epochs of the source again, one of them could not be told from one that such a broker wrote.
+    """
+
+    offset: int
+    leader_epoch: int
+    """Lowest leader epoch of the batches from ``offset`` on."""
+    source_epoch: int = -1
+    """Leader epoch of the last batch before ``offset`` on the source. -1: unknown."""
+
+
 class StoredPromotion(NamedTuple):
     """Promotion of a topic that a broker without storage leads."""
 
@@ -146,6 +161,8 @@ class StoredPromotion(NamedTuple):
     """Id of the remote topic."""
     is_finished: bool
     """Whether its open transactions were aborted."""
+    floors: Mapping[int, tuple[EpochFloor, ...]] = MappingProxyType({})
+    """Leader epochs by partition, for each time that the topic was taken back."""
 
 
 def promotion_key(cluster: str, topic: str) -> bytes:
@@ -165,6 +182,10 @@ def parse_promotion_key(key: bytes | memoryview | None, cluster: str) -> str | N
 def promotion_value(promotion: StoredPromotion) -> bytes:
     """Return the record value of a promotion."""
     document = {"topic_id": str(promotion.topic_id), "finished": promotion.is_finished}
+    if promotion.floors:
+        # Connect accepts no lists in values.
+        floors = [(partition, *floor) for partition, each in sorted(promotion.floors.items()) for floor in each]
+        document["floors"] = ",".join(":".join(map(str, floor)) for floor in floors)
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -172,10 +193,18 @@ def parse_promotion(value: bytes | memoryview | None) -> StoredPromotion | None:
     """Return a stored promotion. None: the value is not a promotion."""
     topic_id = parse_topic_id(value)
     match _document(value):
-        case {"finished": bool(is_finished)} if topic_id is not None:
-            return StoredPromotion(topic_id, is_finished)
-        case _:
-            return None
+        case {"finished": bool(is_finished)} as document if topic_id is not None:
+            with suppress(ValueError, TypeError):
+                return StoredPromotion(topic_id, is_finished, _floors(str(document.get("floors", ""))))
+    return None
+
+
+def _floors(text: str) -> dict[int, tuple[EpochFloor, ...]]:
+    floors: dict[int, tuple[EpochFloor, ...]] = {}
+    for each in text.split(",") if text else ():
+        partition, *floor = map(int, each.split(":"))
+        floors[partition] = (*floors.get(partition, ()), EpochFloor(*floor))
+    return floors
 
 
 def shard_plan_key(cluster: str) -> bytes:

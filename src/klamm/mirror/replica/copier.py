@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -30,11 +30,13 @@ from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.copy.start import Start
 from klamm.mirror.progress.partition_progress import STARTING, CopyState
 from klamm.mirror.records.requested_states import RequestedState
-from klamm.mirror.records.source_offsets import SourceOffset, StoredPromotion, resume_offset
+from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion, resume_offset
+from klamm.mirror.replica.demotion import Demotion
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, TargetBrokers
-from klamm.mirror.replica.window import Window, read_chunk
+from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.target_brokers import TargetBrokers
+from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window, read_chunk
 from klamm.properties import SettingsError
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.types import TopicPartition
@@ -111,7 +113,7 @@ class ReplicaCopy(PartitionCopy):
         Raises:
             CorruptBatchError: The first batch is damaged. A damaged batch after others is fetched again.
         """
-        chunk, defect = read_chunk(records, self.fetch_offset)
+        chunk, defect = read_chunk(records, self.fetch_offset, self.leader.floors)
         if chunk is None and defect:
             raise CorruptBatchError(defect)
         if chunk is not None:
@@ -142,8 +144,11 @@ class ReplicaCopy(PartitionCopy):
         self.retry_at = time.monotonic() + _REFRESH_S
 
     def can_rewind(self, source_offset: SourceOffset) -> bool:
-        """Return whether the replicas may be truncated to what they have in common with the source."""
-        return self.leader.may_lose and source_offset.leader_epoch >= 0
+        """Return whether the replicas may be truncated to what they have in common with the source.
+
+        The leader epochs of a partition that was taken back are not those of the source, so its end is not known.
+        """
+        return self.leader.may_lose and source_offset.leader_epoch >= 0 and not self.leader.floors
 
     def rewind(self, source_offset: SourceOffset) -> None:
         """Let the replicas truncate their logs at an earlier offset, where the source differs."""
@@ -206,8 +211,10 @@ class ReplicaStart(Start):
                 out.append(self._halted(partition_id, leader, reason))
             elif key not in first or key not in end:
                 self.reasons[partition_id] = "the offsets of the source are not known yet"
-            elif (copy := self._open(partition_id, leader, first[key], end[key])) is not None:
-                out.append(copy)
+            else:
+                bounds, promotion = (first[key], end[key]), stored.promotions.get(partition_id.topic)
+                if (copy := self._open(partition_id, leader, bounds, promotion)) is not None:
+                    out.append(copy)
         return out
 
     def _another_cluster(self, stored: StoredSourceOffsets) -> str:
@@ -230,14 +237,22 @@ class ReplicaStart(Start):
             self.reasons[partition_id] = f"{topic}-{index} has no leader on the source"
         elif leader is None or leader.leadership is None:
             self.reasons[partition_id] = f"klamm does not lead {remote_topic}-{index} on the target"
+        elif not leader.leadership.is_safe:
+            self.reasons[partition_id] = f"{remote_topic}-{index} is not reassigned to brokers of the target yet"
         else:
             return leader
         return None
 
     def _open(
-        self, partition_id: PartitionId, leader: LeaderPartition, log_start: int, log_end: int
+        self,
+        partition_id: PartitionId,
+        leader: LeaderPartition,
+        bounds: tuple[int, int],
+        promotion: StoredPromotion | None,
     ) -> PartitionCopy | None:
-        self._node.call(leader.begin, log_start, log_end)
+        is_same = promotion is not None and promotion.topic_id == leader.topic_id
+        floors = promotion.floors.get(leader.partition, ()) if promotion is not None and is_same else ()
+        self._node.call(leader.begin, *bounds, floors)
         window = self._node.call(leader.open_tail, time.monotonic())
         if leader.halted:
             return self._halted(partition_id, leader, leader.halted)
@@ -317,10 +332,14 @@ class ReplicaCopier(Copier):
         self._keys = _source_partitions(partitions)
         """Source partition by remote partition."""
         self._promote_due = 0.0
-        self._promoting: dict[str, str] = {}
-        """Topics that are not promoted yet, with the reason."""
+        self._requested: dict[str, str] = {}
+        """Requested states of the topics that are promoted or demoted."""
+        self._waiting: dict[str, str] = {}
+        """Topics that are not promoted or demoted yet, with the reason."""
         self._pauses: dict[str, tuple[float, Backoff]] = {}
-        """Earliest time of the next attempt to promote a topic after a failure."""
+        """Earliest time of the next attempt to promote or demote a topic after a failure."""
+        self._stored: dict[str, StoredPromotion] = {}
+        """Stored promotions, as far as they were needed."""
         self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
         """Log ends of the source when the promotion of a topic began."""
         self._handed_over: dict[TopicPartition, HandedOver] = {}
@@ -359,7 +378,9 @@ class ReplicaCopier(Copier):
             throttle=self.throttle,
         )
         node_id = self._replica.node_id
-        self._promotion = Promotion(self.node, node_id, TargetBrokers(self._target, node_id), self._remember)
+        brokers = TargetBrokers(self._target, node_id)
+        self._promotion = Promotion(self.node, node_id, brokers, self._remember)
+        self._demotion = Demotion(self.node, node_id, brokers, self._remember_floors)
 
     def _new_producer(self) -> CopyProducer:
         return _NoProducer(
@@ -485,40 +506,103 @@ class ReplicaCopier(Copier):
 
     def _turn(self, now: float, *, ending: bool) -> None:
         if not ending:
-            self._promote(now)
+            self._change_leaders(now)
         super()._turn(now, ending=ending)
 
-    def _promote(self, now: float) -> None:
-        """Hand over the topics that an operator promotes, and mirror those again whose promotion was withdrawn."""
-        promoted = self.promoted
-        for key in [key for key in self._promoted if key[0] not in promoted]:
-            self._mirror_again(key)
-        for topic in self._promoting.keys() - promoted.keys():
+    def _change_leaders(self, now: float) -> None:
+        """Hand over the topics that an operator promotes, and take back or mirror on those that are not promoted."""
+        requested = {**self.promoted, **dict.fromkeys(self.demoted, RequestedState.DEMOTED)}
+        for topic in [topic for topic, state in self._requested.items() if requested.get(topic) != state]:
             self._withdraw(topic)
+        self._requested = requested
+        for key in [key for key in self._promoted if key[0] not in self.promoted]:
+            self._mirror_again(key)
         if now < self._promote_due or self.node.member is None:
             return
         self._promote_due = now + _PROMOTE_EVERY_S
-        for topic, state in promoted.items():
-            keys = {TopicPartition(*at): key for at, key in self._keys.items() if key[0] == topic}
-            left = {remote: key for remote, key in keys.items() if key not in self._promoted}
+        for topic, state in requested.items():
             due, backoff = self._pauses.get(topic, (0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S)))
-            if not left or now < due:
+            if now < due:
                 continue
+            keys = {TopicPartition(*at): key for at, key in self._keys.items() if key[0] == topic}
             try:
-                self._promote_topic(topic, left, accepts_loss=state == RequestedState.FAILED_OVER)
-                self._promoting.pop(topic, None)
+                self._change_leader(topic, state, keys)
+                self._waiting.pop(topic, None)
                 self._pauses.pop(topic, None)
             except PromotionWaitsError as error:
-                self._promoting[topic] = error_text(error)
+                self._waiting[topic] = error_text(error)
             except (*CLUSTER_ERRORS, MembershipError, PromotionError) as error:
-                self._promoting[topic] = error_text(error)
+                self._waiting[topic] = error_text(error)
                 self._pauses[topic] = self._clock() + backoff.next_s(), backoff
+
+    def _change_leader(self, topic: str, state: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
+        if state == RequestedState.DEMOTED:
+            if any(map(self._demotion.is_due, keys)):
+                self._take_back(topic, keys)
+        elif left := {remote: key for remote, key in keys.items() if key not in self._promoted}:
+            self._promote_topic(topic, left, accepts_loss=state == RequestedState.FAILED_OVER)
+
+    def _take_back(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
+        """Let klamm lead the partitions of a topic again that brokers lead, and mirror them on."""
+        promotion, offsets = self._read_promotion(topic, keys)
+        if promotion is None:
+            raise PromotionError("klamm did not hand it over: delete the remote topic to mirror it")
+        ends = {remote: resume_offset(offsets[key]) for remote, key in keys.items() if key in offsets}
+        self._source.refresh([topic])
+        first = self._source.list_offsets(list(keys.values()), clusters.EARLIEST)
+        last = self._source.list_offsets(list(keys.values()), clusters.LATEST)
+        for remote, end in ends.items():
+            key = keys[remote]
+            if key not in first or key not in last:
+                raise PromotionWaitsError(f"{topic}-{key[1]} has no leader on the source")
+            if not first[key] <= end <= last[key]:
+                raise PromotionError(
+                    f"{topic}-{key[1]} has the offsets {first[key]} to {last[key]} on the source, and "
+                    f"{remote.topic}-{remote.partition} continues at {end}: it cannot be mirrored on"
+                )
+        self._demotion.take_back(ends)
+        logger.warning("%s: klamm leads %s again", self._settings.flow, next(iter(keys)).topic)
+
+    def _read_promotion(
+        self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]
+    ) -> tuple[StoredPromotion | None, Mapping[PartitionTuple, int]]:
+        """Return the stored promotion of a topic that has still the same id, and the stored source offsets."""
+        self._collect_source_offsets(wait=True)
+        stored = self._store.read()
+        promotion = stored.promotions.get(topic)
+        if promotion is not None and self._topic_ids(keys) != {promotion.topic_id}:
+            promotion = None
+        self._stored.pop(topic, None)
+        if promotion is not None:
+            self._stored[topic] = promotion
+        return promotion, stored.offsets
+
+    def _remember_floors(self, floors: Mapping[TopicPartition, EpochFloor]) -> None:
+        """Store the leader epochs from which on partitions are mirrored again."""
+        stored = self._store.read()
+        by_topic = defaultdict[str, dict[int, tuple[EpochFloor, ...]]](dict)
+        for remote, floor in floors.items():
+            topic, index = key = self._keys[remote]
+            # An earlier attempt may have stored one for this offset, and mirrored nothing.
+            before = [each for each in self._stored[topic].floors.get(index, ()) if each.offset < floor.offset]
+            source_epoch = stored.leader_epochs.get(key, UNKNOWN_EPOCH)
+            by_topic[topic][index] = (*before, floor._replace(source_epoch=source_epoch))
+        for topic, changed in by_topic.items():
+            promotion = self._stored[topic]
+            self._write_promotion(topic, StoredPromotion(promotion.topic_id, False, {**promotion.floors, **changed}))
+
+    def _write_promotion(self, topic: str, promotion: StoredPromotion) -> None:
+        self._store.write_promotion(topic, promotion)
+        self._stored[topic] = promotion
 
     def _promote_topic(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], *, accepts_loss: bool) -> None:
         led = {remote: key for remote, key in keys.items() if not self._promotion.is_handed_over(remote)}
+        self._demotion.give_back(led)
         if led and not accepts_loss:
             self._check_ends(topic, led)
         if led:
+            if topic not in self._stored:
+                self._read_promotion(topic, keys)
             self._handed_over |= self._promotion.hand_over(led, accepts_loss=accepts_loss)
         elif self._is_promoted_before(topic, keys):
             return
@@ -556,7 +640,9 @@ class ReplicaCopier(Copier):
         """Store how far the promotion of a topic is."""
         for topic_id in self._topic_ids(keys):
             for topic in {topic for topic, _ in keys.values()}:
-                self._store.write_promotion(topic, StoredPromotion(topic_id, is_finished))
+                before = self._stored.get(topic)
+                floors = {} if before is None or before.topic_id != topic_id else before.floors
+                self._write_promotion(topic, StoredPromotion(topic_id, is_finished, floors))
 
     def _check_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         """Check that the replicas have what the source had when the promotion began.
@@ -583,11 +669,15 @@ class ReplicaCopier(Copier):
     def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
         """Store the log ends of partitions as their source offsets."""
         self._collect_source_offsets(wait=True)
-        moved = {self._keys[remote]: end for remote, end in ends.items()}
-        self._store.write({key: SourceOffset(end) for key, end in moved.items()})
+        moved: dict[PartitionTuple, SourceOffset] = {}
+        for remote, end in ends.items():
+            copy = self._copies.get(key := self._keys[remote])
+            is_known = copy is not None and copy.source_offset.next_offset == end
+            moved[key] = copy.source_offset if copy is not None and is_known else SourceOffset(end)
+        self._store.write(moved)
         self._note_promotion({remote: self._keys[remote] for remote in ends}, is_finished=False)
         for key in moved.keys() & self._copies.keys():
-            self._copies[key].committed_offset = moved[key]
+            self._copies[key].committed_offset = moved[key].next_offset
 
     def _log_ends(self, keys: Mapping[TopicPartition, PartitionTuple]) -> dict[TopicPartition, int]:
         """Return the log ends at which partitions were handed over, by this process or an earlier one.
@@ -627,7 +717,7 @@ class ReplicaCopier(Copier):
         self._ends.pop(row.topic, None)
 
     def _withdraw(self, topic: str) -> None:
-        del self._promoting[topic]
+        self._waiting.pop(topic, None)
         self._pauses.pop(topic, None)
         self._ends.pop(topic, None)
         for remote, key in self._keys.items():
@@ -635,12 +725,13 @@ class ReplicaCopier(Copier):
                 self.node.post(leader.unseal)
 
     def progress(self) -> Sequence[PartitionProgress]:
-        """Return the progress of each partition, with the reasons of promotions that have to wait."""
-        rows = [self._with_reason(row) if row.topic in self._promoting else row for row in super().progress()]
+        """Return the progress of each partition, with the reasons of promotions and demotions that have to wait."""
+        rows = [self._with_reason(row) if row.topic in self._waiting else row for row in super().progress()]
         return [*rows, *self._promoted.values()]
 
     def _with_reason(self, row: PartitionProgress) -> PartitionProgress:
-        return replace(row, reason=f"not promoted yet: {self._promoting[row.topic]}")
+        change = "mirrored again" if self._requested[row.topic] == RequestedState.DEMOTED else "promoted"
+        return replace(row, reason=f"not {change} yet: {self._waiting[row.topic]}")
 
     def _open_connections(self) -> Sequence[Pollable]:
         return [*super()._open_connections(), *self._again.connections(), self._bell]

@@ -46,9 +46,10 @@ from klamm.protocol.errors import ErrorCode
 from klamm.server.fetch_response import PartitionRead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
+    from klamm.mirror.records.source_offsets import EpochFloor
     from klamm.mirror.replica.window import Chunk
     from klamm.protocol.messages.fetch import FetchRequest
 
@@ -96,7 +97,9 @@ class Leadership:
     live: frozenset[int]
     """Node ids of the replicas that are not fenced."""
     isr: frozenset[int] = frozenset()
-    """Node ids of the in-sync replicas without klamm. Until the promotion there are none."""
+    """Node ids of the replicas without klamm that may be elected: in-sync and eligible leader replicas."""
+    is_leaving: bool = True
+    """Whether a reassignment in progress removes klamm, which the promotion completes."""
     removing: frozenset[int] = frozenset()
     """Node ids of the replicas without klamm that a reassignment removes. They are served until then."""
 
@@ -104,6 +107,11 @@ class Leadership:
     def remaining(self) -> frozenset[int]:
         """Return the node ids of the replicas that the partition has after its reassignment."""
         return self.replicas - self.removing
+
+    @property
+    def is_safe(self) -> bool:
+        """Return whether no other replica can become leader, so that klamm may serve what only the source has."""
+        return self.is_leaving and not self.isr
 
 
 class LeaderPartition:
@@ -146,6 +154,8 @@ class LeaderPartition:
         """Reason to serve no replica. Empty: there is none."""
         self.tail: Window | None = None
         self.catch_up: Window | None = None
+        self.floors: Sequence[EpochFloor] = ()
+        """Offsets from which on the batches have higher leader epochs than on the source, in ascending order."""
         self.wanted_epoch = UNKNOWN
         """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
         self.is_sealed = False
@@ -187,6 +197,8 @@ class LeaderPartition:
         self.leadership = None
         if is_replaced:
             self._forget_replicas()
+            self.log_start = self.log_end = self.in_doubt_epoch = UNKNOWN
+            self.is_sealed = False
         self._on_news(self)
 
     def halt(self, reason: str) -> None:
@@ -221,10 +233,17 @@ class LeaderPartition:
 
     # --- the source ---------------------------------------------------------------------------------------------------
 
-    def begin(self, log_start: int, log_end: int) -> None:
-        """Note the bounds of the source, at the start and after records were purged there. A sealed one has its own."""
+    def begin(self, log_start: int, log_end: int, floors: Sequence[EpochFloor] = ()) -> None:
+        """Note the bounds of the source, at the start and after records were purged there. A sealed one has its own.
+
+        Args:
+            log_start: Log start offset of the source.
+            log_end: High watermark of the source.
+            floors: Value for ``floors``. Empty: it stays as it is.
+        """
         if self.is_sealed:
             return
+        self.floors = floors or self.floors
         self.log_start = max(self.log_start, log_start)
         self.log_end = max(self.log_end, log_end)
         if self.tail is not None and self.tail.end < log_start:
@@ -236,11 +255,27 @@ class LeaderPartition:
     def open_tail(self, now: float) -> Window | None:
         """Return the tail, opened where the most advanced replica ends. None: that is not known, or none fetches."""
         is_known = self.log_end != UNKNOWN and self._all_have_fetched(now)
-        if self.tail is None and not self.halted and is_known and self._served_from(0, now):
+        is_safe = self.leadership is not None and self.leadership.is_safe
+        if self.tail is None and not self.halted and is_known and is_safe and self._served_from(0, now):
             follower = max(self.followers.values(), key=lambda each: each.fetch_offset)
             if follower.fetch_offset >= self.log_start:
-                self.tail = Window(follower.fetch_offset, follower.leader_epoch)
+                self.tail = self._window_after(follower)
         return self.tail
+
+    def _window_after(self, follower: ReplicaProgress) -> Window:
+        """Return a window that begins where a follower ends.
+
+        At a floor, the follower may name the epoch of a broker that has led without writing. After it, the epoch on the
+        source is known only if it is higher than the floor's.
+        """
+        offset, epoch = follower.fetch_offset, follower.leader_epoch
+        source_epoch = epoch
+        for floor in self.floors:
+            if floor.offset == offset:
+                epoch, source_epoch = UNKNOWN_EPOCH, floor.source_epoch
+            elif floor.offset < offset and floor.leader_epoch == epoch:
+                source_epoch = UNKNOWN_EPOCH
+        return Window(offset, epoch, source_epoch)
 
     def open_catch_up(self, now: float) -> Window | None:
         """Return the catch-up window, opened for the live follower that is furthest behind. None: none is needed."""
@@ -253,7 +288,7 @@ class LeaderPartition:
             ]
             if lagging:
                 follower = min(lagging, key=lambda each: each.fetch_offset)
-                self.catch_up = Window(follower.fetch_offset, follower.leader_epoch)
+                self.catch_up = self._window_after(follower)
         return self.catch_up
 
     def extend(self, window: Window, chunk: Chunk | None, log_end: int, now: float) -> None:
@@ -383,7 +418,7 @@ class LeaderPartition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if offset < self.log_start:
             return self._check_purged(wanted, now)
-        epoch = self._epoch_before(offset)
+        epoch = None if any(floor.offset == offset for floor in self.floors) else self._epoch_before(offset)
         if (
             wanted.last_fetched_epoch >= 0
             and epoch is not None

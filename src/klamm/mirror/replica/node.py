@@ -46,7 +46,7 @@ from klamm.server.sockets import bind, fastest_event_loop, start_listening
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from uuid import UUID
 
     from klamm.configs.quotas import QuotaLimit
@@ -133,6 +133,8 @@ class ReplicaNode:
         """Whether the target places no partitions here, as at the start of each membership."""
         self.access = Access(settings, lambda: self._member)
         """Decides who may do what at the listeners."""
+        self._admitted: frozenset[str] = frozenset()
+        """Topics whose partitions are reassigned to klamm."""
 
     # --- start and end ------------------------------------------------------------------------------------------------
 
@@ -170,6 +172,10 @@ class ReplicaNode:
     def assign(self, partitions: Iterable[_FLOW_PARTITION]) -> None:
         """Lead these partitions from now on. The registration stays as it is."""
         self.post(self._assign, by_topic(partitions))
+
+    def admit(self, topics: Collection[str]) -> None:
+        """Accept partitions of these existing topics from now on, which takes some seconds."""
+        self._admitted = frozenset(topics)
 
     def _assign(self, wanted: dict[str, list[int]]) -> None:
         for (name, index), leader in list(self._by_name.items()):
@@ -399,8 +405,9 @@ class ReplicaNode:
             partition_epoch=partition.partition_epoch,
             replicas=replicas,
             live=replicas & live,
-            isr=frozenset(partition.isr) - own,
+            isr=frozenset(partition.isr + partition.elr) - own,
             removing=frozenset(partition.removing) - own,
+            is_leaving=own <= frozenset(partition.removing),
         )
 
     def _note(self, leader: LeaderPartition) -> None:
@@ -436,7 +443,8 @@ class ReplicaNode:
     def _is_complete(self, image: ClusterImage) -> bool:
         """Return whether all wanted partitions exist, so that the target need not place more here.
 
-        One whose first replica of several is klamm is still to be reassigned to klamm alone (``placement``).
+        One whose first replica of several is klamm is still to be reassigned to klamm alone (``placement``), or is
+        taken back (``demotion``).
         """
         topics = {name: image.topic(name) for name in self._wanted}
         partitions = [
@@ -445,7 +453,9 @@ class ReplicaNode:
             for index in indexes
         ]
         own = self._settings.node_id
-        return all(each is not None and (each.replicas[0] != own or len(each.replicas) == 1) for each in partitions)
+        return not self._admitted and all(
+            each is not None and (each.replicas[0] != own or len(each.replicas) == 1) for each in partitions
+        )
 
     def _cordon(self, member: ClusterMembership) -> None:
         """Accept new partitions only while one of the wanted partitions does not exist yet. Blocks if that changes."""

@@ -27,6 +27,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
+from klamm.kraft.member import MIN_MOMENTARY_ID
 from klamm.mirror.cluster_admin import create_partitions, create_topics, outcomes, rejections
 from klamm.protocol.errors import InvalidReplicationFactorError, UnknownTopicOrPartitionError
 from klamm.protocol.partitioner import murmur2
@@ -91,6 +92,8 @@ def let_be_alone(admin: AdminClient, partitions: Iterable[TopicPartition], node_
 def unspread(topics: Iterable[TopicDescription], node_id: int, width: int = 1) -> list[TopicPartition]:
     """Return the partitions that no broker with storage replicates yet. In the others klamm is the last replica.
 
+    Those that klamm takes back from brokers (``demotion``) are left out.
+
     Args:
         topics: Remote topics.
         node_id: Node id of klamm.
@@ -100,7 +103,9 @@ def unspread(topics: Iterable[TopicDescription], node_id: int, width: int = 1) -
         TopicPartition(topic.name, partition.partition)
         for topic in topics
         for partition in topic.partitions
-        if partition.replicas[0] == node_id and len(partition.replicas) >= width
+        if partition.replicas[0] == node_id
+        and len(partition.replicas) >= width
+        and all(each >= MIN_MOMENTARY_ID for each in partition.replicas[1:])
     ]
 
 

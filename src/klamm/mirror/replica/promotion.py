@@ -23,47 +23,36 @@ finds the partition in the hands of a broker, and the log end on the target.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.mirror.replica.leader_partition import UNKNOWN
 from klamm.mirror.replica.producer_ids import (
-    BrokerConnection,
     ProducerIdsError,
     UnfinishedError,
     end_of_block,
     raise_producer_ids,
 )
-from klamm.protocol.errors import ErrorCode, KafkaApiError, error_name
-from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
-from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from klamm.protocol.types import TopicPartition, by_topic
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
-    from klamm.kafka_client.data.cluster import Cluster
     from klamm.kraft.image import PartitionImage
     from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
     from klamm.mirror.replica.membership import ClusterMembership
     from klamm.mirror.replica.producer_ids import ProducerIdBroker
+    from klamm.mirror.replica.target_brokers import ProducerState
+    from klamm.protocol.types import TopicPartition
 
 P = ParamSpec("P")
 T = TypeVar("T")
-ProducerState = DescribeProducersResponse.ProducerState
 
 SYNC_S: Final = 10.0
 """Seconds in which the replicas must fetch the rest of a sealed partition. Producers wait for it."""
-_TIMEOUT_S: Final = 10.0
-_MARKERS_VERSION: Final = 1
-"""Highest version of WriteTxnMarkers in use. It follows the rules of transaction version 0."""
-
-
 _UNDECIDED: Final = frozenset(
     {ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INVALID_REQUEST}
 )
@@ -123,112 +112,6 @@ class PromotionBrokers(Protocol):
         ...
 
 
-class TargetBrokers:
-    """Requests to the brokers of the target. Confined to the thread of ``cluster``; calls block.
-
-    Args:
-        cluster: Connections to the target.
-        node_id: Node id of klamm, which is not one of them.
-    """
-
-    def __init__(self, cluster: Cluster, node_id: int) -> None:
-        self._cluster = cluster
-        self._node_id = node_id
-
-    def refresh(self, topics: Collection[str]) -> None:
-        """Find the brokers, and the leaders of topics.
-
-        Raises:
-            ConnectionLostError: No broker responds.
-        """
-        self._cluster.refresh(topics)
-
-    def leader(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return node id and epoch of the leader of a partition.
-
-        Raises:
-            ConnectionLostError: It has none at present.
-        """
-        leader = self._cluster.leader(*partition)
-        if leader is None:
-            raise ConnectionLostError(f"{partition.topic}-{partition.partition} has no leader on the target")
-        return leader, self._cluster.leader_epoch(*partition)
-
-    def producers(self, places: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Sequence[ProducerState]]:
-        """Return the producers of partitions, each as a broker that replicates it knows them (DescribeProducers).
-
-        Raises:
-            ConnectionLostError: A broker does not respond, or does not replicate its partitions now.
-        """
-        by_node = defaultdict[int, list[TopicPartition]](list)
-        for partition, node_id in places.items():
-            by_node[node_id].append(partition)
-        out: dict[TopicPartition, Sequence[ProducerState]] = {}
-        for node_id, partitions in by_node.items():
-            topics = [
-                DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes)
-                for name, indexes in by_topic(partitions).items()
-            ]
-            connection = self._cluster.connection(node_id)
-            request = DescribeProducersRequest(topics=topics)
-            response = connection.call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
-            for topic in response.topics:
-                for each in topic.partitions:
-                    what = f"broker {node_id} does not name the producers of {topic.name}-{each.partition_index}"
-                    _check(each.error_code, what)
-                    out[TopicPartition(topic.name, each.partition_index)] = each.active_producers
-        return out
-
-    def givers_of_producer_ids(self) -> Sequence[ProducerIdBroker]:
-        """Return all live brokers.
-
-        Raises:
-            ConnectionLostError: One cannot be reached.
-        """
-        nodes = sorted(self._cluster.node_ids - {self._node_id})
-        return [BrokerConnection(node_id, self._cluster.connection(node_id)) for node_id in nodes]
-
-    def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
-        """Abort the open transactions of producers in a partition, by markers that its leader writes.
-
-        Raises:
-            ConnectionLostError: The leader does not respond, or rejects the request.
-        """
-        topic = WriteTxnMarkersRequest.WritableTxnMarkerTopic(
-            name=partition.topic, partition_indexes=[partition.partition]
-        )
-        markers = [
-            WriteTxnMarkersRequest.WritableTxnMarker(
-                producer_id=each.producer_id,
-                producer_epoch=each.producer_epoch,
-                transaction_result=False,
-                topics=[topic],
-                coordinator_epoch=max(0, each.coordinator_epoch),
-            )
-            for each in producers
-        ]
-        leader, _ = self.leader(partition)
-        connection = self._cluster.connection(leader)
-        version = connection.version_of(WriteTxnMarkersRequest, at_most=_MARKERS_VERSION)
-        request = WriteTxnMarkersRequest(markers=markers)
-        response = connection.call(request, WriteTxnMarkersResponse, version=version, timeout_s=_TIMEOUT_S)
-        what = f"broker {leader} does not abort the open transactions of {partition.topic}-{partition.partition}"
-        for code in (each.error_code for marker in response.markers for each in _partitions_of(marker)):
-            _check(code, what)
-
-
-def _partitions_of(
-    marker: WriteTxnMarkersResponse.WritableTxnMarkerResult,
-) -> list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]:
-    return [each for topic in marker.topics for each in topic.partitions]
-
-
-def _check(error_code: int, what: str) -> None:
-    if error_code != ErrorCode.NONE:
-        needs = "; it needs ALTER on the cluster" if error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
-        raise ConnectionLostError(f"{what}: {error_name(error_code)}{needs}")
-
-
 @dataclass(slots=True, eq=False)
 class _Promoting:
     """A partition in promotion."""
@@ -262,7 +145,7 @@ class _Promoting:
     def missing(self) -> str:
         """The replicas that do not have everything."""
         missing = self.replicas - self.leader.in_sync()
-        return f"replicas {_listed(missing)} of {self.name} do not have offset {self.leader.log_end}"
+        return f"replicas {listed(missing)} of {self.name} do not have offset {self.leader.log_end}"
 
     @property
     def log_end(self) -> int:
@@ -273,7 +156,7 @@ class _Promoting:
         """
         followers = self.leader.followers
         if absent := self.replicas - followers.keys():
-            raise PromotionError(f"replicas {_listed(absent)} of {self.name} do not fetch any more")
+            raise PromotionError(f"replicas {listed(absent)} of {self.name} do not fetch any more")
         return followers[self.first].fetch_offset
 
     def change(self, node_id: int, broker_epoch: int, *, accepts_loss: bool) -> IsrChange:
@@ -324,6 +207,10 @@ class PromotingNode(Protocol):
         """Wait until a condition of partitions is met."""
         ...
 
+    def admit(self, topics: Collection[str]) -> None:
+        """Accept partitions of existing topics from now on."""
+        ...
+
 
 class Promotion:
     """Promotion of partitions that a node leads. Confined to one thread; calls block for some seconds.
@@ -351,9 +238,9 @@ class Promotion:
         self._sync_s = sync_s
 
     def is_handed_over(self, partition: TopicPartition) -> bool:
-        """Return whether a broker leads a partition, and klamm is not one of its replicas."""
-        state = self._state(partition)
-        return state is not None and state.leader != NO_LEADER and self._node_id not in state.replicas
+        """Return whether klamm is not a replica of a partition. Brokers lead it as soon as one is live."""
+        state = state_of(self._node, partition)
+        return state is not None and self._node_id not in state.replicas
 
     def hand_over(
         self, partitions: Collection[TopicPartition], *, accepts_loss: bool = False
@@ -407,17 +294,6 @@ class Promotion:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    @property
-    def _member(self) -> ClusterMembership:
-        member = self._node.member
-        if member is None:
-            raise PromotionError("klamm is not a broker of the target")
-        return member
-
-    def _state(self, partition: TopicPartition) -> PartitionImage | None:
-        leader = self._node.partition(partition.topic, partition.partition)
-        return None if leader is None else self._member.observer.image.partition(leader.topic_id, partition.partition)
-
     def _checked(self, partitions: Collection[TopicPartition], *, accepts_loss: bool) -> list[_Promoting]:
         all_of, failures = list[_Promoting](), list[str]()
         for partition in partitions:
@@ -432,7 +308,7 @@ class Promotion:
 
     def _checked_one(self, partition: TopicPartition, *, accepts_loss: bool) -> _Promoting | str:
         """Return the partition, or why it cannot be handed over."""
-        leader, state = self._node.partition(*partition), self._state(partition)
+        leader, state = self._node.partition(*partition), state_of(self._node, partition)
         leadership = None if leader is None else leader.leadership
         if leader is None or leadership is None or state is None:
             return "klamm does not lead it"
@@ -470,7 +346,7 @@ class Promotion:
         ids = [each.producer_id for producers in described.values() for each in producers]
         try:
             return raise_producer_ids(
-                self._member.allocate_producer_ids,
+                member_of(self._node).allocate_producer_ids,
                 self._brokers.givers_of_producer_ids(),
                 end_of_block(max(ids, default=-1)),
             )
@@ -480,7 +356,7 @@ class Promotion:
             raise PromotionError(str(error)) from error
 
     def _hand_over(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
-        member = self._member
+        member = member_of(self._node)
         klamm = member.observer.image.brokers.get(self._node_id)
         if klamm is None:
             raise PromotionError("klamm is not a broker of the target")
@@ -504,28 +380,45 @@ class Promotion:
                     each.leader.in_doubt_epoch = UNKNOWN
 
         def is_decided(each: _Promoting) -> bool:
-            return self.is_handed_over(each.partition) or not each.leader.is_in_doubt
+            return is_led_by_broker(each) or not each.leader.is_in_doubt
+
+        def is_led_by_broker(each: _Promoting) -> bool:
+            state = state_of(self._node, each.partition)
+            return state is not None and state.leader != NO_LEADER and self._node_id not in state.replicas
 
         self._node.wait_for(lambda: all(map(is_decided, all_of)), self._sync_s)
         _raise_if(
-            [
-                failures.get(each, f"no broker leads {each.name} yet")
-                for each in all_of
-                if not self.is_handed_over(each.partition)
-            ]
+            [failures.get(each, f"no broker leads {each.name} yet") for each in all_of if not is_led_by_broker(each)]
         )
+
+
+def member_of(node: PromotingNode) -> ClusterMembership:
+    """Return the membership of a node.
+
+    Raises:
+        PromotionError: It has none.
+    """
+    if node.member is None:
+        raise PromotionError("klamm is not a broker of the target")
+    return node.member
+
+
+def state_of(node: PromotingNode, partition: TopicPartition) -> PartitionImage | None:
+    """Return the state of a partition in the target's metadata. None: it does not exist there."""
+    leader = node.partition(*partition)
+    return None if leader is None else member_of(node).observer.image.partition(leader.topic_id, partition.partition)
 
 
 def _missing(leader: LeaderPartition, leadership: Leadership, *, accepts_loss: bool) -> str:
     """Return which replicas keep a partition from being sealed. Empty: none."""
     if absent := leadership.remaining - leadership.live:
-        return f"replicas {_listed(absent)} are not live"
+        return f"replicas {listed(absent)} are not live"
     if absent := leadership.remaining - leader.followers.keys():
-        return f"replicas {_listed(absent)} do not fetch yet"
+        return f"replicas {listed(absent)} do not fetch yet"
     # Sealing also ends the reading of the source for those that are before the tail.
     start = UNKNOWN if accepts_loss or leader.tail is None else leader.tail.start
     late = [node for node in leadership.remaining if leader.followers[node].fetch_offset < start]
-    return f"replicas {_listed(late)} do not have offset {start} yet" if late else ""
+    return f"replicas {listed(late)} do not have offset {start} yet" if late else ""
 
 
 def _unseal(all_of: Sequence[_Promoting]) -> None:
@@ -535,7 +428,8 @@ def _unseal(all_of: Sequence[_Promoting]) -> None:
             each.leader.unseal()
 
 
-def _listed(nodes: Collection[int]) -> str:
+def listed(nodes: Collection[int]) -> str:
+    """Return node ids as text."""
     return ", ".join(map(str, sorted(nodes)))
 
 

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.batches import walk
 from klamm.protocol.errors import CorruptBatchError
+from klamm.protocol.records.layout import INT32, LEADER_EPOCH_AT, MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from klamm.mirror.records.source_offsets import EpochFloor
 
 UNKNOWN_EPOCH: Final = -1
 
@@ -40,14 +43,16 @@ class Chunk(NamedTuple):
         return self.batches[-1].next_offset
 
 
-def read_chunk(records: memoryview, offset: int) -> tuple[Chunk | None, str]:
+def read_chunk(records: memoryview, offset: int, floors: Sequence[EpochFloor] = ()) -> tuple[Chunk | None, str]:
     """Copy the complete batches of a fetch response that end after an offset.
 
-    The first batch may begin before the offset, as in Kafka.
+    The first batch may begin before the offset, as in Kafka. The leader epoch of a batch is raised to that of the
+    latest floor before it. The checksum does not cover it.
 
     Args:
         records: Record batches of one partition in a fetch response. A truncated last batch is left out.
         offset: Fetch offset.
+        floors: Offsets from which on the leader epochs must be higher than on the source, in ascending order.
 
     Returns:
         The batches, or None if there are none, and the defect of the batch after them (empty: none).
@@ -56,11 +61,15 @@ def read_chunk(records: memoryview, offset: int) -> tuple[Chunk | None, str]:
     epoch, count, timestamp = UNKNOWN_EPOCH, 0, -1
     try:
         for batch, _, next_offset in walk(records, offset):
-            epoch = batch.partition_leader_epoch
+            epoch = raised = batch.partition_leader_epoch
+            start = len(data)
             data += batch.buffer
+            if floors and batch.magic == MAGIC:
+                raised = max(epoch, *(each.leader_epoch for each in floors if each.offset <= batch.base_offset), -1)
+                INT32.pack_into(data, start + LEADER_EPOCH_AT, raised)
             if not batch.is_control:
                 count, timestamp = count + max(0, batch.record_count), max(timestamp, batch.max_timestamp)
-            ends.append(BatchEnd(next_offset, len(data), epoch))
+            ends.append(BatchEnd(next_offset, len(data), raised))
     except CorruptBatchError as error:
         defect = str(error)
     if not ends:
@@ -74,12 +83,13 @@ class Window:
     Args:
         offset: Offset of the first batch to append.
         leader_epoch: Leader epoch of the batch before it. -1: unknown.
+        source_epoch: The same on the source. None: it is equal.
     """
 
-    def __init__(self, offset: int, leader_epoch: int = UNKNOWN_EPOCH) -> None:
+    def __init__(self, offset: int, leader_epoch: int = UNKNOWN_EPOCH, source_epoch: int | None = None) -> None:
         self.start = self.end = offset
         """First offset, and the offset after the last batch."""
-        self.source_epoch = leader_epoch
+        self.source_epoch = leader_epoch if source_epoch is None else source_epoch
         """Leader epoch that the source must have before the first offset."""
         self._epoch_before = self.last_epoch = leader_epoch
         """Leader epochs of the batch before the window, and of the last batch. -1: unknown."""

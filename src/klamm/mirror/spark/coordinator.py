@@ -109,7 +109,7 @@ class Coordinator:
         self._limits: dict[str, int] = {}
         """Bytes per second by flow name."""
         self._topic_states: dict[str, Mapping[str, RequestedState]] = {}
-        """Source topics that an operator paused, stopped or promoted by flow name."""
+        """Source topics that an operator paused, stopped, promoted or demoted by flow name."""
         self._sending = threading.Lock()
         """Held from reading live values to sending them, so that the last line to a task has the latest values."""
         self._restarts: dict[str, dict[str, int]] = {}

@@ -55,7 +55,7 @@ class LiveValues(NamedTuple):
     limit: int | None = None
     """Bytes per second. None: no limit."""
     states: tuple[tuple[str, str], ...] = ()
-    """Source topics that an operator paused, stopped or promoted, with their ``RequestedState``."""
+    """Source topics that an operator paused, stopped, promoted or demoted, with their ``RequestedState``."""
     restarts: tuple[tuple[str, int], ...] = ()
     """Source topics whose STOPPED partitions are started again when the number changes."""
 

@@ -81,10 +81,12 @@ class LeaseSession:
 
     def apply(self, live: Iterable[Sequence[Any]]) -> None:
         """Set the live values of each copier, in the order of ``shares``: the fields of ``LiveValues``."""
-        for copier, (limit, states, restarts) in zip(self.copiers, live, strict=False):
+        for copier, (limit, rows, restarts) in zip(self.copiers, live, strict=False):
+            states = {topic: RequestedState(state) for topic, state in rows}
             copier.throttle.limit = limit
-            copier.paused = frozenset(topic for topic, state in states if not RequestedState(state).is_promoted)
-            copier.promoted = {topic: state for topic, state in states if RequestedState(state).is_promoted}
+            copier.promoted = {topic: state for topic, state in states.items() if state.is_promoted}
+            copier.demoted = frozenset(topic for topic, state in states.items() if state is RequestedState.DEMOTED)
+            copier.paused = frozenset(states.keys() - copier.promoted.keys() - copier.demoted)
             copier.restarts = dict(restarts)
 
     def close(self) -> None:

@@ -274,14 +274,14 @@ def _ends_row(partition: PartitionStatus) -> list[Cell]:
 
 
 def _topic_states(flow: FlowProgress, filtered: _Filter) -> list[str]:
-    """Return the section with the topics that an operator paused, stopped or promoted."""
+    """Return the section with the topics that an operator paused, stopped, promoted or demoted."""
     states = [(topic, state) for topic, state in flow.topic_states if filtered.accepts(topic)]
     if not states:
         return []
     rows = [[Cell(topic), Cell(state, kind=f"state {state}")] for topic, state in states[:MAX_ROWS]]
     heads = (("Topic on the source", ""), ("State", ""))
     return [
-        "<h3>Topics that were paused, stopped or promoted</h3>",
+        "<h3>Topics that were paused, stopped, promoted or demoted</h3>",
         _folded(f"states-{flow.flow}", heads, rows, total=len(states), kind="states"),
     ]
 

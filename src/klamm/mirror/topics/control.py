@@ -33,7 +33,7 @@ valid: the tasks keep copying while an admin call fails.
 A stopped topic is left out of the assignment and of the syncs of configs and ACLs. Paused topics stay in both: only
 their records are not fetched. Promoted topics stay in the assignment, so that a task hands them over, also while the
 source is unavailable. Nothing else happens to them: they are not created, grown, deleted or synced. The same holds for
-topics that brokers lead although they are not promoted: their promotion was withdrawn too late.
+topics that brokers lead although they are not promoted, until a task has taken them back (``klamm mirror demote``).
 
 Remote topics that klamm leads as a broker stay in the assignment without their source topic, too. Only klamm can serve
 and promote them.
@@ -143,8 +143,8 @@ class FlowControl:
                 there.
             claim: Claim of the flow. None: always held.
             states: Requested states of the flow and its topics. None: all are RUNNING.
-            request: Receiver of the source topics that an operator paused, stopped or promoted, with their states,
-                before each new assignment.
+            request: Receiver of the source topics that an operator paused, stopped, promoted or demoted, with their
+                states, before each new assignment.
             clock: Monotonic time in seconds.
             carry: Function that copies source offsets from the Connect worker's topic into the flow's topic
                 before any record is copied. See ``copy_worker_offsets``.
@@ -400,7 +400,9 @@ class FlowControl:
                 self._assign(selected, counts)  # klamm accepts partitions of all topics until then
             raise
         self._note_misplaced([name for name in remote_topics if name in counts])
-        self._note_handed_over([name for name in map(self._settings.remote_topic, mirrored) if name in counts])
+        # Tasks report why a topic is not taken back yet.
+        others = [topic for topic in mirrored if states.of(topic) is not RequestedState.DEMOTED]
+        self._note_handed_over([name for name in map(self._settings.remote_topic, others) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
         gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)

@@ -35,12 +35,13 @@ class Mirror:
 
     def send(self, _options: object, command: dict[str, Any]) -> dict[str, Any]:
         self.commands.append(command)
-        if command["action"] == "demote":
-            return {"flow": "A->B", "state": "RUNNING", "topics": {"orders": "-"}, "handed_over": self.handed_over}
         topic = {
             "topic": "orders", "remote_topic": "A.orders", "partitions": 1, "lag": 1_234, "open_transactions": None,
             "obstacles": self.obstacles,
         }  # fmt: skip
+        if command["action"] == "demote":
+            demoted = [] if self.handed_over else [topic]
+            return {"flow": "A->B", "demoted": demoted, "handed_over": self.handed_over}
         return {"flow": "A->B", "topics": [topic]}
 
     def ask(self, address: str, path: str) -> ListenerAnswer:
@@ -110,15 +111,29 @@ def test_topic_that_is_handed_over_in_part_is_not_called_withdrawn(
     assert "withdrawn" not in errors
 
 
-def test_demotion_of_handed_over_topic_warns_of_records_lost_by_deletion(
+def test_demotion_of_a_topic_that_was_written_names_the_way_to_mirror_it_again(
     mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mirror.handed_over = [{"topic": "orders", "remote_topic": "A.orders", "unfinished": ""}]
+    mirror.handed_over = [
+        {"topic": "orders", "remote_topic": "A.orders", "unfinished": "", "reason": "A.orders-0 ends at offset 4"}
+    ]
     assert run(tmp_path, "orders", action="demote") == 1
     errors = capsys.readouterr().err
-    assert "brokers lead A.orders now, it is handed over" in errors
-    assert "delete A.orders with all records written to it since, then run klamm mirror demote" in errors
+    assert "orders: A.orders-0 ends at offset 4. To mirror it again, delete A.orders with these records" in errors
+    assert f"then run klamm mirror demote {tmp_path}/mm2.properties orders" in errors
     assert run(tmp_path, action="demote") == 0
+
+
+def test_demotion_waits_until_the_topic_is_mirrored(
+    mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "orders", "--wait", "0.05", action="demote") == 1
+    errors = capsys.readouterr().err
+    assert "orders: not mirrored again within the time of --wait; that stays requested" in errors
+    mirror.row |= {"state": "COPYING", "reason": ""}
+    assert run(tmp_path, "orders", action="demote") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["orders", "0", "COPYING", "7", "-"]
+    assert mirror.commands[-1] == {"action": "demote", "flow": "A->B", "topics": ["orders"], "take_back": True}
 
 
 def test_status_that_is_unavailable_for_a_moment_does_not_end_the_promotion(mirror: Mirror, tmp_path: Path) -> None:

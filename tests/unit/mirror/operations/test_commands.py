@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
+from uuid import UUID
 
 import pytest
 
 from klamm.admin import KafkaApiError, PartitionReassignment, TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.operations import commands, promotion
 from klamm.mirror.operations.commands import MirrorCommandError, MirrorCommands
 from klamm.mirror.operations.offset_reset import OffsetChange
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
+from klamm.mirror.records.source_offsets import StoredPromotion
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.states import FlowStates
@@ -280,16 +284,15 @@ def test_promotion_of_a_topic_is_stored_and_ends_other_commands_for_it(monkeypat
     (orders,) = answer["topics"]
     assert (orders["remote_topic"], orders["partitions"], orders["lag"]) == ("A.orders", 1, 0)
     assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
-    with pytest.raises(MirrorCommandError, match="topic orders is PROMOTED: klamm mirror demote FILE orders withdraws"):
+    with pytest.raises(MirrorCommandError, match="topic orders is PROMOTED: klamm mirror demote FILE orders"):
         rig.run("stop", "orders")
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
     with pytest.raises(MirrorCommandError, match="topic users is RUNNING, not promoted"):
         rig.run("demote", "users")
-    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: ["orders"])
-    with pytest.raises(MirrorCommandError, match="no promotion can be withdrawn: orders handed over to brokers"):
-        rig.run("demote")
-    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
-    withdrawn = {"flow": FLOW, "state": "RUNNING", "topics": {"orders": "RUNNING"}, "handed_over": []}
-    assert rig.run("demote") == withdrawn
+    answer = rig.run("demote")
+    assert answer["topics"] == {"orders": "DEMOTED"}
+    assert [each["topic"] for each in answer["demoted"]] == ["orders"]
+    assert rig.run("demote", "orders")["topics"] == answer["topics"]
 
 
 @pytest.mark.parametrize("topics", [[], ["orders", "users"]])
@@ -299,36 +302,50 @@ def test_withdrawal_leaves_topics_that_are_handed_over(monkeypatch: pytest.Monke
     rig.report("orders", CopyState.COPYING, "not promoted yet: a reason")
     monkeypatch.setattr(commands, "handed_over_topics", lambda _, names: [each for each in names if each == "orders"])
     answer = rig.run("demote", *topics)
-    assert answer["topics"] == {"orders": "FAILED_OVER", "users": "RUNNING"}
+    assert answer["topics"] == {"orders": "FAILED_OVER", "users": "DEMOTED"}
     (orders,) = answer["handed_over"]
-    assert orders == {
-        "topic": "orders", "remote_topic": "A.orders", "unfinished": "orders-0: not promoted yet: a reason"
-    }  # fmt: skip
+    assert (orders["topic"], orders["remote_topic"]) == ("orders", "A.orders")
+    assert orders["unfinished"] == "orders-0: not promoted yet: a reason"
+    with pytest.raises(MirrorCommandError, match="no topic can be demoted: orders handed over to brokers"):
+        rig.run("demote")
 
 
-def test_topic_that_is_handed_over_during_its_withdrawal_stays_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_that_were_written_since_their_promotion_stay_with_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    rig.promote("orders", "users", execute=True)
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, topics: list(topics))
+    monkeypatch.setattr(commands, "open_store", MagicMock())
+    monkeypatch.setattr(commands, "written_topics", lambda *_: {"orders": "A.orders-0 ends at offset 4, not at 3"})
+    answer = rig.commands.run({"action": "demote", "flow": FLOW, "topics": [], "take_back": True})
+    assert answer["topics"] == {"orders": "PROMOTED", "users": "DEMOTED"}
+    assert [each["topic"] for each in answer["demoted"]] == ["users"]
+    assert [each["reason"] for each in answer["handed_over"]] == ["A.orders-0 ends at offset 4, not at 3"]
+
+
+def test_log_end_after_the_promotion_and_another_topic_id_prevent_a_demotion(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = FakeCluster(**{"A.orders": 2, "A.users": 1})
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)
+    flow = replica_rig().commands.flows[FLOW]
+    topic_id = target.describe_topics(["A.orders"]).all().result()["A.orders"].topic_id
+    ends = MagicMock()
+    ends.return_value.all.return_value.result.return_value = defaultdict(lambda: MagicMock(offset=0))
+    monkeypatch.setattr(target, "list_offsets", ends)
+    stored = StoredSourceOffsets(
+        offsets={("orders", 0): -1, ("orders", 1): 4},
+        promotions={"orders": StoredPromotion(topic_id, True), "users": StoredPromotion(UUID(int=99), True)},
+    )
+    denied = promotion.written_topics(flow, ["orders", "users"], stored)
+    assert denied["orders"].startswith("A.orders-1 ends at offset 0, not at 5, where klamm handed it over")
+    assert denied["users"] == "klamm did not hand A.users over"
+    stored.offsets["orders", 1] = -1
+    assert promotion.written_topics(flow, ["orders"], stored) == {}
+
+
+def test_demotion_in_a_paused_flow_is_rejected() -> None:
     rig = replica_rig()
     rig.promote("orders", execute=True)
-    answers = [[], ["orders"]]
-    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: answers.pop(0))
-    answer = rig.run("demote", "orders")
-    assert answer["topics"] == {"orders": "PROMOTED"}
-    assert [each["topic"] for each in answer["handed_over"]] == ["orders"]
-    assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
-
-
-def test_withdrawal_that_cannot_be_checked_may_have_been_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = replica_rig()
-    rig.promote("orders", execute=True)
-    answers: list[list[str]] = [[]]
-
-    def handed_over(_flow: object, _topics: object) -> list[str]:
-        if not answers:
-            raise ConnectionLostError("B does not answer")
-        return answers.pop()
-
-    monkeypatch.setattr(commands, "handed_over_topics", handed_over)
-    with pytest.raises(MirrorCommandError, match="it is unknown whether the change was stored"):
+    rig.run("pause")
+    with pytest.raises(MirrorCommandError, match="it is PAUSED: first klamm mirror resume 'A->B'"):
         rig.run("demote", "orders")
 
 

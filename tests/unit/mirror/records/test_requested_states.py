@@ -7,6 +7,7 @@ from klamm.mirror.records.requested_states import RequestedState, RequestedState
 
 PAUSED, RUNNING, STOPPED = RequestedState.PAUSED, RequestedState.RUNNING, RequestedState.STOPPED
 PROMOTED, FAILED_OVER = RequestedState.PROMOTED, RequestedState.FAILED_OVER
+DEMOTED = RequestedState.DEMOTED
 
 
 def test_topic_has_stricter_of_both_states() -> None:
@@ -22,10 +23,10 @@ def test_resumed_topics_leave_the_record() -> None:
     assert states.with_flow(RUNNING) == RequestedStates()
 
 
-def test_promoted_topics_keep_their_state_when_the_flow_is_resumed() -> None:
-    states = RequestedStates(flow=STOPPED, topics={"a": PROMOTED, "b": FAILED_OVER, "c": PAUSED})
-    assert [states.of(topic) for topic in "abc"] == [PROMOTED, FAILED_OVER, STOPPED]
-    assert states.with_flow(RUNNING) == RequestedStates(topics={"a": PROMOTED, "b": FAILED_OVER})
+def test_promoted_and_demoted_topics_keep_their_state_when_the_flow_is_resumed() -> None:
+    states = RequestedStates(flow=STOPPED, topics={"a": PROMOTED, "b": FAILED_OVER, "c": PAUSED, "d": DEMOTED})
+    assert [states.of(topic) for topic in "abcd"] == [PROMOTED, FAILED_OVER, STOPPED, STOPPED]
+    assert states.with_flow(RUNNING) == RequestedStates(topics={"a": PROMOTED, "b": FAILED_OVER, "d": DEMOTED})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_promoted_topics_keep_their_state_when_the_flow_is_resumed() -> None:
     [
         RequestedStates(),
         RequestedStates(flow=STOPPED),
-        RequestedStates(topics={"a": STOPPED, "b": PAUSED, "c": PROMOTED, "d": FAILED_OVER}),
+        RequestedStates(topics={"a": STOPPED, "b": PAUSED, "c": PROMOTED, "d": FAILED_OVER, "e": DEMOTED}),
     ],
 )
 def test_value_is_read_back(states: RequestedStates) -> None:

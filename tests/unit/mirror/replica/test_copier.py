@@ -71,8 +71,9 @@ def attempts(copier: ReplicaCopier, clock: Clock, error: Exception, monkeypatch:
         raise error
 
     monkeypatch.setattr(copier._promotion, "hand_over", hand_over)
+    monkeypatch.setattr(copier._store, "read", StoredSourceOffsets)
     while clock.now < begin + 60:
-        copier._promote(clock.now)
+        copier._change_leaders(clock.now)
         clock.now += 0.5
     return times
 
@@ -84,7 +85,7 @@ def test_failed_promotion_is_tried_again_after_longer_and_longer_pauses(
 
     assert times == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5]
     copier.promoted = {}
-    copier._promote(clock.now)
+    copier._change_leaders(clock.now)
     copier.promoted = {"orders": "FAILED_OVER"}
     assert attempts(copier, clock, PromotionError("replica 2 is slow"), monkeypatch)[:2] == [0.5, 1.0]
 
@@ -121,7 +122,7 @@ def test_finished_promotion_and_one_of_another_topic_id_are_not_repeated(
     monkeypatch.setattr(copier._promotion, "end_transactions", end_transactions)
     copier.node._by_name["A.orders", 0] = LeaderPartition("A.orders", UUID(int=7), 0)
 
-    copier._promote(clock.now)
+    copier._change_leaders(clock.now)
 
     is_left_alone = is_finished or topic_id != UUID(int=7)
     assert aborts == ([] if is_left_alone else [{("A.orders", 0): 3}])

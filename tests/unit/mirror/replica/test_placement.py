@@ -76,6 +76,6 @@ def test_partitions_that_klamm_alone_replicates_are_found() -> None:
     def partition(number: int, *nodes: int) -> PartitionDescription:
         return PartitionDescription(partition=number, leader=KLAMM, leader_epoch=0, replicas=nodes, isr=(KLAMM,))
 
-    partitions = partition(0, KLAMM), partition(1, 1, 2, KLAMM), partition(2, 1)
+    partitions = partition(0, KLAMM), partition(1, 1, 2, KLAMM), partition(2, 1), partition(3, KLAMM, 1, 2)
     topic = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=partitions)
     assert placement.unspread([topic], KLAMM) == [TopicPartition("t", 0)]

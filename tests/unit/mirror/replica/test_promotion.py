@@ -11,7 +11,8 @@ import pytest
 from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, api_error
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
-from klamm.mirror.replica.promotion import ProducerState, Promotion, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.promotion import Promotion, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.target_brokers import ProducerState
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of
 
@@ -144,6 +145,9 @@ class Node:
         assert timeout_s > 0
         self.replicate()
         return condition()
+
+    def admit(self, topics: Collection[str]) -> None:
+        raise AssertionError(topics)
 
     def replicate(self) -> None:
         """Let the replicas fetch, and the leader read the source and raise its epoch where it must."""

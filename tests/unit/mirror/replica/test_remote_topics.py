@@ -114,7 +114,7 @@ def reassignments(target: Mock) -> list[dict[TopicPartition, set[int]]]:
     return [{each: set(brokers) for each, brokers in call.args[0].items()} for call in calls]
 
 
-FENCED = (101, 102)
+FENCED = (2**31 - 1, 2**31 - 2)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import contextlib
 import os
 import pickle
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -692,6 +693,47 @@ def test_promoted_topic_is_taken_back_with_its_records_and_mirrored_on(cluster: 
     assert len({tuple(flow.stored(flow.remote[0], node)) for node in cluster.nodes}) == 1
     records = _consume(servers, flow.remote[0], "read_committed")
     assert records == [*_consume(servers, flow.topic, "read_committed"), (15, b"after")]
+
+
+DIE_AFTER = """
+import base64, os, pickle, signal, sys
+from klamm.mirror.replica.demotion import Demotion
+from klamm.mirror.spark.worker import new_copier
+settings, partitions = pickle.loads(base64.b64decode(sys.argv[1]))
+step = getattr(Demotion, sys.argv[2])
+def die_after(self, *arguments):
+    step(self, *arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(Demotion, sys.argv[2], die_after)
+copier = new_copier(settings, partitions)
+copier.demoted = frozenset({partitions[0].topic})
+copier.run(lambda: False)
+"""
+
+
+@pytest.mark.long
+def test_killed_klamm_takes_a_topic_back_from_the_step_at_which_it_died(cluster: KafkaCluster) -> None:
+    flow = Flow(cluster)
+    flow.produce(3, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        files = {node: flow.log_files(flow.remote[0], node) for node in cluster.nodes}
+        promote(flow, copier)
+    flow.produce(2)
+    work = base64.b64encode(pickle.dumps((flow.settings, flow.partitions))).decode()
+    for step in ("_check", "_join", "_lead", "_be_alone", "give_back"):
+        command = [sys.executable, "-c", DIE_AFTER, work, step]
+        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL, step
+        stored = {len(flow.stored(flow.remote[0], node)) for node in cluster.nodes}
+        assert stored == {2}, step
+
+    with running(flow, is_new=False) as copier:
+        copier.copier.demoted = frozenset({flow.topic})
+        copier.wait_for_replicas()
+
+    assert {node: flow.log_files(flow.remote[0], node) for node in cluster.nodes} == files
+    for node in cluster.nodes:
+        assert without_epochs(flow.stored(flow.remote[0], node)) == without_epochs(flow.stored(flow.topic, 1))
 
 
 def test_topic_that_was_written_since_its_promotion_is_not_taken_back(cluster: KafkaCluster) -> None:

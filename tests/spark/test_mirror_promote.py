@@ -131,6 +131,10 @@ def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_th
             wait_for_ends(address, {"orders": 11, "users": 7})
             assert "handed over by an earlier process" in flow_of(address)["partitions"][0]["reason"]
             assert run("promote", file, "users", "--yes").splitlines()[1].split()[:4] == ["users", "0", "PROMOTED", "7"]
+            assert run("demote", file, "users").splitlines()[1].split()[:4] == ["users", "0", "COPYING", "7"]
+            produce(a, "users", [(0, Seen(b"k", b"v", (), TIME))])
+            wait_for_ends(address, {"orders": 11, "users": 8})
+            assert run("promote", file, "users", "--yes").splitlines()[1].split()[:4] == ["users", "0", "PROMOTED", "8"]
     write(b, "A.users")
     with AdminClient(b) as admin:
         described = admin.describe_topics(["A.orders", "A.users"]).all().result(30)

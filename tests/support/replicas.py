@@ -72,7 +72,8 @@ class SourceLog:
         if window.source_epoch < 0 or not same:
             return None
         last = same[-1]
-        is_other = last.leader_epoch < window.source_epoch or last.next_offset < window.end
+        is_read = window.last_epoch > window.source_epoch  # since then, batches of later epochs
+        is_other = last.leader_epoch < window.source_epoch or (last.next_offset < window.end and not is_read)
         return (last.leader_epoch, last.next_offset) if is_other else None
 
     def read(self, offset: int, max_bytes: int = MAX_BYTES) -> bytes:
@@ -101,7 +102,7 @@ def copy_once(source: SourceLog, leader: LeaderPartition, now: float, max_bytes:
 
 def feed(source: SourceLog, leader: LeaderPartition, window: Window, now: float, max_bytes: int = MAX_BYTES) -> None:
     """Append what the source has after the end of a window."""
-    chunk, _ = read_chunk(memoryview(source.read(window.end, max_bytes)), window.end)
+    chunk, _ = read_chunk(memoryview(source.read(window.end, max_bytes)), window.end, leader.floors)
     leader.extend(window, chunk, source.end, now)
 
 
@@ -115,6 +116,9 @@ class KafkaFollower:
     end: int = 0
     high_watermark: int = 0
     broker_epoch: int = 1
+    led_at: int = -1
+    """Offset at which it became leader. -1: never."""
+    led_epoch: int = -1
     is_failed: bool = False
     """Whether the fetcher gave the partition up."""
     removed: list[StoredBatch] = field(default_factory=list)
@@ -122,7 +126,9 @@ class KafkaFollower:
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last batch, -1 for none."""
+        """Leader epoch of the last batch, -1 for none; or with which it has led since."""
+        if self.led_at == self.end:
+            return self.led_epoch
         return self.batches[-1].leader_epoch if self.batches else -1
 
     def request(self, leader_epoch: int) -> FetchRequest.FetchPartition:

@@ -190,7 +190,7 @@ class Demotion:
                 raise PromotionError(f"not all replicas of {leader.name} fetch from klamm")
             for node_id, progress in self._node.call(leader.followers.copy).items():
                 if progress.fetch_offset != ends[partition]:
-                    of_replica = f"replica {node_id} of {leader.name} ends"
+                    of_replica = f"replica {node_id} of {leader.name}"
                     raise DemotionDeniedError(_written(partition, progress.fetch_offset, ends[partition], of_replica))
         self._shrink_isr([each for each in ends if self._state(each).isr != (self._node_id,)])
         self._wait(

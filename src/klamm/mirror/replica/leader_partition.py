@@ -418,7 +418,7 @@ class LeaderPartition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if offset < self.log_start:
             return self._check_purged(wanted, now)
-        epoch = None if any(floor.offset == offset for floor in self.floors) else self._epoch_before(offset)
+        epoch = self._expected_epoch(offset, wanted.last_fetched_epoch)
         if (
             wanted.last_fetched_epoch >= 0
             and epoch is not None
@@ -431,6 +431,17 @@ class LeaderPartition:
             )
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
+
+    def _expected_epoch(self, offset: int, fetched_epoch: int) -> int | None:
+        """Return the leader epoch that a follower's last batch must have. None: any.
+
+        Where klamm took the partition back, it may be that of a broker which has led without writing. Behind that
+        offset, a lower one is that of a batch which such a broker wrote.
+        """
+        lowest = max((floor.leader_epoch for floor in self.floors if floor.offset < offset), default=UNKNOWN_EPOCH)
+        if any(floor.offset == offset for floor in self.floors):
+            return None
+        return lowest if fetched_epoch < lowest else self._epoch_before(offset)
 
     def _check_purged(self, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
         is_empty = wanted.log_start_offset == wanted.fetch_offset

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.mirror.records.source_offsets import (
+    EpochFloor,
     ShardPlan,
     SourcePartition,
     StoredPromotion,
@@ -131,3 +132,10 @@ def test_corrupt_records_count_as_missing(data: st.DataObject) -> None:
     parse_promotion_key(data.draw(damaged(promotion_key("A", "orders"))), "A")
     plan = parse_shard_plan(data.draw(damaged(shard_plan_value(ShardPlan(3, (1, 2))))))
     assert plan is None or min((plan.shards, *plan.before)) > 0
+
+
+def test_leader_epochs_of_a_topic_that_was_taken_back_are_read_back() -> None:
+    floors = {0: (EpochFloor(7, 5, 1), EpochFloor(9, 12, -1)), 3: (EpochFloor(0, 5, 0),)}
+    promotion = StoredPromotion(UUID(int=7), is_finished=False, floors=floors)
+    assert parse_promotion(promotion_value(promotion)) == promotion
+    assert parse_promotion(promotion_value(promotion).replace(b"0:7:5:1", b"0:7")) is None

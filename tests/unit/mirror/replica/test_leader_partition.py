@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LAGGING_S, LeaderPartition, Leadership, Presence
 from klamm.mirror.replica.window import read_chunk
 from klamm.protocol.errors import ErrorCode
@@ -689,3 +692,79 @@ def test_restarted_partition_halts_again_for_the_same_reason() -> None:
 
     assert leader.halted == reason
     assert [(follower.end, follower.removed) for follower in followers] == [(12, [])] * 3
+
+
+# --- demotion ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("electable", [{"isr": frozenset({2})}, {"is_leaving": False}])
+def test_i2_no_replica_gets_batches_while_another_one_may_be_elected(electable: dict[str, Any]) -> None:
+    source = source_of()
+    leader = leader_of(source)
+    leader.lead(replace(leadership(), **electable), NOW)
+    followers = (KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+
+    replicate(source, leader, *followers)
+
+    assert [follower.batches for follower in followers] == [[]] * 3
+    assert not leader.halted
+    leader.lead(leadership(), NOW)
+    replicate(source, leader, *followers)
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+
+
+def test_i4_batches_get_no_lower_epoch_than_klamm_had_when_it_took_the_partition_back() -> None:
+    source = source_of()
+    followers = replicas(source)
+    followers[0].led_at, followers[0].led_epoch = source.end, 4  # a broker that led, and wrote nothing
+    late = KafkaFollower(3, followers[2].batches[:1], end=3)
+    floor = EpochFloor(source.end, 5, 0)
+    source.produce(3)
+    source.leader_epoch = 7
+    source.produce(3)
+    leader = leader_of(source, epoch=7)
+    leader.begin(source.log_start, source.end, (floor,))
+
+    replicate(source, leader, followers[0], followers[1], late, rounds=12)
+
+    assert not leader.halted
+    for follower in (followers[0], followers[1], late):
+        assert [batch.leader_epoch for batch in follower.batches] == [0, 0, 0, 0, 5, 7]
+        assert follower.batches[:4] + follower.batches[5:] == source.batches[:4] + source.batches[5:]
+
+
+def test_source_is_compared_where_a_partition_was_taken_back() -> None:
+    source = source_of()
+    followers = replicas(source)
+    followers[0].led_at, followers[0].led_epoch = source.end, 4
+    leader = leader_of(source, epoch=5)
+    leader.begin(source.log_start, source.end, (EpochFloor(source.end, 5, 0),))
+    for follower in followers:
+        follower.fetch(leader, NOW)
+
+    window = leader.open_tail(NOW)
+
+    assert window is not None
+    assert (window.start, window.source_epoch) == (source.end, 0)
+
+
+def test_i1_record_that_a_broker_wrote_after_the_promotion_halts_the_partition() -> None:
+    source = source_of()
+    followers = replicas(source)
+    floor = EpochFloor(source.end, 5, 0)
+    written = stored_batch(source.end, 3, 4)
+    followers[0].batches.append(written)
+    followers[0].end = written.next_offset
+    source.leader_epoch = 4
+    source.produce(3)
+    source.produce(3)
+    leader = leader_of(source, epoch=5)
+    leader.begin(source.log_start, source.end, (floor,))
+
+    leader.lead(leadership(5, frozenset({2, 3})), NOW)
+    replicate(source, leader, *followers[1:])
+    assert followers[1].batches[-1].leader_epoch == 5
+    replicate(source, leader, *followers)
+
+    assert "has a batch of leader epoch 4 before offset 15" in leader.halted
+    assert followers[0].removed == []

@@ -533,28 +533,28 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
         producer.send(flow.topic, "committed")
         producer.commit()
     remote = TopicPartition(flow.remote[0], 0)
-    with running(flow) as copier, Confluent(servers, f"open-{flow.alias}") as left_open, AdminClient(servers) as admin:
-        left_open.begin()
-        left_open.send(flow.topic, "open")
-        flow.produce(2)
-        copier.wait_for_replicas()
-        sealed_end = flow.end_of(flow.topic)
-        # when
-        copier.copier.promoted = {flow.topic: "PROMOTED"}
-        copier.wait(lambda rows: rows[0].state is CopyState.PROMOTED, "the promotion")
-        # then
-        (row,) = copier.rows
-        assert row.next_offset == sealed_end
-        report = re.search(r"; 1 open transaction aborted, .*, new producer ids from (\d+)$", row.reason)
-        assert report is not None, row.reason
-        of_source = admin.describe_producers([TopicPartition(flow.topic, 0)]).all().result()
-        assert int(report[1]) > max(each.producer_id for each in of_source[TopicPartition(flow.topic, 0)])
-        (topic,) = admin.describe_topics(flow.remote).all().result().values()
-        assert set(topic.partitions[0].isr) == set(topic.partitions[0].replicas) == set(cluster.nodes)
-        of_target = admin.describe_producers([remote]).all().result()[remote]
-        assert [each.transaction_start_offset for each in of_target] == [None] * 2
-        assert isinstance(copier.copier, ReplicaCopier)
-        copier.copier.node.leave()
+    with Confluent(servers, f"open-{flow.alias}") as left_open, AdminClient(servers) as admin:
+        with running(flow) as copier:
+            left_open.begin()
+            left_open.send(flow.topic, "open")
+            flow.produce(2)
+            copier.wait_for_replicas()
+            sealed_end = flow.end_of(flow.topic)
+            # when
+            copier.copier.promoted = {flow.topic: "PROMOTED"}
+            copier.wait(lambda rows: rows[0].state is CopyState.PROMOTED, "the promotion")
+            # then
+            (row,) = copier.rows
+            assert row.next_offset == sealed_end
+            report = re.search(r"; 1 open transaction aborted, .*, new producer ids from (\d+)$", row.reason)
+            assert report is not None, row.reason
+            of_source = admin.describe_producers([TopicPartition(flow.topic, 0)]).all().result()
+            assert int(report[1]) > max(each.producer_id for each in of_source[TopicPartition(flow.topic, 0)])
+            (topic,) = admin.describe_topics(flow.remote).all().result().values()
+            assert set(topic.partitions[0].isr) == set(topic.partitions[0].replicas) == set(cluster.nodes)
+            of_target = admin.describe_producers([remote]).all().result()[remote]
+            assert [each.transaction_start_offset for each in of_target] == [None] * 2
+        # when the flow is stopped
         assert _traces(flow, admin) == []
         left_open.abort()
     for isolation in ("read_uncommitted", "read_committed"):

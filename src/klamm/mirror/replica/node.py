@@ -125,7 +125,6 @@ class ReplicaNode:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._conditions: list[tuple[Callable[[], bool], Future[None]]] = []
         """Conditions that other threads wait for."""
-        self._has_left = False
         self._raise_at = 0.0
         """Earliest time at which the leader epoch is raised again because of replicas that do not fetch."""
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
@@ -148,8 +147,6 @@ class ReplicaNode:
             TimeoutError: They do not answer, or count an earlier process as alive.
             MembershipError: They reject the broker.
         """
-        if self._has_left:
-            raise ConnectionError(f"broker {self._settings.node_id} has left the target after a promotion")
         if self._member is not None:
             return
         if self._server is None:
@@ -187,12 +184,12 @@ class ReplicaNode:
             self._apply(self._member.observer.image)
 
     def close(self) -> None:
-        """Leave the cluster and stop serving. The registration stays."""
+        """Leave the cluster and stop serving. The registration stays as long as partitions have replicas here."""
         self._unsubscribe()
         if self._member is not None:
             try:
-                self._member.shut_down()
-            except _FAILURES as error:
+                self._leave(self._member)
+            except (*_FAILURES, ValueError) as error:
                 logger.info("Broker %d leaves without the controller: %s", self._settings.node_id, error)
                 self._member.close()
         if self._thread.is_alive():
@@ -201,22 +198,15 @@ class ReplicaNode:
             self._thread.join(_CALL_S)
         self._member = None
 
-    def leave(self) -> None:
-        """Remove the registration from the target for good. ``start`` raises ConnectionError from now on.
-
-        Raises:
-            ValueError: Partitions still have replicas on this broker. Nothing is changed.
-            TimeoutError: The controller did not remove it in time.
-            MembershipError: It rejects that.
-        """
-        member = self._member
-        if member is None:
-            return
-        member.unregister()
-        self._has_left = True
-        self._unsubscribe()
-        self._unsubscribe = lambda: None
-        self._member = None
+    def _leave(self, member: ClusterMembership) -> None:
+        """Leave the target, and remove the registration if no partition has a replica here: all were handed over."""
+        node_id = self._settings.node_id
+        partitions = (each for topic in member.observer.image.topics.values() for each in topic.partitions.values())
+        if any(node_id in each.replicas for each in partitions):
+            member.shut_down()
+        else:
+            member.unregister()
+            logger.info("Broker %d has left the target, and is no longer registered", node_id)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -381,3 +381,20 @@ def test_changed_key_store_counts_for_new_connections(member: Member, address: A
         renewed.replace(store)
 
         wait_until(lambda: certificate_of(address) != first, timeout_s=SOON_S, what="the renewed certificate")
+
+
+@pytest.mark.parametrize("has_replicas", [True, False])
+def test_registration_stays_only_as_long_as_partitions_have_replicas_here(
+    member: Member, address: Address, monkeypatch: pytest.MonkeyPatch, *, has_replicas: bool
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(member, "shut_down", lambda: calls.append("shut down"))
+    monkeypatch.setattr(member, "unregister", lambda: calls.append("unregister"))
+    if not has_replicas:
+        topic = member.image.topics[TOPIC_ID]
+        promoted = replace(topic.partitions[0], replicas=(1,), isr=(1,), leader=1, removing=())
+        member.image = replace(member.image, topics={TOPIC_ID: replace(topic, partitions={0: promoted})})
+    node = new_node(member, address)
+    node.start()
+    node.close()
+    assert calls == (["shut down"] if has_replicas else ["unregister"])

@@ -680,7 +680,18 @@ def test_promoted_topic_is_taken_back_with_its_records_and_mirrored_on(cluster: 
             assert batches[:2] == flow.stored(flow.topic, 1)[:2]
             assert without_epochs(batches) == without_epochs(flow.stored(flow.topic, 1))
             assert epochs[2] > epochs[1]
-    # the epochs are known to another process
+
+
+@pytest.mark.long
+def test_leader_epochs_of_a_topic_that_was_taken_back_are_known_to_another_process(cluster: KafkaCluster) -> None:
+    servers, flow = cluster.bootstrap_servers, Flow(cluster)
+    flow.produce(3, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+        promote(flow, copier)
+        demote(flow, copier)
+        flow.produce(2)
+        copier.wait_for_replicas()
     flow.produce(4)
     with running(flow, is_new=False) as copier:
         copier.wait_for_replicas()

@@ -160,6 +160,8 @@ class LeaderPartition:
         """Leader epoch that klamm needs to serve the next batch. -1: the current one suffices."""
         self.is_sealed = False
         """Whether batches of the source are no longer accepted. The log end stays where it is."""
+        self.is_frozen = False
+        """Whether replicas get no batches any more: their log ends no longer change."""
         self.in_doubt_epoch = UNKNOWN
         """Partition epoch with which the controller was requested to hand the partition over. -1: it was not, or has
         surely not done it. Metadata with a newer epoch decide, because it rejects the request from then on."""
@@ -198,7 +200,7 @@ class LeaderPartition:
         if is_replaced:
             self._forget_replicas()
             self.log_start = self.log_end = self.in_doubt_epoch = UNKNOWN
-            self.is_sealed = False
+            self.is_sealed = self.is_frozen = False
         self._on_news(self)
 
     def halt(self, reason: str) -> None:
@@ -345,7 +347,7 @@ class LeaderPartition:
             if self.leadership is not None:
                 self.wanted_epoch = max(self.wanted_epoch, self.leadership.leader_epoch + 1)
         elif self.is_sealed:
-            self.is_sealed = False
+            self.is_sealed = self.is_frozen = False
             self.tail = self.catch_up = None
 
     # --- followers ----------------------------------------------------------------------------------------------------
@@ -467,7 +469,7 @@ class LeaderPartition:
     def _answer(self, offset: int, max_bytes: int, leadership: Leadership) -> PartitionRead:
         answer = self.failed(ErrorCode.NONE)
         window = next((each for each in (self.tail, self.catch_up) if each is not None and offset in each), None)
-        if window is not None:
+        if window is not None and not self.is_frozen:
             answer.records = window.read(offset, max_bytes, leadership.leader_epoch)
             next_epoch = window.next_epoch(offset)
             if not answer.records and next_epoch is not None:

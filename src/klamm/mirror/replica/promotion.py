@@ -111,6 +111,10 @@ class PromotionBrokers(Protocol):
         """Abort the open transactions of producers in a partition."""
         ...
 
+    def reassign(self, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """Let brokers be the replicas of partitions."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class _Promoting:
@@ -148,8 +152,8 @@ class _Promoting:
         return f"replicas {listed(missing)} of {self.name} do not have offset {self.leader.log_end}"
 
     @property
-    def log_end(self) -> int:
-        """Offset up to which the next leader has the records of the source.
+    def log_ends(self) -> dict[int, int]:
+        """Offset up to which each replica has the records of the source.
 
         Raises:
             PromotionError: A replica no longer fetches from klamm.
@@ -157,7 +161,12 @@ class _Promoting:
         followers = self.leader.followers
         if absent := self.replicas - followers.keys():
             raise PromotionError(f"replicas {listed(absent)} of {self.name} do not fetch any more")
-        return followers[self.first].fetch_offset
+        return {node: followers[node].fetch_offset for node in self.replicas}
+
+    @property
+    def log_end(self) -> int:
+        """Offset up to which the next leader has the records of the source. Errors as of ``log_ends``."""
+        return self.log_ends[self.first]
 
     def change(self, node_id: int, broker_epoch: int, *, accepts_loss: bool) -> IsrChange:
         """Return the change with which the controller hands the partition over.
@@ -335,15 +344,63 @@ class Promotion:
         self._node.call(seal)
         # Those that halted get nothing more.
         self._node.wait_for(lambda: all(each.is_in_sync or each.leader.halted for each in all_of), self._sync_s)
-        if not accepts_loss:
+        if accepts_loss:
+            self._freeze(all_of)
+            self._prefer_longest(all_of)
+        else:
             _raise_if([each.missing for each in all_of if not each.is_in_sync])
         self._node.call(note_ends)
+
+    def _freeze(self, all_of: Sequence[_Promoting]) -> None:
+        """Serve no more batches, and await the next fetch of each replica, which shows its log end."""
+
+        def freeze() -> dict[_Promoting, Mapping[int, float]]:
+            for each in all_of:
+                each.leader.is_frozen = True
+            return {each: {node: own.presence.at for node, own in each.leader.followers.items()} for each in all_of}
+
+        def have_fetched() -> bool:
+            return all(
+                (own := each.leader.followers.get(node)) is not None and own.presence.at > at
+                for each, fetched_at in before.items()
+                for node, at in fetched_at.items()
+                if node in each.replicas
+            )
+
+        before = self._node.call(freeze)
+        self._node.wait_for(have_fetched, self._sync_s)
+
+    def _prefer_longest(self, all_of: Sequence[_Promoting]) -> None:
+        """Let the controller elect the replicas with the longest logs: the first ones of the reassignment."""
+        order: dict[TopicPartition, Sequence[int]] = {}
+        for each, ends in zip(all_of, self._node.call(lambda: [own.log_ends for own in all_of]), strict=True):
+            longest = max(ends, key=lambda node: (ends[node], node == each.first))
+            if longest != each.first:
+                each.first = longest
+                order[each.partition] = [longest, *sorted(each.replicas - {longest})]
+        if not order:
+            return
+        self._brokers.reassign(order)
+
+        def is_reordered() -> bool:
+            states = {partition: state_of(self._node, partition) for partition in order}
+            return all(state is not None and state.replicas[0] == order[each][0] for each, state in states.items())
+
+        if not self._node.wait_for(is_reordered, self._sync_s):
+            raise PromotionError(f"the replicas of {', '.join(map(str, order))} are not reassigned")
 
     def _raise_producer_ids(self, all_of: Sequence[_Promoting]) -> int:
         """Raise the producer ids above those that the replicas know. Older ones no longer matter to them."""
         self._brokers.refresh(sorted({each.partition.topic for each in all_of}))
-        described = self._brokers.producers({each.partition: min(each.replicas) for each in all_of})
-        ids = [each.producer_id for producers in described.values() for each in producers]
+        nodes = frozenset[int]().union(*(each.replicas for each in all_of))
+        ids = [
+            producer.producer_id
+            for node in sorted(nodes)
+            for producers in self._brokers.producers(
+                {each.partition: node for each in all_of if node in each.replicas}
+            ).values()
+            for producer in producers
+        ]
         try:
             return raise_producer_ids(
                 member_of(self._node).allocate_producer_ids,

@@ -69,10 +69,12 @@ class Brokers:
 
     def __init__(self) -> None:
         self.known: list[ProducerState] = []
+        self.known_by: dict[int, list[ProducerState]] = {}
         self.givers: list[Giver] = []
         self.aborted: list[int] = []
         self.is_away = False
         self.on_producers: Callable[[], object] = lambda: None
+        self.reordered: Callable[[Sequence[int]], object] = lambda _: None
 
     def refresh(self, topics: Collection[str]) -> None:
         assert set(topics) == {REMOTE.topic}
@@ -86,10 +88,13 @@ class Brokers:
             raise ConnectionLostError("broker 1 does not respond")
         assert set(places.values()) <= set(REPLICAS)
         self.on_producers()
-        return dict.fromkeys(places, self.known)
+        return {partition: self.known_by.get(node_id, self.known) for partition, node_id in places.items()}
 
     def givers_of_producer_ids(self) -> Sequence[Giver]:
         return self.givers
+
+    def reassign(self, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
+        self.reordered(replicas[REMOTE])
 
     def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
         assert partition == REMOTE
@@ -116,8 +121,19 @@ class Node:
         self.leader = LeaderPartition(REMOTE.topic, TOPIC_ID, 0)
         self.followers = [KafkaFollower(each) for each in REPLICAS]
         self.stopped: set[int] = set()
+        self.slow: set[int] = set()
+        """Replicas whose responses are lost."""
+        self.now = NOW
         self.live = frozenset(REPLICAS)
         self._apply(self.member.image)
+
+        self.brokers.reordered = self._reorder
+
+    def _reorder(self, replicas: Sequence[int]) -> None:
+        topic = self.member.image.topics[TOPIC_ID]
+        before = topic.partitions[0]
+        after = replace(before, replicas=(*replicas, KLAMM), partition_epoch=before.partition_epoch + 1)
+        self.member.publish(replace(self.member.image, topics={TOPIC_ID: replace(topic, partitions={0: after})}))
 
     def _apply(self, image: ClusterImage) -> None:
         partition = image.topics[TOPIC_ID].partitions[0]
@@ -153,10 +169,13 @@ class Node:
         """Let the replicas fetch, and the leader read the source and raise its epoch where it must."""
         self.leader.begin(self.source.log_start, self.source.end)
         for _ in range(len(self.source.batches) + 8):
+            self.now += 0.01
             for follower in self.followers:
-                if follower.node_id not in self.stopped:
-                    follower.fetch(self.leader, NOW)
-            copy_once(self.source, self.leader, NOW)
+                if follower.node_id in self.slow:
+                    replace(follower, batches=[*follower.batches]).fetch(self.leader, self.now)
+                elif follower.node_id not in self.stopped:
+                    follower.fetch(self.leader, self.now)
+            copy_once(self.source, self.leader, self.now)
             leadership = self.leader.leadership
             if leadership is not None and self.leader.wanted_epoch > leadership.leader_epoch:
                 self.member.fence(True)
@@ -233,6 +252,51 @@ def test_promotion_with_accepted_loss_ends_at_log_end_of_next_leader() -> None:
 
     assert handed_over[REMOTE].log_end == node.followers[0].end == 6
     assert node.promotion().is_handed_over(REMOTE)
+
+
+def test_promotion_with_accepted_loss_elects_the_replica_with_the_longest_log() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.slow = {1}
+    node.source.produce(3)
+    node.replicate()
+
+    handed_over = node.promotion().hand_over([REMOTE], accepts_loss=True)
+
+    partition = node.member.observer.image.topics[TOPIC_ID].partitions[0]
+    assert (partition.leader, partition.replicas) == (2, (2, 1, 3))
+    assert handed_over[REMOTE].log_end == node.followers[1].end == 6
+    assert node.remembered == [6]
+
+
+def test_replicas_get_nothing_more_once_the_log_end_of_a_promotion_with_accepted_loss_is_known() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.slow = set(REPLICAS)
+    node.source.produce(3)
+    node.replicate()
+
+    def catch_up() -> None:
+        if node.leader.is_frozen:
+            node.slow = set()
+            node.replicate()
+
+    node.brokers.on_producers = catch_up
+
+    assert node.promotion().hand_over([REMOTE], accepts_loss=True)[REMOTE].log_end == 3
+    assert [follower.end for follower in node.followers] == [3] * 3
+
+
+def test_producer_ids_that_one_replica_alone_knows_are_not_assigned() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    node.brokers.known_by = {3: [producer(8_000)]}
+    node.brokers.givers = [Giver(0)]
+
+    assert node.promotion().hand_over([REMOTE])[REMOTE].producer_ids_from >= 9_000
 
 
 def test_halted_partition_is_handed_over_if_losses_are_accepted() -> None:

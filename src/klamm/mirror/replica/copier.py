@@ -338,6 +338,8 @@ class ReplicaCopier(Copier):
         """Topics that are not promoted or demoted yet, with the reason."""
         self._pauses: dict[str, tuple[float, Backoff]] = {}
         """Earliest time of the next attempt to promote or demote a topic after a failure."""
+        self._source_away = 0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S), ""
+        """Earliest time of the next attempt to reach the source for a promotion or a demotion, and why it failed."""
         self._stored: dict[str, StoredPromotion] = {}
         """Stored promotions, as far as they were needed."""
         self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
@@ -548,7 +550,7 @@ class ReplicaCopier(Copier):
         if promotion is None:
             raise PromotionError("klamm did not hand it over: delete the remote topic to mirror it")
         ends = {remote: resume_offset(offsets[key]) for remote, key in keys.items() if key in offsets}
-        self._source.refresh([topic])
+        self._refresh_source(topic)
         first = self._source.list_offsets(list(keys.values()), clusters.EARLIEST)
         last = self._source.list_offsets(list(keys.values()), clusters.LATEST)
         for remote, end in ends.items():
@@ -652,7 +654,7 @@ class ReplicaCopier(Copier):
             ConnectionLostError: The source is unavailable.
         """
         if not set(keys.values()) <= self._ends.get(topic, {}).keys():
-            self._source.refresh([topic])
+            self._refresh_source(topic)
             ends = self._source.list_offsets(list(keys.values()), clusters.LATEST)
             if len(ends) < len(keys):
                 raise PromotionError(f"the source does not name the log ends of {topic}. {KEEP}")
@@ -665,6 +667,23 @@ class ReplicaCopier(Copier):
                 raise PromotionWaitsError(
                     f"the replicas of {remote.topic}-{remote.partition} do not have offset {end} yet"
                 )
+
+    def _refresh_source(self, topic: str) -> None:
+        """Find the leaders of a topic on the source. While it is away, the topics that need it share its pauses.
+
+        Raises:
+            PromotionWaitsError: It was away a moment ago.
+            ConnectionLostError: It is away.
+        """
+        due, backoff, reason = self._source_away
+        if self._clock() < due:
+            raise PromotionWaitsError(reason)
+        try:
+            self._source.refresh([topic])
+        except ConnectionLostError as error:
+            self._source_away = self._clock() + backoff.next_s(), backoff, error_text(error)
+            raise
+        backoff.reset()
 
     def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
         """Store the log ends of partitions as their source offsets."""

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from klamm.kraft.image import PartitionImage
     from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
     from klamm.mirror.replica.membership import ClusterMembership
-    from klamm.mirror.replica.producer_ids import ProducerIdBroker
-    from klamm.mirror.replica.target_brokers import ProducerState
+    from klamm.mirror.replica.target_brokers import TargetBrokers
     from klamm.protocol.types import TopicPartition
 
 P = ParamSpec("P")
@@ -86,34 +85,6 @@ class EndedTransactions(NamedTuple):
     leader_epoch: int
     aborted: int
     """Number of transactions that were aborted now."""
-
-
-class PromotionBrokers(Protocol):
-    """Brokers of the target (``TargetBrokers``)."""
-
-    def refresh(self, topics: Collection[str]) -> None:
-        """Find the brokers, and the leaders of topics."""
-        ...
-
-    def leader(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return node id and epoch of the leader of a partition."""
-        ...
-
-    def producers(self, places: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Sequence[ProducerState]]:
-        """Return the producers of partitions, each as a broker that replicates it knows them."""
-        ...
-
-    def givers_of_producer_ids(self) -> Sequence[ProducerIdBroker]:
-        """Return all live brokers."""
-        ...
-
-    def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
-        """Abort the open transactions of producers in a partition."""
-        ...
-
-    def reassign(self, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
-        """Let brokers be the replicas of partitions."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -235,7 +206,7 @@ class Promotion:
         self,
         node: PromotingNode,
         node_id: int,
-        brokers: PromotionBrokers,
+        brokers: TargetBrokers,
         remember: Callable[[Mapping[TopicPartition, int]], None],
         *,
         sync_s: float = SYNC_S,

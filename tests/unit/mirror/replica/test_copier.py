@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
@@ -143,3 +144,26 @@ def test_replicas_that_klamm_may_have_rejected_are_named(copier: ReplicaCopier) 
     assert copier._missing_replicas(leader) == expected
     leader.lead(Leadership(leader_epoch=1, partition_epoch=1, replicas=nodes, live=nodes), time.monotonic())
     assert copier._missing_replicas(leader) == ""
+
+
+def test_topics_that_wait_for_the_source_try_to_reach_it_once_for_all(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed: list[tuple[float, str]] = []
+
+    def refresh(topics: list[str]) -> None:
+        refreshed.append((clock.now - 100, topics[0]))
+        raise ConnectionLostError("the source is away")
+
+    for topic in ("orders", "users"):
+        copier._keys[f"A.{topic}", 0] = topic, 0
+    copier.promoted = {"orders": "PROMOTED", "users": "PROMOTED"}
+    monkeypatch.setattr(copier._promotion, "is_handed_over", lambda _: False)
+    monkeypatch.setattr(copier._source, "refresh", refresh)
+
+    for _ in range(60):
+        copier._change_leaders(clock.now)
+        clock.now += 0.5
+
+    assert [time for time, _ in refreshed] == [0, 0.5, 1.5, 3.5, 7.5, 15.5]
+    assert copier._waiting == dict.fromkeys(("orders", "users"), "the source is away")

@@ -12,7 +12,7 @@ from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, api_error
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.promotion import Promotion, PromotionError, PromotionWaitsError
-from klamm.mirror.replica.target_brokers import ProducerState
+from klamm.mirror.replica.target_brokers import ProducerState, TargetBrokers
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of
 
@@ -64,7 +64,7 @@ class Giver:
         return self.next - 100
 
 
-class Brokers:
+class Brokers(TargetBrokers):
     """Brokers of the target. All of them know the same producers."""
 
     def __init__(self) -> None:

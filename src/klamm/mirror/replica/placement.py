@@ -13,7 +13,7 @@ added     klamm, fenced       klamm    CreatePartitions with as many replicas as
 spread    brokers, klamm      klamm    AlterPartitionReassignments to the brokers. The brokers fetch, and the
                                        reassignment stays in progress: only the leader, klamm, can complete it.
 handed    brokers             brokers  AlterPartition of klamm with all brokers as in-sync replicas (promotion).
-over
+over                                   ``demotion`` leads back to "spread", with klamm as the first replica in between.
 ========  ==================  =======  ================================================================================
 
 A process that dies between these steps leaves partitions that are not spread. ``unspread`` finds them.

@@ -74,8 +74,11 @@ NODES = (1, 3) if os.environ.get("KLAMM_SOAK") else (1,)
 
 @pytest.fixture(scope="module", params=NODES)
 def cluster(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaCluster]:
-    """A cluster that klamm joins."""
+    """A cluster that klamm joins. It has the topic of group offsets, which must not be placed on klamm."""
     with KafkaCluster(request.param, {"log.cleaner.backoff.ms": "200"}) as running:
+        consumer = Consumer({"bootstrap.servers": running.bootstrap_servers, "group.id": "none"})
+        consumer.committed([ConfluentPartition("none", 0)], timeout=60)
+        consumer.close()
         yield running
 
 

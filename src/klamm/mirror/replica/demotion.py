@@ -148,6 +148,7 @@ class Demotion:
             self._wait(
                 outside, lambda state: self._node_id in state.replicas, "klamm does not become one of its replicas"
             )
+            self._node.admit(())  # at once: the target may place other partitions on klamm
         deadline = time.monotonic() + self._step_s
         while left := [each for each in ends if self._node_id not in self._state(each).isr]:
             if time.monotonic() > deadline:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from klamm.clock import wall_clock_ms
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.image import NO_LEADER
+from klamm.kraft.member import MIN_MOMENTARY_ID
 from klamm.mirror.replica.access import Access
 from klamm.mirror.replica.fetch_sessions import FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
@@ -433,8 +434,7 @@ class ReplicaNode:
     def _is_complete(self, image: ClusterImage) -> bool:
         """Return whether all wanted partitions exist, so that the target need not place more here.
 
-        One whose first replica of several is klamm is still to be reassigned to klamm alone (``placement``), or is
-        taken back (``demotion``).
+        One that klamm has with fenced brokers is still to be reassigned to klamm alone (``placement``).
         """
         topics = {name: image.topic(name) for name in self._wanted}
         partitions = [
@@ -444,7 +444,8 @@ class ReplicaNode:
         ]
         own = self._settings.node_id
         return not self._admitted and all(
-            each is not None and (each.replicas[0] != own or len(each.replicas) == 1) for each in partitions
+            each is not None and not (each.replicas[0] == own and max(each.replicas) >= MIN_MOMENTARY_ID)
+            for each in partitions
         )
 
     def _cordon(self, member: ClusterMembership) -> None:

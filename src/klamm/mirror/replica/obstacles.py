@@ -135,7 +135,7 @@ def _controllers_obstacle(flow: FlowSettings) -> str:
 def _listener_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     """Return why brokers could not fetch from klamm's listener."""
     settings = replica_settings(flow)
-    if settings is None or cluster.node_ids <= {settings.node_id}:  # no broker, or one with the id of klamm
+    if settings is None:
         return ""
     configs = inter_broker_configs(cluster, settings)
     if reason := configs.mismatch(settings):

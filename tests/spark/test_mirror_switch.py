@@ -17,7 +17,8 @@ from tests.spark.test_mirror_commands import listener
 from tests.spark.test_mirror_replica import KLAMM, replica_keys
 from tests.support.families import FAMILIES
 from tests.support.kafka import KafkaCluster, started
-from tests.support.mirror import MirrorProcess, properties
+from tests.support.mirror import MirrorProcess, create_topic, properties
+from tests.support.mirror_groups import commit
 from tests.support.processes import wait_until
 from tests.support.spark_query import query_output, run_query
 from tests.support.switch import (
@@ -60,6 +61,8 @@ def test_clients_under_load_continue_on_the_target_at_their_offsets(by: str, tmp
     with started(source, target):
         # given
         a, b = source.bootstrap_servers, target.bootstrap_servers
+        create_topic(b, "other")
+        commit(b, "first", "other", 0)  # creates __consumer_offsets before klamm is a broker of the target
         for each in clients:
             each.create(a)
         keys = REPLAY if by == "replay" else replica_keys(KLAMM, target.bootstrap_controllers)

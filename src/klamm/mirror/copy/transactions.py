@@ -15,8 +15,8 @@ Phase    Next     Condition and action
 IDLE     OPEN     A batch can be sent, or source offsets advanced without records. Not while the copier drains.
 OPEN     OPEN     AddPartitionsToTxn for partitions with batches, along with the offsets-topic partitions of their
                   source offsets. Their batches are produced.
-OPEN     CLOSING  ``interval_s`` has passed, or ``shortest_s`` has and all known source records are in, or the copier
-                  drains. No new batches are sent, only retries.
+OPEN     CLOSING  ``interval_s`` has passed, or ``shortest_s`` has and since then each partition had no backlog for a
+                  moment, or the copier drains. No new batches are sent, only retries.
 CLOSING  ENDING   Every batch is acknowledged. The records with the source offsets are encoded.
 CLOSING  (lost)   Not all batches are acknowledged after 15 s, or a partition with an unknown outcome stopped.
 ENDING   IDLE     The source offsets are produced and EndTxn commits. ``committed_offset`` advances and the offset
@@ -229,6 +229,8 @@ class ShardTransactions:
         """
         self._behind: PartitionCopy | None = None
         """Partition that lagged at the last check. As long as it lags, no other partition is checked."""
+        self._unchecked: Iterator[PartitionCopy] | None = None
+        """Partitions that the open transaction has still to check. None: all of them."""
         self._moved: dict[PartitionTuple, SourceOffset] = {}
         self._records = PartitionWriter({})
         """Source offsets or other own records to produce before the open transaction is committed."""
@@ -351,9 +353,10 @@ class ShardTransactions:
             self._close_at = now + self._settings.interval_s
             takes_records_s = max(self._settings.shortest_s, _RECORDS_TO_OVERHEAD * self._overhead.seconds)
             self._close_from = min(now + takes_records_s, self._close_at)
+            self._unchecked = None
             self._phase = _Phase.OPEN
         if self._phase is _Phase.OPEN:
-            if ending or now >= self._close_at or (now >= self._close_from and not busy and self._has_all(copies)):
+            if ending or now >= self._close_at or (now >= self._close_from and self._caught_up(copies)):
                 self._phase = _Phase.CLOSING
                 self._close_at = now + _CLOSING_S
             else:
@@ -385,10 +388,14 @@ class ShardTransactions:
             self._source_offsets_due = now + self._source_offsets_interval_s
             self._touched |= {_source(copy): copy for copy in copies if _has_moved(copy)}
 
-    def _has_all(self, copies: Iterable[PartitionCopy]) -> bool:
-        """Return whether all known source records are fetched and sent."""
+    def _caught_up(self, copies: Collection[PartitionCopy]) -> bool:
+        """Return whether each partition had, for a moment, all its known source records fetched and sent.
+
+        While records arrive steadily, all of them are hardly ever in this state together.
+        """
         if self._behind is None or _is_complete(self._behind):
-            self._behind = next((copy for copy in copies if not _is_complete(copy)), None)
+            self._unchecked = self._unchecked or iter(tuple(copies))
+            self._behind = next((copy for copy in self._unchecked if not _is_complete(copy)), None)
         return self._behind is None
 
     def _add_more(self, copies: Iterable[PartitionCopy], now: float) -> None:

@@ -209,16 +209,36 @@ def test_caught_up_shard_commits_early(shard: Shard, target: Target) -> None:
     shard.drive(10.0)
     assert shard.transactions.due_in_s(10.04) == pytest.approx(0.06)
     sent = shard.send()
-    shard.drive(10.2, busy=True)
-    assert shard.transactions.due_in_s(10.2) == math.inf
-    assert target.asked == ["add A.t-0"], "not while something is on its way"
-    shard.acknowledge(sent, 100)
     shard.expect_more()
-    shard.drive(10.3)
-    assert target.asked == ["add A.t-0"], "nor when the next fetch brings more"
+    shard.drive(10.2)
+    assert shard.transactions.due_in_s(10.2) == math.inf
+    assert target.asked == ["add A.t-0"], "not while the next fetch brings more"
     # when
     shard.expect_no_more()
+    shard.drive(10.3, busy=True)
+    # then
+    shard.fetch(1)
+    assert not shard.transactions.admits(shard.copies[1]), "the transaction closes"
+    assert target.asked == ["add A.t-0"], "when the last batch is acknowledged"
+    shard.acknowledge(sent, 100)
     shard.drive(10.4)
+    assert target.asked == ["add A.t-0", "write", "commit"]
+
+
+def test_steady_load_commits_early_although_no_moment_is_without_backlog(shard: Shard, target: Target) -> None:
+    # given
+    shard.fetch()
+    shard.expect_more()
+    shard.drive(10.0)
+    shard.acknowledge(shard.send(), 100)
+    first, second = shard.copies.quietly()
+    # when
+    first.fetched(end_offset=first.fetch_offset)
+    shard.drive(10.2)
+    assert target.asked == ["add A.t-0"]
+    first.fetched(end_offset=first.fetch_offset + 1)
+    second.fetched(end_offset=second.fetch_offset)
+    shard.drive(10.3)
     # then
     assert target.asked == ["add A.t-0", "write", "commit"]
 

@@ -99,12 +99,6 @@ class ReplicaContext(HandlerContext):
     services: ReplicaServices
 
 
-def _is_allowed(context: ReplicaContext, operation: AclOperation, topic: str) -> bool:
-    """Return whether a client may read about a topic. Where its requests are passed on, a real broker decides."""
-    services = context.services
-    return services.relay.can_forward(context.session) or services.may(context.session, operation, topic)
-
-
 def check_lease(services: ReplicaServices) -> None:
     """Check that the lease lasts.
 
@@ -159,7 +153,7 @@ def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedB
         is_named = version < TOPIC_IDS_SINCE
         find: Any = services.find_by_name if is_named else services.find
         leader: LeaderPartition | None = find(answer.topic if is_named else answer.topic_id, answer.partition)
-        if leader is not None and not _is_allowed(context, AclOperation.READ, leader.topic):
+        if leader is not None and not services.may(context.session, AclOperation.READ, leader.topic):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             continue
         node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
@@ -231,7 +225,8 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
         result = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(result)
         by_node: dict[int, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
-        is_allowed = _is_allowed(context, AclOperation.DESCRIBE, topic.name)
+        is_forwarded = services.relay.can_forward(context.session)  # then the replica checks the ACLs
+        is_allowed = is_forwarded or services.may(context.session, AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
             leader = services.find_by_name(topic.name, wanted.partition_index)
             node_id = None if leader is None else _preferred_replica(leader, "", services)
@@ -251,7 +246,7 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
                 topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic.name, partitions=partitions)],
                 timeout_ms=request.timeout_ms,
             )
-            if services.relay.can_forward(context.session):
+            if is_forwarded:
                 answer = await services.relay.ask(context, question, ListOffsetsResponse, node_id)
             else:
                 answer = await services.own.ask(node_id, question, ListOffsetsResponse)
@@ -273,7 +268,7 @@ async def offset_for_leader_epoch(
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
         leader = services.find_by_name(topic, wanted.partition)
         error_code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
-        if not is_broker and not _is_allowed(context, AclOperation.DESCRIBE, topic):
+        if not is_broker and not services.may(context.session, AclOperation.DESCRIBE, topic):
             error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif leader is not None:
             epoch = max(wanted.current_leader_epoch, wanted.leader_epoch)

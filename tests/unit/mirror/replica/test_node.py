@@ -23,6 +23,7 @@ from klamm.mirror.replica.node import ReplicaNode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
@@ -314,6 +315,36 @@ def test_consumers_over_sasl_need_the_acls_of_the_target(member: Member, address
         "mallory": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
         "alice": (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # no replica fetches
     }
+
+
+def test_consumers_on_plaintext_listeners_need_the_acls_of_the_target(member: Member, address: Address) -> None:
+    # given a real broker to which other requests are forwarded
+    member.authorizer = STANDARD
+    endpoint = BrokerEndpoint(name="INTERNAL", host="127.0.0.1", port=address.port, security_protocol="PLAINTEXT")
+    broker = replace(member.image.brokers[1], endpoints=(endpoint,))
+    member.image = replace(member.image, brokers={**member.image.brokers, 1: broker})
+    right = replace(EVERYONE, resource_type=AclResourceType.TOPIC, resource_name=TOPIC)
+    fetched = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
+    fetch = FetchRequest(replica_state=FetchRequest.ReplicaState(replica_id=-1), topics=[fetched])
+    wanted = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=0)
+    epochs = OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=TOPIC, partitions=[wanted])]
+    )
+    with contextlib.closing(new_node(member, address)) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+
+        def error_codes() -> tuple[int, int]:
+            with WireClient(str(address)) as client:
+                fetch_code = client.ask(fetch, FetchResponse, 17).responses[0].partitions[0].error_code
+                response = client.ask(epochs, OffsetForLeaderEpochResponse, 4)
+            return fetch_code, response.topics[0].partitions[0].error_code
+
+        assert error_codes() == (ErrorCode.TOPIC_AUTHORIZATION_FAILED,) * 2
+
+        member.publish(replace(member.image, acls={UUID(int=1): replace(right, operation=AclOperation.READ)}))
+
+        assert ErrorCode.TOPIC_AUTHORIZATION_FAILED not in error_codes()  # READ implies DESCRIBE
 
 
 def test_session_of_a_replica_ends_with_its_right(member: Member, address: Address) -> None:

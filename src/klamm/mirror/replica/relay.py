@@ -12,9 +12,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.gateway.frames.wire import request_frame
-from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.frames import has_tagged_header
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Message")
 _CORRELATION_BYTES: Final = 4
 _CONNECT_S: Final = 5.0
-_CALL_S: Final = 10.0
+_CALL_MS: Final = 10_000
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -118,7 +117,9 @@ class ClientRelay:
 
 
 class OwnClient:
-    """Connections of klamm itself to the target's brokers. Used on the event loop only, and closed by no one else.
+    """Connections of klamm itself to the target's brokers. Used on the event loop only.
+
+    A broker that does not answer delays only the requests to it.
 
     Args:
         target: Connection to the target.
@@ -126,8 +127,7 @@ class OwnClient:
 
     def __init__(self, target: ConnectionSettings) -> None:
         self._target = target
-        self._cluster: Cluster | None = None
-        self._lock = asyncio.Lock()
+        self._pool: ConnectionPool | None = None
 
     async def ask(self, node_id: int, request: Message, response: type[R]) -> R:
         """Send a request to a broker and return the response.
@@ -135,22 +135,15 @@ class OwnClient:
         Raises:
             ProtocolError: The broker does not answer.
         """
-        async with self._lock:
-            try:
-                return await asyncio.to_thread(self._ask, node_id, request, response)
-            except ConnectionLostError as error:
-                self.close()
-                raise ProtocolError(f"no broker of the target answers: {error}") from error
-
-    def _ask(self, node_id: int, request: Message, response: type[R]) -> R:
-        if self._cluster is None:
-            self._cluster = Cluster(self._target, BufferPool(max_free_bytes=0))
-        if node_id not in self._cluster.node_ids:
-            self._cluster.refresh([])
-        return self._cluster.connection(node_id).call(request, response, timeout_s=_CALL_S)
+        pool = self._pool = self._pool or ConnectionPool(self._target, timeout_ms=_CALL_MS)
+        try:
+            return await pool.submit(
+                lambda deadline: pool.send(request, response, deadline=deadline, node_id=node_id, looked_up=True)
+            )
+        except (ConnectionLostError, TimeoutError) as error:
+            raise ProtocolError(f"broker {node_id} of the target does not answer: {error}") from error
 
     def close(self) -> None:
-        """Close all connections. The next request opens them again."""
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        """Close all connections. Requests in progress fail."""
+        if self._pool is not None:
+            self._pool.close()

@@ -225,8 +225,7 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
         result = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(result)
         by_node: dict[int, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
-        is_forwarded = services.relay.can_forward(context.session)  # then the replica checks the ACLs
-        is_allowed = is_forwarded or services.may(context.session, AclOperation.DESCRIBE, topic.name)
+        is_allowed = services.may(context.session, AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
             leader = services.find_by_name(topic.name, wanted.partition_index)
             node_id = None if leader is None else _preferred_replica(leader, "", services)
@@ -246,10 +245,7 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
                 topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic.name, partitions=partitions)],
                 timeout_ms=request.timeout_ms,
             )
-            if is_forwarded:
-                answer = await services.relay.ask(context, question, ListOffsetsResponse, node_id)
-            else:
-                answer = await services.own.ask(node_id, question, ListOffsetsResponse)
+            answer = await services.own.ask(node_id, question, ListOffsetsResponse)
             result.partitions += [each for answered in answer.topics for each in answered.partitions]
     return response
 

@@ -71,6 +71,7 @@ _CALL_S: Final = 30.0
 _ELECTION_S: Final = 10.0
 """Seconds in which the metadata must show an election that the controller has confirmed."""
 _FAILURES: Final = (ConnectionError, TimeoutError, MembershipError)
+_PLAINTEXT: Final = "PLAINTEXT"
 _FLOW_PARTITION = tuple[str, int]
 
 
@@ -339,14 +340,19 @@ class ReplicaNode:
         broker = None if self._member is None else self._member.observer.image.brokers.get(node_id)
         return None if broker is None else broker.rack
 
-    def _endpoint_of(self, listener: str, node_id: int) -> BrokerEndpoint | None:
-        """Return the endpoint of a real broker, of the first live one with node id -1."""
-        image = None if self._member is None else self._member.observer.image
-        for broker in () if image is None else image.brokers.values():
-            is_other = broker.node_id != self._settings.node_id and not broker.is_fenced
-            if is_other and node_id in (broker.node_id, -1):
+    def _endpoint_of(self, listener: str) -> BrokerEndpoint | None:
+        """Return the endpoint of a live real broker to which clients of a listener may be passed on.
+
+        None if there is none, or if brokers would need to know the client: by its login, or for an authorizer.
+        """
+        member = self._member
+        own = next(each for each in self._settings.listeners if each.name == listener)
+        if member is None or member.authorizer != "" or own.security_protocol != _PLAINTEXT:
+            return None
+        for broker in member.observer.image.brokers.values():
+            if broker.node_id != self._settings.node_id and not broker.is_fenced:
                 for endpoint in broker.endpoints:
-                    if endpoint.name == listener and endpoint.security_protocol == "PLAINTEXT":
+                    if endpoint.name == listener and endpoint.security_protocol == _PLAINTEXT:
                         return endpoint
         return None
 

@@ -1,9 +1,11 @@
 """Requests of clients that a real broker of the target answers, over connections of their own for each client.
 
 A client of the target may send any request to this broker, because Metadata lists it. All requests that do not concern
-the mirrored partitions are passed on unread, and so are their responses. The real broker authenticates the client's
-connection, which is possible on listeners without TLS and SASL only. On the others, klamm authenticates the client, and
-asks a broker by its own login for the one answer that reading needs: the offsets of a replica.
+the mirrored partitions are passed on unread, and so are their responses. The real broker sees klamm's address and no
+login. So this is done only on listeners without TLS and SASL of targets without an authorizer: else klamm would lend
+its address to clients that the ACLs of another host concern. On all other listeners such requests are rejected.
+
+The one answer that reading needs, the offsets of a replica, klamm gets by its own login.
 """
 
 from __future__ import annotations
@@ -11,13 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.gateway.frames.wire import request_frame
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.pool.pool import ConnectionPool
-from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
-from klamm.protocol.frames import has_tagged_header
-from klamm.protocol.primitives import skip_tagged_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint
     from klamm.protocol.schema import Message
-    from klamm.server.context import HandlerContext
     from klamm.server.session import Session
 
 R = TypeVar("R", bound="Message")
@@ -58,32 +55,30 @@ class ClientRelay:
     """Connections to real brokers. Used on the event loop only.
 
     Args:
-        endpoint_of: Returns the endpoint of a broker at a listener, by listener name and node id. Node id -1: any live
-            broker. None: there is none.
+        endpoint_of: Returns the endpoint of a live broker at a listener. None: requests are not passed on there.
     """
 
-    def __init__(self, endpoint_of: Callable[[str, int], BrokerEndpoint | None]) -> None:
+    def __init__(self, endpoint_of: Callable[[str], BrokerEndpoint | None]) -> None:
         self._endpoint_of = endpoint_of
-        self._open: dict[int, dict[int, _Streams]] = {}
-        """Streams by connection id of the client and node id."""
+        self._open: dict[int, _Streams] = {}
+        """Streams by connection id of the client."""
 
     def can_forward(self, session: Session) -> bool:
-        """Return whether a real broker can be reached as the client reaches this one."""
-        return self._endpoint_of(session.listener, -1) is not None
+        """Return whether requests of a client may be passed on to a real broker."""
+        return self._endpoint_of(session.listener) is not None
 
-    async def forward(self, session: Session, frame: bytes | memoryview, node_id: int = -1) -> memoryview:
+    async def forward(self, session: Session, frame: bytes) -> memoryview:
         """Send a request and return its response, from behind the correlation id.
 
         Args:
             session: Connection of the client.
             frame: Request without its size.
-            node_id: Broker that has to answer. -1: any one, always the same for one connection.
 
         Raises:
             ProtocolError: No broker answers. The client's connection is closed, and the client looks for another one.
         """
         try:
-            reader, writer = await self._streams(session, node_id)
+            reader, writer = await self._streams(session)
             writer.write(len(frame).to_bytes(4))
             writer.write(frame)
             size = int.from_bytes(await reader.readexactly(4))
@@ -92,28 +87,23 @@ class ClientRelay:
             raise ProtocolError(f"no broker of the target answers: {error}") from error
         return response[_CORRELATION_BYTES:]
 
-    async def ask(self, context: HandlerContext, request: Message, response: type[R], node_id: int) -> R:
-        """Send a request in place of the one of a client, and return the response. Errors as of ``forward``."""
-        version = context.api_version
-        frame = request_frame(request, version, 0, context.client_id)
-        body = await self.forward(context.session, memoryview(frame)[4:], node_id)
-        start = skip_tagged_fields(body, 0, len(body)) if has_tagged_header(response, version) else 0
-        return decode(response, version, body, start)
-
-    async def _streams(self, session: Session, node_id: int) -> _Streams:
-        streams = self._open.setdefault(session.connection_id, {})
-        if node_id not in streams:
-            endpoint = self._endpoint_of(session.listener, node_id)
+    async def _streams(self, session: Session) -> _Streams:
+        if session.connection_id not in self._open:
+            endpoint = self._endpoint_of(session.listener)
             if endpoint is None:
-                raise ProtocolError(f"no broker of the target has a listener {session.listener} without TLS and SASL")
+                raise ProtocolError(
+                    f"listener {session.listener} passes no requests on to brokers: that needs a listener PLAINTEXT, "
+                    "and a target without authorizer.class.name"
+                )
             async with asyncio.timeout(_CONNECT_S):
-                streams[node_id] = await asyncio.open_connection(endpoint.host, endpoint.port)
-        return streams[node_id]
+                streams = await asyncio.open_connection(endpoint.host, endpoint.port)
+            self._open[session.connection_id] = streams
+        return self._open[session.connection_id]
 
     def on_left(self, session: Session) -> None:
-        """Close the connections of a client that has left."""
-        for _, writer in self._open.pop(session.connection_id, {}).values():
-            writer.close()
+        """Close the connection of a client that has left."""
+        if (streams := self._open.pop(session.connection_id, None)) is not None:
+            streams[1].close()
 
 
 class OwnClient:

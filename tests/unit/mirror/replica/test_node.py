@@ -20,15 +20,18 @@ from klamm.kraft.image import BrokerEndpoint, ClusterImage
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.replica import node as nodes
 from klamm.mirror.replica.node import ReplicaNode
+from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
 from tests.support.replicas import FakeMember, image_of
 from tests.support.security import Certificates, log_in, sasl_settings
+from tests.support.stub_broker import StubBroker
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -318,11 +321,7 @@ def test_consumers_over_sasl_need_the_acls_of_the_target(member: Member, address
 
 
 def test_consumers_on_plaintext_listeners_need_the_acls_of_the_target(member: Member, address: Address) -> None:
-    # given a real broker to which other requests are forwarded
     member.authorizer = STANDARD
-    endpoint = BrokerEndpoint(name="INTERNAL", host="127.0.0.1", port=address.port, security_protocol="PLAINTEXT")
-    broker = replace(member.image.brokers[1], endpoints=(endpoint,))
-    member.image = replace(member.image, brokers={**member.image.brokers, 1: broker})
     right = replace(EVERYONE, resource_type=AclResourceType.TOPIC, resource_name=TOPIC)
     fetched = FetchRequest.FetchTopic(topic_id=TOPIC_ID, partitions=[FetchRequest.FetchPartition(partition=0)])
     fetch = FetchRequest(replica_state=FetchRequest.ReplicaState(replica_id=-1), topics=[fetched])
@@ -345,6 +344,43 @@ def test_consumers_on_plaintext_listeners_need_the_acls_of_the_target(member: Me
         member.publish(replace(member.image, acls={UUID(int=1): replace(right, operation=AclOperation.READ)}))
 
         assert ErrorCode.TOPIC_AUTHORIZATION_FAILED not in error_codes()  # READ implies DESCRIBE
+
+
+@pytest.mark.parametrize(
+    ("authorizer", "own_protocol", "protocol_of_brokers", "is_relayed"),
+    [
+        ("", "PLAINTEXT", "PLAINTEXT", True),
+        (STANDARD, "PLAINTEXT", "PLAINTEXT", False),
+        ("com.example.Own", "PLAINTEXT", "PLAINTEXT", False),
+        (None, "PLAINTEXT", "PLAINTEXT", False),
+        ("", "SASL_PLAINTEXT", "PLAINTEXT", False),
+        ("", "PLAINTEXT", "SASL_SSL", False),
+    ],
+)
+def test_requests_are_relayed_only_if_no_broker_has_to_know_the_client(
+    member: Member,
+    address: Address,
+    *,
+    authorizer: str | None,
+    own_protocol: str,
+    protocol_of_brokers: str,
+    is_relayed: bool,
+) -> None:
+    member.authorizer = authorizer
+    configs = sasl_settings(listener="internal") if own_protocol.startswith("SASL") else NO_CONFIGS
+    with StubBroker() as broker, contextlib.closing(new_node(member, address, configs, own_protocol)) as node:
+        endpoint = BrokerEndpoint(
+            name="INTERNAL", host="127.0.0.1", port=broker.port, security_protocol=protocol_of_brokers
+        )
+        brokers = {**member.image.brokers, 1: replace(member.image.brokers[1], endpoints=(endpoint,))}
+        member.image = replace(member.image, brokers=brokers)
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        with WireClient(str(address)) if configs is NO_CONFIGS else log_in(str(address), "alice") as client:
+            expected = contextlib.nullcontext() if is_relayed else pytest.raises(OSError, match=r"closed|reset|end")
+            with expected:
+                client.ask(MetadataRequest(), MetadataResponse, 9)
+        assert bool(broker.requests(ApiKey.METADATA)) == is_relayed
 
 
 def test_session_of_a_replica_ends_with_its_right(member: Member, address: Address) -> None:

@@ -441,6 +441,9 @@ class BrokerMember:
                     self._is_woken = False
         except MembershipError as error:
             self._end(error)
+        except Exception as error:  # reported to all who use the membership
+            logger.exception("Broker %d: heartbeats have stopped", self.node_id)
+            self._end(MembershipError(f"heartbeats have stopped: {error!r}"))
         finally:
             self._heartbeats.close()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kraft.errors import WrongClusterError
+from klamm.kraft.errors import MembershipError, WrongClusterError
 from klamm.kraft.image import BrokerImage
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, common_features
 from tests.support.replicas import MemoryMembershipStore
@@ -83,3 +84,11 @@ def test_start_without_reachable_controllers_names_the_reason_and_stops_its_thre
     with pytest.raises(TimeoutError, match=r"within 0\.5 s: No active controller is reachable: 127\.0\.0\.1:1: "):
         BrokerMember(SETTINGS, MemoryMembershipStore()).start(timeout_s=0.5)
     assert threading.active_count() == before
+
+
+def test_unexpected_error_of_the_heartbeats_ends_the_membership_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = BrokerMember(SETTINGS, MemoryMembershipStore())
+    monkeypatch.setattr(failing, "_step", Mock(side_effect=KeyError("session")))
+    failing._run()
+    assert isinstance(failing.error, MembershipError)
+    assert str(failing.error) == "heartbeats have stopped: KeyError('session')"

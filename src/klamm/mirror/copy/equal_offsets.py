@@ -74,9 +74,9 @@ class ReplicaSettings:
         return self.configs.get("allow.everyone.if.no.acl.found", "").strip().lower() == "true"
 
     def store_times(self) -> tuple[int, ...]:
-        """Return the times at which the files of key and trust stores were changed last, in ns. 0: one is missing."""
-        paths = [Path(value) for key, value in sorted(self.configs.items()) if key.endswith("store.location")]
-        return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+        """Return the times at which the files of key and trust stores were changed last, in ns. 0: unreadable."""
+        paths = [value for key, value in sorted(self.configs.items()) if key.endswith("store.location")]
+        return tuple(map(_changed_at, paths))
 
     def endpoints(self, find_scram: FindScram) -> tuple[Endpoint, ...]:
         """Return the settings of all listeners, with the content of their key stores.
@@ -107,3 +107,10 @@ class ReplicaSettings:
             )
         except SettingsError as error:
             raise SettingsError(f"klamm.replica.listeners: {error} (these keys begin with klamm.replica.)") from error
+
+
+def _changed_at(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except (OSError, ValueError):  # ValueError: the path contains a null character
+        return 0

@@ -12,6 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.kafka_client.errors import error_text
 from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER
 from klamm.properties import SettingsError
 from klamm.retries import LoggedReasons
@@ -98,13 +99,16 @@ class Access:
 
     async def renew_stores(self) -> None:
         """Read the key stores again if their files have changed. While one cannot be read, the old ones are used."""
-        if not self._contexts or (times := self._settings.store_times()) == self._store_times:
+        if not self._contexts:
+            return
+        times = await asyncio.to_thread(self._settings.store_times)  # a file system may hang
+        if times == self._store_times:
             return
         try:
             endpoints = await asyncio.to_thread(self._settings.endpoints, self._find_scram)
-        except SettingsError as error:
-            if self.renewal_failures.is_new(str(error)):
-                logger.warning("Broker %d keeps its key stores: %s", self._settings.node_id, error)
+        except (SettingsError, OSError, ValueError) as error:
+            if self.renewal_failures.is_new(error_text(error)):
+                logger.warning("Broker %d keeps its key stores: %s", self._settings.node_id, error_text(error))
             return
         self.renewal_failures.clear()
         self._store_times = times

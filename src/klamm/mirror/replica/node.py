@@ -38,7 +38,7 @@ from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.listener import ROUTES, ReplicaContext, ReplicaServices
 from klamm.mirror.replica.relay import ClientRelay, OwnClient
 from klamm.protocol.types import by_topic
-from klamm.retries import Backoff
+from klamm.retries import Backoff, LoggedReasons
 from klamm.server.client_registry import ClientRegistry
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
@@ -47,7 +47,7 @@ from klamm.server.sockets import bind, fastest_event_loop, start_listening
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
     from uuid import UUID
 
     from klamm.configs.quotas import QuotaLimit
@@ -123,7 +123,7 @@ class ReplicaNode:
         self._loop = fastest_event_loop()
         self._thread = threading.Thread(target=self._run, name="replica-node", daemon=True)
         self._server: Server | None = None
-        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] = lambda: None
         self._conditions: list[tuple[Callable[[], bool], Future[None]]] = []
         """Conditions that other threads wait for."""
@@ -256,11 +256,11 @@ class ReplicaNode:
         )
         for (endpoint, tls), sock in zip(listeners, sockets, strict=True):
             self._server.listen(endpoint, {self._settings.node_id: sock}, tls)
-        self._watcher = self._loop.create_task(self._watch())
+        self._tasks = [self._loop.create_task(self._repeat(step)) for step in (self._watch, self._renew_stores)]
 
     async def _stop(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._close_server()
         self._own.close()
 
@@ -414,28 +414,46 @@ class ReplicaNode:
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def _repeat(self, step: Callable[[], Awaitable[float | None]]) -> None:
+        """Repeat a step after the pause in seconds that it returns, until that is None.
+
+        An unexpected error is logged and the step is repeated: without it, no leader epoch would be raised any more.
+        """
+        failures = LoggedReasons()
+        pause_s: float | None = _TICK_S
+        while pause_s is not None:
+            await asyncio.sleep(pause_s)
+            try:
+                pause_s = await step()
+                failures.clear()
+            except Exception as error:
+                pause_s = _TICK_S
+                if failures.is_new(repr(error)):
+                    logger.exception("Broker %d: a background step failed and is repeated", self._settings.node_id)
+
+    async def _renew_stores(self) -> float | None:
+        """Use changed key stores. A file system that hangs holds up nothing else."""
+        await self.access.renew_stores()
+        return None if self.error else _TICK_S
+
+    async def _watch(self) -> float | None:
         """Advance what only depends on time, and raise the leader epoch where that helps.
 
         When the membership has ended, stop listening: another process may need the addresses.
         """
-        pause_s = _TICK_S
-        while True:
-            await asyncio.sleep(pause_s)
-            now = time.monotonic()
-            for leader in list(self._leaders.values()):
-                if leader.needs_tick:
-                    leader.tick(now)
-            await self.access.renew_stores()
-            if (member := self._member) is None:
-                continue
-            if member.error is not None:
-                await self._close_server()
-                return
-            if self._is_complete(member.observer.image) != self._is_cordoned:
-                await asyncio.to_thread(self._cordon, member)
-            # A source epoch may be many elections away.
-            pause_s = 0 if await self._raise_epochs(member, now) else _TICK_S
+        member, now = self._member, time.monotonic()
+        if member is not None and member.error is not None:
+            await self._close_server()
+            return None
+        for leader in list(self._leaders.values()):
+            if leader.needs_tick:
+                leader.tick(now)
+        if member is None:
+            return _TICK_S
+        if self._is_complete(member.observer.image) != self._is_cordoned:
+            await asyncio.to_thread(self._cordon, member)
+        # A source epoch may be many elections away.
+        return 0 if await self._raise_epochs(member, now) else _TICK_S
 
     def _is_complete(self, image: ClusterImage) -> bool:
         """Return whether all wanted partitions exist, so that the target need not place more here.

@@ -8,8 +8,11 @@ import socket
 import ssl
 import threading
 from dataclasses import replace
+from itertools import chain, repeat
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -36,7 +39,6 @@ from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from klamm.kraft.image import TopicMetadata
 
@@ -448,6 +450,51 @@ def test_changed_key_store_counts_for_new_connections(member: Member, address: A
         renewed.replace(store)
 
         wait_until(lambda: certificate_of(address) != first, timeout_s=SOON_S, what="the renewed certificate")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("error", [FileNotFoundError("no such file"), ValueError("not a number")])
+def test_key_store_that_cannot_be_read_keeps_the_one_in_use(
+    member: Member, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    store = Certificates.create(tmp_path).issue("first", "/CN=klamm")
+    configs = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(store)}
+    with contextlib.closing(new_node(member, address, configs, "SSL")) as node:
+        node.start()
+        with monkeypatch.context() as broken:
+            broken.setattr(ReplicaSettings, "endpoints", Mock(side_effect=error))
+            os.utime(store, ns=(0, 1))
+            wait_until(lambda: node.access.renewal_failures.has_any, timeout_s=SOON_S, what="the failure")
+
+        os.utime(store, ns=(0, 2))
+        wait_until(lambda: not node.access.renewal_failures.has_any, timeout_s=SOON_S, what="the renewal")
+
+
+def test_key_store_that_disappears_while_it_is_looked_up_has_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = new_node(Member(image_of(TOPIC, TOPIC_ID, KLAMM, (1,))), Address(host="", port=0))
+    settings = replace(node.access._settings, configs={"ssl.keystore.location": str(tmp_path / "gone")})
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert settings.store_times() == (0,)
+
+
+def test_unexpected_error_while_watching_is_logged_and_leader_epochs_are_raised(
+    node: ReplicaNode, member: Member, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    member.is_late = False
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    cause = Mock(side_effect=chain([RuntimeError("broken")] * 2, repeat(None)))
+    reason_to_raise = node._reason_to_raise
+    monkeypatch.setattr(node, "_reason_to_raise", lambda now: cause() or reason_to_raise(now))
+    # when
+    need_epoch(node, 1)
+    # then
+    wait_until(lambda: leader_epoch(node) == 2, timeout_s=SOON_S, what="the higher epoch")
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "Broker 9: a background step failed and is repeated"
+    ]
 
 
 @pytest.mark.parametrize("has_replicas", [True, False])

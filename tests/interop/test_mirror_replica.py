@@ -272,6 +272,28 @@ def test_replicas_are_truncated_where_the_source_diverges_if_losses_are_accepted
             assert [batch.base_offset for batch in replica.logs[0].removed] == [10]
 
 
+def test_i1_source_that_lost_its_disks_stops_the_partition_and_no_replica_is_truncated() -> None:
+    """It got new records since, so it has no leader epoch in common with the replicas."""
+    with KlammBroker() as broker:
+        # given
+        flow = ReplicaFlow(broker.bootstrap_servers, (1, 2))
+        flow.produce(10, 10)
+        with flow.copier() as copier:
+            flow.run(copier, 20)
+        broker.kill()
+        os.truncate(broker.data_dir / "logs" / f"{flow.topic}-0" / f"{0:020d}.log", 0)
+        broker.start()
+        flow.produce(5)
+        flow.may_lose = True
+        # when
+        with flow.copier() as copier, flow.replicas[0], flow.replicas[1]:
+            run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED, timeout_s=30)
+            (row,) = copier.progress()
+    # then
+    assert "up to offset 20 of leader epoch 0, and it has no leader epoch in common" in row.reason
+    assert [(replica.logs[0].end, replica.logs[0].removed) for replica in flow.replicas] == [(20, [])] * 2
+
+
 def fill_buffer(flow: ReplicaFlow, copier: ReplicaCopier) -> LeaderPartition:
     """Let a partition whose replicas do not fetch fill the buffer, and return its leader."""
     flow.run(copier, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.obstacles import target_obstacle
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, encode_batch
+from klamm.protocol.types import TopicPartition
 from tests.interop.test_mirror_replica_kafka import KLAMM, SERVE, Flow, running
 from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE, java_tool
 from tests.support.kafka import KafkaCluster
@@ -149,6 +151,34 @@ def test_i1_source_with_another_history_halts_unless_records_may_be_lost(cluster
         truncating.wait_for_replicas()
     # then
     flow.assert_equal()
+
+
+@pytest.mark.long
+def test_i1_source_that_lost_its_disks_halts_though_records_may_be_lost(cluster: KafkaCluster) -> None:
+    """The replicas have 150 records. The source has 5 others, of a leader epoch that no replica has."""
+    # given
+    flow = Flow(cluster)
+    flow.may_lose = True
+    (remote,) = flow.remote
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        admin.alter_partition_reassignments({TopicPartition(flow.topic, 0): [LEADER]}).all().result(30)
+    wait_until(lambda: topic_state(cluster, flow.topic) == (LEADER, (LEADER,)), timeout_s=30, what="one replica")
+    flow.produce(100, 50)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    before = {node_id: flow.stored(remote, node_id) for node_id in cluster.nodes}
+    # when
+    node = cluster.nodes[LEADER]
+    node.kill()
+    shutil.rmtree(node.directory / "data" / f"{flow.topic}-0")
+    node.start(expected_nodes=3)
+    wait_until(lambda: topic_state(cluster, flow.topic)[0] == LEADER, timeout_s=60, what="the empty leader")
+    flow.produce(5)
+    # then
+    with running(flow, is_new=False) as again:
+        again.wait(lambda rows: rows[0].state is CopyState.STOPPED, "a stop")
+        assert "it has no leader epoch in common" in again.rows[0].reason
+        assert {node_id: flow.stored(remote, node_id) for node_id in cluster.nodes} == before
 
 
 OLDER = ("3.9.2", "4.0.1", "4.1.1")

@@ -66,15 +66,18 @@ class SourceLog:
         self.log_start = max(self.log_start, min(offset, self.end))
         self.batches = [batch for batch in self.batches if batch.next_offset > self.log_start]
 
-    def common(self, window: Window) -> tuple[int, int] | None:
-        """Return the largest epoch that a window has in common, and its end, if the log diverges before its end."""
-        same = [batch for batch in self.batches if batch.leader_epoch <= window.source_epoch]
-        if window.source_epoch < 0 or not same:
-            return None
-        last = same[-1]
-        is_read = window.last_epoch > window.source_epoch  # since then, batches of later epochs
-        is_other = last.leader_epoch < window.source_epoch or (last.next_offset < window.end and not is_read)
-        return (last.leader_epoch, last.next_offset) if is_other else None
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """Return the largest epoch up to one, and its end, as Kafka's LeaderEpochFileCache. -1 for both: unknown."""
+        starts: dict[int, int] = {}
+        for batch in self.batches:
+            starts.setdefault(batch.leader_epoch, max(batch.base_offset, self.log_start))
+        starts.setdefault(self.leader_epoch, self.end)
+        if epoch == max(starts):
+            return epoch, self.end
+        higher = [start for other, start in starts.items() if other > epoch]
+        if epoch < 0 or not higher:
+            return -1, -1
+        return max((other for other in starts if other <= epoch), default=epoch), min(higher)
 
     def read(self, offset: int, max_bytes: int = MAX_BYTES) -> bytes:
         """Return batches from the one with an offset on."""
@@ -91,11 +94,15 @@ def copy_once(source: SourceLog, leader: LeaderPartition, now: float, max_bytes:
     for window in (leader.open_tail(now), leader.open_catch_up(now)):
         if window is None:
             continue
-        common = source.common(window)
-        if common is not None and leader.may_lose:
-            leader.truncate(window, window.source_epoch, common, now)
-        elif common is not None:
-            leader.halt("the source diverges")
+        common = source.end_offset_for(window.source_epoch)
+        is_other = 0 <= common[0] < window.source_epoch
+        if common[1] < 0 <= window.source_epoch:
+            leader.halt("the source rejects the fetch as out of range")
+        elif is_other or 0 <= common[1] < window.end:
+            if leader.may_lose and (is_other or common[1] > source.log_start):
+                leader.truncate(window, window.source_epoch, common, now)
+            else:
+                leader.halt("the source diverges")
         elif window.end >= source.log_start:
             feed(source, leader, window, now, max_bytes)
 
@@ -103,6 +110,8 @@ def copy_once(source: SourceLog, leader: LeaderPartition, now: float, max_bytes:
 def feed(source: SourceLog, leader: LeaderPartition, window: Window, now: float, max_bytes: int = MAX_BYTES) -> None:
     """Append what the source has after the end of a window."""
     chunk, _ = read_chunk(memoryview(source.read(window.end, max_bytes)), window.end, leader.floors)
+    if chunk is not None:
+        window.source_epoch = chunk.source_epoch  # the next fetch names it
     leader.extend(window, chunk, source.end, now)
 
 

@@ -78,6 +78,8 @@ class FetchedPartition(NamedTuple):
     """Point where the leader's log diverges from the records fetched before. None if no divergence was detected."""
     preferred_read_replica: int = -1
     """Node id of a nearer replica to fetch from instead; -1 means none."""
+    log_start_offset: int = -1
+    """Log start offset of the broker. -1: unknown."""
 
 
 def fetch_request(
@@ -158,6 +160,7 @@ def fetched_partitions(
                 records=memoryview(partition.records or b""),
                 diverging=_diverging(partition),
                 preferred_read_replica=partition.preferred_read_replica,
+                log_start_offset=partition.log_start_offset,
             )
 
 

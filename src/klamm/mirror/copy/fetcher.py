@@ -44,7 +44,7 @@ from klamm.kafka_client.data.fetch import (
     fetched_partitions,
 )
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.copy.partition import PartitionCopy, TopicRefreshes, stop_and_log
+from klamm.mirror.copy.partition import UNKNOWN_EPOCH, PartitionCopy, TopicRefreshes, stop_and_log
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.codec import encode
@@ -463,7 +463,7 @@ class Fetcher:
             self._rejected(copy, fetched.error_code, self._clock())
             return
         if fetched.diverging is not None:
-            self._diverged(copy, fetched.diverging, self._clock())
+            self._diverged(copy, fetched.diverging, fetched.log_start_offset, self._clock())
             return
         self._queue(copy, fetched, memory)
         if copy.pending:
@@ -520,15 +520,21 @@ class Fetcher:
             )
             self._lost(copy, loss, SourceOffset(first), now)
 
-    def _diverged(self, copy: PartitionCopy, leader: EpochEnd, now: float) -> None:
-        """Handle a log that diverges from the records that were read, as after an unclean leader election."""
+    def _diverged(self, copy: PartitionCopy, leader: EpochEnd, log_start: int, now: float) -> None:
+        """Handle a log that diverges from the records that were read, as after an unclean leader election.
+
+        A broker that has no epoch up to the last fetched one, as after the loss of its disks, does not say so. It
+        returns that epoch, and as its end the start of its own first epoch (``LeaderEpochFileCache.endOffsetFor``),
+        which is its log start. The end of an epoch that it has is after its log start.
+        """
         offset = min(leader.end_offset, copy.fetch_offset)
+        has_common_epoch = leader.leader_epoch < copy.last_fetched_epoch or 0 <= log_start < leader.end_offset
         loss = (
             f"the source lost records that were mirrored, as after an unclean leader election: its log diverges at "
             f"offset {offset} from what was read up to offset {copy.fetch_offset} of leader epoch "
-            f"{copy.last_fetched_epoch}"
+            f"{copy.last_fetched_epoch}{'' if has_common_epoch else ', and it has no leader epoch in common'}"
         )
-        self._lost(copy, loss, SourceOffset(offset, leader.leader_epoch), now)
+        self._lost(copy, loss, SourceOffset(offset, leader.leader_epoch if has_common_epoch else UNKNOWN_EPOCH), now)
 
     def _lost(self, copy: PartitionCopy, loss: str, go_on_at: SourceOffset, now: float) -> None:
         """Stop the partition, or resume at an earlier offset if ``klamm.on.source.loss=continue``.

@@ -274,6 +274,16 @@ def test_diverging_epoch_rewinds_to_divergence_offset() -> None:
     assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == (70, 3)
 
 
+@pytest.mark.parametrize(("end_offset", "last_epoch"), [(70, 4), (20, -1)], ids=["common", "not common"])
+def test_epoch_that_the_source_does_not_have_ends_at_its_log_start(end_offset: int, last_epoch: int) -> None:
+    """LeaderEpochFileCache.endOffsetFor of an epoch before all that it has."""
+    rig = Rig(0, continue_after_loss=True, start=100, epoch=4)
+    (fetch,) = rig.send()
+    diverging = FetchResponse.EpochEndOffset(epoch=4, end_offset=end_offset)
+    fetch.answer(response(part(end=120, diverging_epoch=diverging, log_start_offset=20)))
+    assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == (end_offset, last_epoch)
+
+
 def test_stale_metadata_does_not_lower_fetched_epoch() -> None:
     rig = Rig(0, start=100, epoch=9)
     rig.source.epochs["t"] = 6

@@ -688,6 +688,7 @@ def test_restarted_partition_halts_again_for_the_same_reason() -> None:
 
     leader.restart(NOW)
     assert leader.halted == ""
+    leader.begin(0, 0)
     replicate(SourceLog(), leader, *followers)
 
     assert leader.halted == reason

@@ -130,6 +130,8 @@ class SharedByConnections:
     turns: Turns
     max_frame_bytes: int
     """``socket.request.max.bytes``."""
+    on_rejected: Callable[[Session, str], None] = lambda _, __: None
+    """Called with a client that could not log in, or whose certificate has no principal, and the reason."""
     connections: set[ClientConnection] = field(default_factory=set)
     """Open connections. Each one adds and removes itself."""
 
@@ -399,7 +401,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         await self._respond(route, header, frame)
         if login is not None and login.state is LoginState.FAILED:
-            raise ProtocolError("Login failed")
+            raise ProtocolError(f"Login failed: {login.failure}")
 
     async def _respond(self, route: Route, header: RequestHeader, frame: bytearray) -> None:
         """Decode a request, call its handler and send the response. The quotas of its client are charged."""
@@ -461,12 +463,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             principal = self._endpoint.principal_of(tls.getpeercert(binary_form=True))
         except CertificateError as error:
-            logger.warning("Connection of %s closed: %s", self._peer(), error)
-            return False
+            principal, reason = None, str(error)
+        else:
+            reason = "no rule of ssl.principal.mapping.rules matches its certificate"
         if principal is None:
-            logger.warning(
-                "Connection of %s closed: no rule of ssl.principal.mapping.rules matches its certificate", self._peer()
-            )
+            logger.warning("Connection of %s closed: %s", self._peer(), reason)
+            self._shared.on_rejected(self.session, reason)
             return False
         self.session.principal = principal
         return True
@@ -510,6 +512,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _reject(self, error: ProtocolError) -> None:
         logger.warning("Connection of %s closed: %s", self._peer(), error)
+        login = self.session.login
+        if login is not None and (login.failure or not login.is_open):
+            self._shared.on_rejected(self.session, str(error))
         self.close()
 
     def _peer(self) -> str:

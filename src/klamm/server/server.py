@@ -49,6 +49,7 @@ class Server:
             changes apply; 0 or a negative time means no limit.
         max_frame_bytes: ``socket.request.max.bytes``.
         traffic: Byte counters; None creates new ones.
+        on_rejected: Called with a client that could not log in, or whose certificate has no principal, and the reason.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Server:
         max_idle_ms: Callable[[], int],
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         traffic: Traffic | None = None,
+        on_rejected: Callable[[Session, str], None] = lambda _, __: None,
     ) -> None:
         self._shared = SharedByConnections(
             new_context=new_context,
@@ -72,6 +74,7 @@ class Server:
             budget=UnreadBudget(),
             turns=Turns(),
             max_frame_bytes=max_frame_bytes,
+            on_rejected=on_rejected,
         )
         self._limits = limits
         self._max_idle_ms = max_idle_ms

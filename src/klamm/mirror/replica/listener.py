@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.relay import ClientRelay, OwnClient
-    from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
     from klamm.protocol.schema import Message
     from klamm.server.session import Session
 
@@ -88,8 +87,6 @@ class ReplicaServices:
     """Whether an ACL of the target allows a client an operation on a topic."""
     is_broker: Callable[[Session], bool]
     """Whether a client may act as a broker: it needs CLUSTER_ACTION, and the listener with which brokers connect."""
-    on_rejected: Callable[[str, str], None]
-    """Called with the host of a client that could not log in, and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,14 +367,6 @@ def _schema_versions(api_key: int) -> ApiVersionsResponse.ApiVersion | None:
     )
 
 
-async def sasl_authenticate(request: SaslAuthenticateRequest, context: ReplicaContext) -> SaslAuthenticateResponse:
-    """Process a token of the login, and report a login that fails."""
-    response = await api_036_sasl_authenticate.handle(request, context)
-    if response.error_code:
-        context.services.on_rejected(context.session.client_host, response.error_message or "")
-    return response
-
-
 async def forward(frame: bytes, context: ReplicaContext) -> RelayedResponse:
     """Return the response of a real broker."""
     return RelayedResponse(await context.services.relay.forward(context.session, frame))
@@ -406,7 +395,7 @@ _OWN: Final = (
     _route(ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest, write_txn_markers, 1, 2),
     _route(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, describe_log_dirs, 1, 5),
     api_017_sasl_handshake.ROUTE,
-    replace(api_036_sasl_authenticate.ROUTE, handle=sasl_authenticate),
+    api_036_sasl_authenticate.ROUTE,
 )
 ROUTES: Final[Mapping[int, Route]] = {int(key): _relayed(key, forward) for key in ApiKey} | {
     int(route.api.key): route for route in _OWN

@@ -244,7 +244,6 @@ class ReplicaNode:
             own=self._own,
             may=self.access.may,
             is_broker=self.access.is_broker,
-            on_rejected=self.access.on_rejected,
         )
         self._server = Server(
             new_context=partial(ReplicaContext, services=services),
@@ -253,6 +252,7 @@ class ReplicaNode:
             throttles=Throttles(_NoQuotas(), lambda _: None),
             client_registry=registry,
             max_idle_ms=lambda: 0,
+            on_rejected=lambda session, reason: self.access.on_rejected(session.client_host, reason),
         )
         for (endpoint, tls), sock in zip(listeners, sockets, strict=True):
             self._server.listen(endpoint, {self._settings.node_id: sock}, tls)

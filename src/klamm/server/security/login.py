@@ -91,6 +91,8 @@ class Login:
         self.state = LoginState.FIRST
         self.principal: str | None = None
         """Principal of the latest successful login; None before the first one."""
+        self.failure = ""
+        """Reason for which the login has failed, or the session has ended."""
         self.mechanism: str | None = None
         self._exchange: SaslExchange | None = None
         self._has_bare_tokens = False
@@ -122,7 +124,8 @@ class Login:
             if self._ends_at is None or api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE):
                 return
             if self.settings.now() >= self._ends_at:
-                raise ProtocolError("The session has expired and the client did not re-authenticate")
+                self.failure = "The session has expired and the client did not re-authenticate"
+                raise ProtocolError(self.failure)
             return
         is_served = api_key in _SERVED_BEFORE_LOGIN and self.state is not LoginState.FAILED
         if not is_served or (self.state is LoginState.FIRST and api_key == ApiKey.SASL_AUTHENTICATE):
@@ -132,11 +135,12 @@ class Login:
         """Select a mechanism; return the error code of the SaslHandshake response."""
         if self.state is LoginState.TOKENS or (self.is_open and self._ends_at is None):
             if not self.is_open:
-                self.state = LoginState.FAILED
+                self._fail("A second SaslHandshake during SASL login")
             return ErrorCode.ILLEGAL_SASL_STATE
         begin = self.settings.mechanisms.get(mechanism)
         if begin is None or (self.mechanism is not None and self.mechanism != mechanism):
-            self.state = LoginState.FAILED
+            expected = ",".join(self.settings.mechanisms) if begin is None else self.mechanism
+            self._fail(f"SASL mechanism {mechanism}: expected {expected}")
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM
         self._exchange = begin()
         self._has_bare_tokens = api_version == 0
@@ -158,10 +162,10 @@ class Login:
             if exchange.user_name is not None:
                 self._accept(user_principal(exchange.user_name), exchange.lifetime_s)
         except SaslRejectedError as error:
-            return self._fail(error.error_message)
+            return self._reject(error.error_message)
         except InvalidCredentialsError:
             what = "re-authentication" if again else "authentication"
-            return self._fail(
+            return self._reject(
                 f"Authentication failed during {what} due to invalid credentials with SASL mechanism {self.mechanism}"
             )
         return TokenAnswer(auth_bytes=answer, session_lifetime_ms=self._lifetime_ms if self.is_open else 0)
@@ -178,9 +182,11 @@ class Login:
             self._lifetime_ms = min(limits)
             self._ends_at = self.settings.now() + self._lifetime_ms / 1000
 
-    def _fail(self, error_message: str) -> TokenAnswer:
-        self.state = LoginState.FAILED
-        self._exchange = None
+    def _fail(self, reason: str) -> None:
+        self.state, self.failure, self._exchange = LoginState.FAILED, reason, None
+
+    def _reject(self, error_message: str) -> TokenAnswer:
+        self._fail(error_message)
         return TokenAnswer(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error_message)
 
 

@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _REJECTION_S: Final = 60.0
 """Seconds for which a rejected client may be the reason why a replica does not fetch. Brokers retry each second."""
+_LOGGED_S: Final = 600.0
+"""Seconds after which rejections are logged again."""
+_MAX_LOGGED: Final = 100
+"""Number of rejections to log in this time. More come from strangers, such as a port scanner."""
 
 
 class OpenListener(NamedTuple):
@@ -66,7 +70,10 @@ class Access:
         """Times of the key stores in use."""
         self.renewal_failures = LoggedReasons()
         """Reasons why changed key stores are not in use."""
-        self._rejections = LoggedReasons()
+        self._logged: set[str] = set()
+        """Rejections logged lately, with client, principal and reason."""
+        self._forget_at = 0.0
+        """Time at which they are logged again."""
         self._rejected = float("-inf"), ""
         """Time at which a client was rejected last, and the reason."""
 
@@ -128,7 +135,14 @@ class Access:
         An authorizer other than Kafka's own has rules that are not in the metadata. Then only super users may.
         """
         member = self._member()
-        if member is None or session.listener != member.inter_broker_listener:
+        if member is None:
+            return False
+        if session.listener != (expected := member.inter_broker_listener):
+            self.on_rejected(
+                session.client_host,
+                f"{session.principal} fetches as a broker on listener {session.listener}: expected {expected}, with "
+                "which the brokers connect",
+            )
             return False
         if self._has_right(session, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
             return True
@@ -160,10 +174,15 @@ class Access:
     # --- rejected clients ---------------------------------------------------------------------------------------------
 
     def on_rejected(self, client: str, reason: str) -> None:
-        """Keep the reason for the status of partitions that a replica does not fetch, and log it if it is new."""
+        """Keep the reason for the status of partitions that a replica does not fetch. Log it once in ten minutes."""
         text = f"{client}: {reason}"
-        self._rejected = time.monotonic(), text
-        if self._rejections.is_new(text):
+        now = time.monotonic()
+        self._rejected = now, text
+        if now >= self._forget_at:
+            self._forget_at = now + _LOGGED_S
+            self._logged.clear()
+        if text not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(text)
             logger.warning("Broker %d rejected a client: %s", self._settings.node_id, text)
 
     @property

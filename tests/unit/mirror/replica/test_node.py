@@ -10,7 +10,7 @@ import threading
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 from uuid import UUID
@@ -21,6 +21,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kraft.errors import StaleBrokerError
 from klamm.kraft.image import BrokerEndpoint, ClusterImage
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
+from klamm.mirror.replica import access as accesses
 from klamm.mirror.replica import node as nodes
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.protocol.api import ApiKey
@@ -29,6 +30,7 @@ from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from klamm.server.listeners import Address
 from tests.support.processes import free_port, wait_until
@@ -418,9 +420,55 @@ def test_replicas_log_in_before_they_fetch(member: Member, address: Address) -> 
         assert "User:admin" not in node.access.rejection
         with pytest.raises(AssertionError, match="Invalid username or password"):
             log_in(str(address), "admin", "wrong")
-        assert node.access.rejection.startswith("127.0.0.1: Authentication failed")
+        is_rejected(node, "127.0.0.1: Login failed: Authentication failed")
         with WireClient(str(address)) as client, pytest.raises(OSError, match=r"closed|reset|end"):
             fetch_as_broker(client)
+        is_rejected(node, "127.0.0.1: Unexpected Kafka request with key 1 during SASL login")
+        with WireClient(str(address)) as client:
+            client.ask(SaslHandshakeRequest(mechanism="GSSAPI"), SaslHandshakeResponse, 1)
+        is_rejected(node, "127.0.0.1: Login failed: SASL mechanism GSSAPI: expected PLAIN,SCRAM-SHA-256,SCRAM-SHA-512")
+        with WireClient(str(address)) as client:
+            client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 0)
+            client.socket.sendall((5).to_bytes(4) + b"\x00a\x00bc")  # after handshake v0, without a request header
+            is_rejected(node, "127.0.0.1: Login failed: Authentication failed")
+
+
+def is_rejected(node: ReplicaNode, reason: str) -> None:
+    """Wait until a client was rejected for a reason, and forget it."""
+    wait_until(lambda: node.access.rejection.startswith(reason), timeout_s=SOON_S, what=reason)
+    node.call(node.access.on_rejected, "", "")
+
+
+def test_replica_on_a_listener_of_clients_is_reported(member: Member, address: Address) -> None:
+    member.inter_broker_listener = "REPLICATION"
+    with contextlib.closing(new_node(member, address)) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        with WireClient(str(address)) as client:
+            assert fetch_as_broker(client) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert "fetches as a broker on listener INTERNAL: expected REPLICATION" in node.access.rejection
+
+
+def test_rejections_are_logged_by_client_and_again_after_a_time(
+    member: Member, address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logged(client: str, reason: str) -> bool:
+        caplog.clear()
+        access.on_rejected(client, reason)
+        return f"{client}: {reason}" in caplog.text
+
+    now = [1000.0]
+    monkeypatch.setattr(accesses, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    access = new_node(member, address).access
+    assert logged("10.0.0.1", "User:broker1 lacks CLUSTER_ACTION")
+    assert logged("10.0.0.2", "User:broker2 lacks CLUSTER_ACTION")
+    assert not logged("10.0.0.1", "User:broker1 lacks CLUSTER_ACTION")
+    for number in range(200):
+        access.on_rejected(f"10.1.0.{number}", "its TLS handshake failed")
+    assert not logged("10.0.0.3", "another reason")
+    now[0] += 600
+    assert logged("10.0.0.1", "User:broker1 lacks CLUSTER_ACTION")
+    assert logged("10.0.0.3", "another reason")
 
 
 def certificate_of(address: Address) -> bytes | None:
@@ -432,6 +480,31 @@ def certificate_of(address: Address) -> bytes | None:
         context.wrap_socket(connection) as stream,
     ):
         return stream.getpeercert(binary_form=True)
+
+
+@pytest.mark.process
+def test_client_whose_certificate_has_no_principal_is_reported(
+    member: Member, address: Address, tmp_path: Path
+) -> None:
+    certificates = Certificates.create(tmp_path)
+    store = certificates.issue("klamm", "/CN=klamm")
+    configs = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.authority),
+        "ssl.client.auth": "required",
+        "ssl.principal.mapping.rules": "RULE:^CN=broker$/broker/",
+    }
+    with contextlib.closing(new_node(member, address, configs, "SSL")) as node:
+        node.start()
+        context = ssl.create_default_context(cafile=str(certificates.authority))
+        context.load_cert_chain(store)
+        with (
+            socket.create_connection((address.host, address.port), timeout=10) as connection,
+            context.wrap_socket(connection, server_hostname="localhost"),
+        ):
+            is_rejected(node, "127.0.0.1: no rule of ssl.principal.mapping.rules matches its certificate")
 
 
 @pytest.mark.process

@@ -161,10 +161,7 @@ class KafkaFollower:
             return None
         if answer.diverging_epoch is not None:
             assert leader.may_lose
-            epoch, end = answer.diverging_epoch
-            self._keep_before(
-                min(end, max((b.next_offset for b in self.batches if b.leader_epoch <= epoch), default=0))
-            )
+            self.truncate(*answer.diverging_epoch)
         elif answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._start_again(leader, epoch)
         elif answer.error_code == ErrorCode.FENCED_LEADER_EPOCH:

@@ -142,7 +142,8 @@ class LeaderPartition:
         self._on_news = on_news
         self._diverging: dict[int, tuple[int, int]] = {}
         """Largest leader epoch that a replica has in common with the source, and where it ends there, by the leader
-        epoch of the replica's last batch."""
+        epoch of the replica's last batch. An epoch that the source delivers is removed: another unclean leader election
+        has made its batches valid again."""
         self.leadership: Leadership | None = None
         """None: klamm does not lead the partition."""
         self._led_since = 0.0
@@ -199,6 +200,7 @@ class LeaderPartition:
         self.leadership = None
         if is_replaced:
             self._forget_replicas()
+            self._diverging.clear()
             self.log_start = self.log_end = self.in_doubt_epoch = UNKNOWN
             self.is_sealed = self.is_frozen = False
         self._on_news(self)
@@ -223,6 +225,7 @@ class LeaderPartition:
         if self.is_sealed:
             return
         self.halted = ""
+        self._diverging.clear()
         self._led_since = now
         self.log_start = self.log_end = self.wanted_epoch = UNKNOWN
         self._forget_replicas()
@@ -308,6 +311,8 @@ class LeaderPartition:
         self.log_end = max(self.log_end, log_end, UNKNOWN if chunk is None else chunk.next_offset)
         if chunk is not None and window in (self.tail, self.catch_up) and not self.halted:
             window.append(chunk)
+            for epoch in {batch.leader_epoch for batch in chunk.batches} if self._diverging else ():
+                self._diverging.pop(epoch, None)
             self._trim(now)
             self._on_news(self)
 
@@ -321,8 +326,9 @@ class LeaderPartition:
             now: Monotonic time in seconds.
         """
         if not self.is_sealed and window in (self.tail, self.catch_up):
-            self._diverging[fetched_epoch] = common
+            diverging = self._diverging | {fetched_epoch: common}
             self.restart(now)
+            self._diverging = diverging
 
     def seal(self) -> None:
         """End the log after the batches that were read so far, and accept no more batches of the source.
@@ -387,7 +393,9 @@ class LeaderPartition:
     def _diverging_answer(self, wanted: FetchRequest.FetchPartition) -> PartitionRead | None:
         """Return the answer that lets a follower truncate its log. None: its log does not diverge as far as known."""
         common = self._diverging.get(wanted.last_fetched_epoch)
-        if common is None or wanted.fetch_offset <= common[1] or self.halted or self.is_sealed:
+        if common is None or self.halted or self.is_sealed:
+            return None
+        if common[0] == wanted.last_fetched_epoch and wanted.fetch_offset <= common[1]:
             return None
         answer = self.failed(ErrorCode.NONE)
         answer.diverging_epoch = common

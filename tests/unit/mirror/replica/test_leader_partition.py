@@ -213,6 +213,50 @@ def test_i1_replicas_are_not_truncated_where_the_source_diverges() -> None:
     assert leader.halted == "the source diverges"
 
 
+def elected(*, common: int) -> tuple[SourceLog, SourceLog]:
+    """Return two brokers of a source that have the first batches in common. The first one has more, of epoch 5."""
+    first, second = SourceLog(leader_epoch=3), SourceLog(leader_epoch=3)
+    for _ in range(4):
+        first.produce(25)
+    second.batches, second.end, second.leader_epoch = first.batches[:common], common * 25, 6
+    first.leader_epoch = 5
+    first.produce(50)
+    return first, second
+
+
+def test_replicas_follow_an_unclean_leader_election_and_another_one_back() -> None:
+    first, second = elected(common=4)
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    leader = leader_of(first, epoch=9, may_lose=True)
+    replicate(first, leader, *followers)
+    second.produce(60)
+    replicate(second, leader, *followers)
+    assert {follower.end for follower in followers} == {160}
+    first.leader_epoch = 7
+    first.produce(20)
+
+    for _ in range(8):
+        for follower in followers:
+            follower.fetch(leader, NOW, max_bytes=1)  # one batch
+        copy_once(first, leader, NOW)
+
+    assert [follower.batches for follower in followers] == [first.batches] * 3
+
+
+def test_replicas_are_truncated_if_the_common_epoch_ends_after_them_on_the_source() -> None:
+    """The new leader has more batches of epoch 3 than the one that wrote epoch 5 had."""
+    first, second = elected(common=4)
+    second.leader_epoch = 3
+    second.produce(100)
+    second.leader_epoch = 6
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    replicate(first, leader_of(first, epoch=9), *followers)
+
+    replicate(second, leader_of(second, epoch=9, may_lose=True), *followers)
+
+    assert [follower.batches for follower in followers] == [second.batches] * 3
+
+
 def test_sealed_log_is_not_truncated() -> None:
     source = source_of()
     followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)

@@ -19,7 +19,7 @@ from klamm.protocol.records.batch import patch_header
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.kraft.errors import MembershipError
     from klamm.kraft.member import IsrChange, IsrState, MembershipState
@@ -240,9 +240,14 @@ class FakeMember:
         self.leased = True
         self.inter_broker_listener = "PLAINTEXT"
         self.authorizer: str | None = ""
+        """Class of the authorizer of all brokers. Empty: they have none. None: they do not name it."""
         self.is_cordoned = True
         self.error: MembershipError | None = None
         self.next_producer_id = 0
+
+    def read_authorizers(self, node_ids: Collection[int]) -> Mapping[int, str]:
+        """Return ``authorizer`` for each broker."""
+        return {} if self.authorizer is None else dict.fromkeys(node_ids, self.authorizer)
 
     @property
     def observer(self) -> FakeMember:

@@ -49,7 +49,7 @@ from klamm.protocol.types import ResourceType
 from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage
@@ -111,8 +111,8 @@ class MemberSettings:
     """Connection settings, with controllers as ``bootstrap_servers``."""
     inter_broker_listener: str
     """Name of the listener with which brokers connect."""
-    authorizer: str | None = ""
-    """Class of the brokers' authorizer. Empty: everything is allowed. None: it is not known."""
+    read_authorizers: Callable[[Collection[int]], Mapping[int, str]] = lambda _: {}
+    """Returns the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,6 @@ class BrokerMember:
         self.node_id = settings.node_id
         self.cluster_id = settings.cluster_id
         self.inter_broker_listener = settings.inter_broker_listener
-        self.authorizer = settings.authorizer
         self.incarnation_id = stored.incarnation_id if stored and stored.previous_broker_epoch < 0 else uuid4()
         """Id of this incarnation of the broker."""
         self.broker_epoch = -1
@@ -195,6 +194,10 @@ class BrokerMember:
         self._seen_brokers: Mapping[int, BrokerImage] = {}
         """Brokers of the image that last woke the thread."""
         self._thread = threading.Thread(target=self._run, name="klamm-broker-heartbeats", daemon=True)
+
+    def read_authorizers(self, node_ids: Collection[int]) -> Mapping[int, str]:
+        """Return the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
+        return self._settings.read_authorizers(node_ids)
 
     @property
     def log_dir(self) -> UUID:

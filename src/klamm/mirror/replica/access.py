@@ -21,7 +21,7 @@ from klamm.security.authorization import AclRules
 from klamm.server.security.tls import ReplaceableContext, ServerContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from uuid import UUID
 
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
@@ -33,12 +33,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_READ_AGAIN_S: Final = 10.0
+"""Seconds after which a broker is asked again for its authorizer if it did not name it."""
 _REJECTION_S: Final = 60.0
 """Seconds for which a rejected client may be the reason why a replica does not fetch. Brokers retry each second."""
 _LOGGED_S: Final = 600.0
 """Seconds after which rejections are logged again."""
 _MAX_LOGGED: Final = 100
 """Number of rejections to log in this time. More come from strangers, such as a port scanner."""
+
+
+def _authorizer(classes: Collection[str | None]) -> str | None:
+    """Return the authorizer to apply if brokers have these: one with unknown rules, the one of all, or None."""
+    own = next((each for each in classes if each not in (None, "", STANDARD_AUTHORIZER)), None)
+    return next(iter(classes)) if own is None and len(classes) == 1 else own
 
 
 class OpenListener(NamedTuple):
@@ -61,6 +69,13 @@ class Access:
         self._settings = settings
         self._member = member
         self._super_users = settings.super_users
+        self.authorizer: str | None = None
+        """Class of the authorizer of the target's live brokers. Empty: none has one. None: it is not known."""
+        self._authorizers: Mapping[tuple[int, int], str] = {}
+        """Class of the authorizer of brokers, by node id and broker epoch."""
+        self._unread: Collection[tuple[int, int]] = ()
+        """Live brokers without an entry at the last reading, which is repeated at ``_read_at``."""
+        self._read_at = float("-inf")
         self._acls: Mapping[UUID, Acl] = {}
         self._rules = self._new_rules(())
         """Rules of ``_acls``."""
@@ -124,6 +139,23 @@ class Access:
 
     # --- logins and rights --------------------------------------------------------------------------------------------
 
+    async def read_authorizers(self, member: ClusterMembership) -> None:
+        """Read the authorizer of live brokers that have registered since the last call, as after each restart.
+
+        The config is read-only, so it lasts as long as a registration. Everything is allowed only while each live
+        broker is known to have no authorizer. One that does not name it is asked again after some seconds.
+        """
+        brokers = member.observer.image.brokers.values()
+        own = self._settings.node_id
+        live = {(each.node_id, each.broker_epoch) for each in brokers if not each.is_fenced and each.node_id != own}
+        unread, now = live - self._authorizers.keys(), time.monotonic()
+        if unread and (unread != self._unread or now >= self._read_at):
+            read = await asyncio.to_thread(member.read_authorizers, sorted(node_id for node_id, _ in unread))
+            new = {key: read[key[0]] for key in unread if key[0] in read}
+            self._authorizers = {key: value for key, value in self._authorizers.items() if key in live} | new
+            self._unread, self._read_at = unread - new.keys(), time.monotonic() + _READ_AGAIN_S
+        self.authorizer = _authorizer({self._authorizers.get(key) for key in live})
+
     def _find_scram(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         """Return the SCRAM credential that the target's brokers have for a user."""
         member = self._member()
@@ -160,9 +192,9 @@ class Access:
     def _has_right(self, session: Session, operation: AclOperation, kind: AclResourceType, name: str) -> bool:
         if (member := self._member()) is None:
             return False
-        if session.principal in self._super_users or member.authorizer == "":
+        if session.principal in self._super_users or self.authorizer == "":
             return True
-        if member.authorizer not in (None, STANDARD_AUTHORIZER):
+        if self.authorizer not in (None, STANDARD_AUTHORIZER):
             return False
         if (acls := member.observer.image.acls) is not self._acls:
             self._acls, self._rules = acls, self._new_rules(acls.values())

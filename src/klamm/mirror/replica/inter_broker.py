@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, error_text
 from klamm.properties import parse_list
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.types import ResourceType
 from klamm.server.listeners import PROTOCOL_MAP, parse_protocol_map, setting_of
 
 if TYPE_CHECKING:
-    from klamm.kafka_client.data.cluster import Cluster
+    from collections.abc import Collection, Mapping, Sequence
+
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 15.0
 _LISTENER: Final = "inter.broker.listener.name"
@@ -36,7 +44,7 @@ class InterBrokerConfigs:
     mechanism: str | None = None
     """SASL mechanism with which brokers log in. None: it is not known."""
     authorizer: str | None = None
-    """Class of the authorizer. Empty: everything is allowed. None: it is not known."""
+    """Class of the authorizer. Empty: there is none. None: it is not known."""
 
     def mismatch(self, replica: ReplicaSettings) -> str:
         """Return why brokers could not connect to klamm, or an empty text."""
@@ -74,25 +82,48 @@ def inter_broker_configs(cluster: Cluster, replica: ReplicaSettings) -> InterBro
     node_id = min(cluster.node_ids - {replica.node_id} or cluster.node_ids, default=None)
     if node_id is None:
         raise ConnectionLostError("no broker of the target is alive")
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=ResourceType.BROKER,
-        resource_name=str(node_id),
-        configuration_keys=[_LISTENER, _PROTOCOL, _MECHANISM, _AUTHORIZER, PROTOCOL_MAP],
-    )
-    request = DescribeConfigsRequest(resources=[resource])
-    response = cluster.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
-    (result,) = response.results
-    configs = {config.name: config.value for config in result.configs}
+    configs = _configs(cluster, node_id, (_LISTENER, _PROTOCOL, _MECHANISM, _AUTHORIZER, PROTOCOL_MAP))
     own = replica.listeners[0].name
-    if result.error_code:
+    if configs is None:
         return InterBrokerConfigs(listener=own)
     listener = (configs.get(_LISTENER) or configs.get(_PROTOCOL) or own).upper()
     return InterBrokerConfigs(
         listener=listener,
         protocol=_protocol(listener, configs.get(PROTOCOL_MAP)),
         mechanism=configs.get(_MECHANISM),
-        authorizer=configs.get(_AUTHORIZER) or "",
+        authorizer=configs.get(_AUTHORIZER),
     )
+
+
+def read_authorizers(target: ConnectionSettings, node_ids: Collection[int]) -> Mapping[int, str]:
+    """Return the class of the authorizer of brokers, by node id. Empty: a broker has none. Blocks.
+
+    Brokers that do not respond, or do not name it because klamm lacks DESCRIBE_CONFIGS, are left out.
+    """
+    authorizers: dict[int, str] = {}
+    with contextlib.closing(Cluster(target, BufferPool(max_free_bytes=0))) as cluster:
+        for node_id in node_ids:
+            try:
+                if node_id not in cluster.node_ids:
+                    cluster.refresh([])
+                value = (_configs(cluster, node_id, (_AUTHORIZER,)) or {}).get(_AUTHORIZER)
+            except CLUSTER_ERRORS as error:
+                logger.info("Broker %d does not name its %s: %s", node_id, _AUTHORIZER, error_text(error))
+                continue
+            if value is not None:
+                authorizers[node_id] = value
+    return authorizers
+
+
+def _configs(cluster: Cluster, node_id: int, names: Sequence[str]) -> Mapping[str, str | None] | None:
+    """Return configs of a broker. None: it rejects the request."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=ResourceType.BROKER, resource_name=str(node_id), configuration_keys=list(names)
+    )
+    request = DescribeConfigsRequest(resources=[resource])
+    response = cluster.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
+    (result,) = response.results
+    return None if result.error_code else {config.name: config.value for config in result.configs}
 
 
 def _protocol(listener: str, protocol_map: str | None) -> str | None:

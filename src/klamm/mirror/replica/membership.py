@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from uuid import UUID
 
     from klamm.kraft.errors import MembershipError
@@ -38,12 +38,14 @@ class ClusterMembership(Protocol):
     """Error that ended the membership."""
     inter_broker_listener: str
     """Name of the listener with which brokers connect."""
-    authorizer: str | None
-    """Class of the brokers' authorizer. Empty: everything is allowed. None: it is not known."""
 
     @property
     def observer(self) -> ImageObserver:
         """Return the reader of the metadata."""
+        ...
+
+    def read_authorizers(self, node_ids: Collection[int]) -> Mapping[int, str]:
+        """Return the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
         ...
 
     def start(self) -> None:

@@ -159,6 +159,8 @@ class ReplicaNode:
         member = self._new_member()
         try:
             member.start()
+            # Before the first request: until it is known, brokers without an ACL are rejected.
+            asyncio.run_coroutine_threadsafe(self.access.read_authorizers(member), self._loop).result()
         except BaseException:
             member.close()
             raise
@@ -256,7 +258,10 @@ class ReplicaNode:
         )
         for (endpoint, tls), sock in zip(listeners, sockets, strict=True):
             self._server.listen(endpoint, {self._settings.node_id: sock}, tls)
-        self._tasks = [self._loop.create_task(self._repeat(step)) for step in (self._watch, self._renew_stores)]
+        self._tasks = [
+            self._loop.create_task(self._repeat(step))
+            for step in (self._watch, self._renew_stores, self._read_authorizers)
+        ]
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -347,7 +352,7 @@ class ReplicaNode:
         """
         member = self._member
         own = next(each for each in self._settings.listeners if each.name == listener)
-        if member is None or member.authorizer != "" or own.security_protocol != _PLAINTEXT:
+        if member is None or self.access.authorizer != "" or own.security_protocol != _PLAINTEXT:
             return None
         for broker in member.observer.image.brokers.values():
             if broker.node_id != self._settings.node_id and not broker.is_fenced:
@@ -434,6 +439,12 @@ class ReplicaNode:
     async def _renew_stores(self) -> float | None:
         """Use changed key stores. A file system that hangs holds up nothing else."""
         await self.access.renew_stores()
+        return None if self.error else _TICK_S
+
+    async def _read_authorizers(self) -> float | None:
+        """Notice an authorizer that the target's brokers have got. One that does not respond holds up nothing else."""
+        if self._member is not None:
+            await self.access.read_authorizers(self._member)
         return None if self.error else _TICK_S
 
     async def _watch(self) -> float | None:

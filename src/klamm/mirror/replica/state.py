@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.mirror.records.source_offsets import own_key
-from klamm.mirror.replica.inter_broker import inter_broker_configs
+from klamm.mirror.replica.inter_broker import inter_broker_configs, read_authorizers
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
@@ -134,6 +135,6 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
         listeners=replica.listeners,
         controllers=replica.controllers,
         inter_broker_listener=configs.listener,
-        authorizer=configs.authorizer,
+        read_authorizers=partial(read_authorizers, settings.target),
     )
     return BrokerMember(member, store)

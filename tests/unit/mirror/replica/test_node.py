@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -18,14 +19,17 @@ from uuid import UUID
 import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import StaleBrokerError
 from klamm.kraft.image import BrokerEndpoint, ClusterImage
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.replica import access as accesses
+from klamm.mirror.replica import inter_broker
 from klamm.mirror.replica import node as nodes
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -385,6 +389,63 @@ def test_requests_are_relayed_only_if_no_broker_has_to_know_the_client(
             with expected:
                 client.ask(MetadataRequest(), MetadataResponse, 9)
         assert bool(broker.requests(ApiKey.METADATA)) == is_relayed
+
+
+def test_authorizer_that_a_restarted_broker_has_got_is_applied(member: Member, address: Address) -> None:
+    member.inter_broker_listener, member.authorizer = "INTERNAL", ""
+    with contextlib.closing(new_node(member, address)) as node:
+        node.start()
+        wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+        with WireClient(str(address)) as client:
+            assert fetch_as_broker(client) != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+            member.authorizer = STANDARD
+            restarted = replace(member.image.brokers[1], broker_epoch=2)
+            member.publish(replace(member.image, brokers={**member.image.brokers, 1: restarted}))
+
+            denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            wait_until(lambda: fetch_as_broker(client) == denied, timeout_s=SOON_S, what="a denial")
+
+
+@pytest.mark.parametrize(
+    ("authorizers", "expected"),
+    [
+        ({1: "", 2: ""}, ""),
+        ({1: STANDARD, 2: STANDARD}, STANDARD),
+        ({1: "", 2: STANDARD}, None),
+        ({1: ""}, None),
+        ({}, None),
+        ({1: "", 2: "com.example.Own"}, "com.example.Own"),
+        ({1: "com.example.Own"}, "com.example.Own"),
+    ],
+)
+def test_nothing_is_checked_only_if_each_live_broker_has_no_authorizer(
+    address: Address, monkeypatch: pytest.MonkeyPatch, authorizers: Mapping[int, str], expected: str | None
+) -> None:
+    member = Member(image_of(TOPIC, TOPIC_ID, KLAMM, (1, 2)))
+    monkeypatch.setattr(member, "read_authorizers", lambda _: authorizers)
+    access = new_node(member, address).access
+    asyncio.run(access.read_authorizers(member))
+    assert access.authorizer == expected
+
+
+def test_authorizer_that_a_broker_does_not_name_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Mock(node_ids=frozenset({1, 2, 3, 4, 5}))
+    entry, result = DescribeConfigsResponse.DescribeConfigsResourceResult, DescribeConfigsResponse.DescribeConfigsResult
+    name = "authorizer.class.name"
+    answers: Mapping[int, object] = {
+        1: DescribeConfigsResponse(results=[result(configs=[entry(name=name, value="")])]),
+        2: DescribeConfigsResponse(results=[result(configs=[entry(name=name, value=None)])]),
+        3: DescribeConfigsResponse(results=[result(configs=[])]),
+        4: DescribeConfigsResponse(results=[result(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]),
+        5: ConnectionLostError("no response"),
+    }
+    cluster.connection.side_effect = lambda node_id: Mock(call=Mock(side_effect=[answers[node_id]]))
+    monkeypatch.setattr(inter_broker, "Cluster", lambda *_: cluster)
+    target = ConnectionSettings(bootstrap_servers=(), client_id="replica")
+    assert inter_broker.read_authorizers(target, sorted(answers)) == {1: ""}
 
 
 def test_session_of_a_replica_ends_with_its_right(member: Member, address: Address) -> None:

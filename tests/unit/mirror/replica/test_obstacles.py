@@ -75,7 +75,7 @@ def answer(cluster: Mock, *responses: Message) -> None:
 def configs(values: dict[str, str] | None = None, error_code: int = 0) -> DescribeConfigsResponse:
     entries = [
         DescribeConfigsResponse.DescribeConfigsResourceResult(name=name.replace("_", "."), value=value)
-        for name, value in (values or {}).items()
+        for name, value in {"authorizer_class_name": "", **(values or {})}.items()
     ]
     result = DescribeConfigsResponse.DescribeConfigsResult(error_code=error_code, configs=entries)
     return DescribeConfigsResponse(results=[result])

@@ -43,6 +43,7 @@ Reason                                                   How
 broken frame, API or version not served, failed login,   ``close``: bytes already written are still sent
 error in a handler, connection rate exceeded
 idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
+no login within ``LOGIN_TIMEOUT_S``                      ``abort``
 peer does not read while the budget is exceeded          ``abort`` (``give_up``)
 log cannot be read after the size was sent               ``abort``: the client must notice the cut response
 connection limit, certificate without a principal        the transport is aborted before serving starts
@@ -108,6 +109,8 @@ class Traffic:
 MAX_WAITING_FRAMES = 64
 """Number of requests a client may send ahead before the broker stops reading from its connection."""
 MAX_WAITING_FRAMES_BEFORE_LOGIN = 2
+LOGIN_TIMEOUT_S = 30.0
+"""Seconds that a client has for its login. Kafka has no such limit."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
 _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -155,6 +158,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_muted = False
         self._was_active = True
         self._active_at = 0.0
+        self._opened_at = 0.0
         login = session.login
         max_frame_bytes = shared.max_frame_bytes
         self._reader = FrameReader(
@@ -195,6 +199,13 @@ class ClientConnection(asyncio.BufferedProtocol):
     def is_stalled(self, now: float) -> bool:
         """Return whether the peer has not caught up with its responses for ``STALLED_S`` seconds."""
         return self.stalled_s(now) >= STALLED_S
+
+    def close_if_not_logged_in(self, now: float) -> None:
+        """Abort the connection if its client has not logged in for ``LOGIN_TIMEOUT_S``, whatever it has sent."""
+        login = self.session.login
+        if login is not None and login.principal is None and now - self._opened_at >= LOGIN_TIMEOUT_S:
+            logger.info("Connection of %s closed: no login within %g s", self._peer(), LOGIN_TIMEOUT_S)
+            self.abort()
 
     def close_if_idle(self, now: float, idle_s: float) -> None:
         """Close the connection when nothing was received, read by the peer or answered for ``idle_s`` seconds.
@@ -247,6 +258,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Start serving, unless the client certificate forbids it."""
         transport = cast("asyncio.Transport", transport)  # uvloop's transport does not derive from asyncio.Transport
         self._transport = transport
+        self._opened_at = asyncio.get_running_loop().time()
         # Encrypted bytes pass through the transport. Its own word for it is checked as well.
         socket = plain_socket(transport) if self._endpoint.tls is None else None
         self._outbox = Outbox(transport, self._shared.budget, self, socket)

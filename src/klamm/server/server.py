@@ -148,15 +148,19 @@ class Server:
             connection.connection_lost(None)  # uvloop closes the transport, but does not report it
 
     async def _sweep(self) -> None:
-        """Close idle connections. One periodic pass over all connections replaces a timer for each."""
+        """Close connections that are idle or without a login.
+
+        One periodic pass over all connections replaces a timer for each.
+        """
         loop = asyncio.get_running_loop()
         while True:
             idle_s = self._max_idle_ms() / 1000
             pause_s = idle_s / _SWEEPS_PER_IDLE_TIME if idle_s > 0 else _MAX_SWEEP_S
             await asyncio.sleep(min(max(pause_s, _MIN_SWEEP_S), _MAX_SWEEP_S))
-            if idle_s > 0:
-                now = loop.time()
-                for connection in list(self._shared.connections):
+            now = loop.time()
+            for connection in list(self._shared.connections):
+                connection.close_if_not_logged_in(now)
+                if idle_s > 0:
                     connection.close_if_idle(now, idle_s)
 
     async def close(self, *, grace_s: float) -> None:

@@ -15,13 +15,14 @@ from klamm.protocol.errors import StorageError
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.server.client_registry import ClientRegistry
-from klamm.server.connection import MAX_WAITING_FRAMES, ClientConnection, SharedByConnections, Traffic
+from klamm.server.connection import LOGIN_TIMEOUT_S, MAX_WAITING_FRAMES, ClientConnection, SharedByConnections, Traffic
 from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.context import HandlerContext
 from klamm.server.outbox import UnreadBudget
 from klamm.server.quotas.throttles import Throttles
 from klamm.server.route import Route
 from klamm.server.security.endpoints import Endpoint
+from klamm.server.security.login import Login, LoginSettings
 from klamm.server.session import Session
 from klamm.server.time_slice import Turns
 from tests.support.quotas import NoQuotas
@@ -88,6 +89,7 @@ class Peer:
         *,
         configs: dict[str, object] | None = None,
         max_frame_bytes: int = 1 << 20,
+        login: Login | None = None,
     ) -> None:
         values = configs or {}
         self.limits = ConnectionLimits(lambda name: values.get(name, 2**31 - 1 if "max." in name else ""))
@@ -113,7 +115,7 @@ class Peer:
             max_frame_bytes=max_frame_bytes,
         )
         self.transport = Transport()
-        session = Session(connection_id=1, node_id=1, client_host="127.0.0.1", client_port=5000)
+        session = Session(connection_id=1, node_id=1, client_host="127.0.0.1", client_port=5000, login=login)
         slot = self.limits.admit(session.client_host, session.listener)
         assert slot is not None
         self.connection = ClientConnection(session, Endpoint(name="PLAINTEXT"), self.shared, slot)
@@ -279,6 +281,19 @@ async def test_idle_connection_is_closed_and_aborted_if_responses_are_unread(unr
     assert peer.transport.ended == ""
     peer.connection.close_if_idle(2 * IDLE_S, IDLE_S)
     assert peer.transport.ended == ended
+
+
+async def test_connection_without_a_login_is_aborted_although_its_client_sends() -> None:
+    now = asyncio.get_running_loop().time()
+    peer, plaintext = Peer(login=Login(LoginSettings(mechanisms={}, now=lambda: 0.0))), Peer()
+    await peer.send(request_frame(ApiVersionsRequest(), 3))
+    assert peer.correlation_ids()
+    for connection in (peer.connection, plaintext.connection):
+        connection.close_if_not_logged_in(now + LOGIN_TIMEOUT_S - 1)
+    assert peer.transport.ended == ""
+    for connection in (peer.connection, plaintext.connection):
+        connection.close_if_not_logged_in(now + LOGIN_TIMEOUT_S + 1)
+    assert (peer.transport.ended, plaintext.transport.ended) == ("abort", "")
 
 
 async def test_request_in_progress_keeps_its_connection_open() -> None:

@@ -26,9 +26,10 @@ import threading
 import time
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
 from klamm.clock import wall_clock_ms
+from klamm.configs.definitions import broker_configs, parse_broker_settings
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import MIN_MOMENTARY_ID
@@ -44,6 +45,7 @@ from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
 from klamm.server.server import Server
 from klamm.server.sockets import bind, fastest_event_loop, start_listening
+from klamm.storage.descriptors import DescriptorShares, raise_limit
 
 if TYPE_CHECKING:
     import socket
@@ -70,6 +72,7 @@ _GRACE_S: Final = 5.0
 _CALL_S: Final = 30.0
 _ELECTION_S: Final = 10.0
 """Seconds in which the metadata must show an election that the controller has confirmed."""
+_MAX_IDLE: Final = "connections.max.idle.ms"
 _FAILURES: Final = (ConnectionError, TimeoutError, MembershipError)
 _PLAINTEXT: Final = "PLAINTEXT"
 _FLOW_PARTITION = tuple[str, int]
@@ -233,6 +236,10 @@ class ReplicaNode:
         return sockets
 
     def _listen(self, listeners: Iterable[OpenListener], sockets: Iterable[socket.socket]) -> None:
+        configs = parse_broker_settings(self._settings.configs)
+        max_idle_ms = cast("int", configs.get(_MAX_IDLE, broker_configs()[_MAX_IDLE].default_value))
+        shares = DescriptorShares.of(raise_limit(), listeners=len(self._settings.bind))
+        max_connections = shares.connections // 2  # a client whose requests are passed on has two connections
         relay = ClientRelay(self._endpoint_of)
         registry = ClientRegistry(now_ms=wall_clock_ms)
         registry.on_left = relay.on_left
@@ -250,10 +257,10 @@ class ReplicaNode:
         self._server = Server(
             new_context=partial(ReplicaContext, services=services),
             routes=ROUTES,
-            limits=ConnectionLimits(lambda _: None),
+            limits=ConnectionLimits(configs.get, most=max_connections),
             throttles=Throttles(_NoQuotas(), lambda _: None),
             client_registry=registry,
-            max_idle_ms=lambda: 0,
+            max_idle_ms=lambda: max_idle_ms,
             on_rejected=lambda session, reason: self.access.on_rejected(session.client_host, reason),
         )
         for (endpoint, tls), sock in zip(listeners, sockets, strict=True):

@@ -48,7 +48,11 @@ _OTHER_CONFIGS: Final = frozenset(
         SUPER_USERS,
         "allow.everyone.if.no.acl.found",
         "connection.failed.authentication.delay.ms",
+        "connections.max.idle.ms",
         "connections.max.reauth.ms",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
     }
 )
 _READ_ONLY: Final = "remote topics are read-only until klamm mirror promote"

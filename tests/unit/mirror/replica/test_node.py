@@ -631,6 +631,27 @@ def test_unexpected_error_while_watching_is_logged_and_leader_epochs_are_raised(
     ]
 
 
+@pytest.mark.parametrize(("configs", "limit"), [({}, 8), ({"max.connections.per.ip": "2"}, 2)])
+def test_connections_are_limited_by_configs_and_by_the_descriptors_of_the_process(
+    member: Member, address: Address, monkeypatch: pytest.MonkeyPatch, configs: Mapping[str, str], limit: int
+) -> None:
+    monkeypatch.setattr(nodes, "raise_limit", lambda: 0)
+    with contextlib.closing(new_node(member, address, configs)) as node, contextlib.ExitStack() as stack:
+        node.start()
+        clients = [stack.enter_context(WireClient(str(address))) for _ in range(limit)]
+        for client in clients:
+            fetch_as_broker(client)
+        with WireClient(str(address)) as client, pytest.raises(OSError, match=r"closed|reset|end"):
+            fetch_as_broker(client)
+
+
+def test_idle_connection_is_closed(member: Member, address: Address) -> None:
+    with contextlib.closing(new_node(member, address, {"connections.max.idle.ms": "100"})) as node:
+        node.start()
+        with socket.create_connection((address.host, address.port), timeout=SOON_S) as connection:
+            assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize("has_replicas", [True, False])
 def test_registration_stays_only_as_long_as_partitions_have_replicas_here(
     member: Member, address: Address, monkeypatch: pytest.MonkeyPatch, *, has_replicas: bool

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.errors import error_text
 from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER
+from klamm.mirror.replica.rights import ReplicaRights
 from klamm.properties import SettingsError
 from klamm.retries import LoggedReasons
-from klamm.security.acls import CLUSTER_NAME, AclOperation, AclResourceType
-from klamm.security.authorization import AclRules
+from klamm.security.acls import AclOperation, AclResourceType
 from klamm.server.security.tls import ReplaceableContext, ServerContext
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ class Access:
     def __init__(self, settings: ReplicaSettings, member: Callable[[], ClusterMembership | None]) -> None:
         self._settings = settings
         self._member = member
-        self._super_users = settings.super_users
         self.authorizer: str | None = None
         """Class of the authorizer of the target's live brokers. Empty: none has one. None: it is not known."""
         self._authorizers: Mapping[tuple[int, int], str] = {}
@@ -77,8 +76,8 @@ class Access:
         """Live brokers without an entry at the last reading, which is repeated at ``_read_at``."""
         self._read_at = float("-inf")
         self._acls: Mapping[UUID, Acl] = {}
-        self._rules = self._new_rules(())
-        """Rules of ``_acls``."""
+        self._rights = ReplicaRights(settings, None, ())
+        """Rights by ``_acls``."""
         self._contexts: dict[str, ReplaceableContext] = {}
         """TLS contexts by listener."""
         self._store_times: tuple[int, ...] = ()
@@ -162,10 +161,7 @@ class Access:
         return None if member is None else member.observer.image.scram_credentials.get((user, mechanism))
 
     def is_broker(self, session: Session) -> bool:
-        """Return whether a client may act as a broker: by CLUSTER_ACTION, on the listener with which brokers connect.
-
-        An authorizer other than Kafka's own has rules that are not in the metadata. Then only super users may.
-        """
+        """Return whether a client may act as a broker: by CLUSTER_ACTION, on the listener of the brokers."""
         member = self._member()
         if member is None:
             return False
@@ -176,7 +172,7 @@ class Access:
                 "which the brokers connect",
             )
             return False
-        if self._has_right(session, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
+        if self._rights_at(member).allow_broker(session.principal, session.client_host):
             return True
         self.on_rejected(
             session.client_host,
@@ -187,21 +183,16 @@ class Access:
 
     def may(self, session: Session, operation: AclOperation, topic: str) -> bool:
         """Return whether a client may do something with a topic."""
-        return self._has_right(session, operation, AclResourceType.TOPIC, topic)
+        member = self._member()
+        return member is not None and self._rights_at(member).allow(
+            session.principal, session.client_host, operation, AclResourceType.TOPIC, topic
+        )
 
-    def _has_right(self, session: Session, operation: AclOperation, kind: AclResourceType, name: str) -> bool:
-        if (member := self._member()) is None:
-            return False
-        if session.principal in self._super_users or self.authorizer == "":
-            return True
-        if self.authorizer not in (None, STANDARD_AUTHORIZER):
-            return False
-        if (acls := member.observer.image.acls) is not self._acls:
-            self._acls, self._rules = acls, self._new_rules(acls.values())
-        return self._rules.allow(session.principal, session.client_host, operation, kind, name)
-
-    def _new_rules(self, acls: Iterable[Acl]) -> AclRules:
-        return AclRules(acls, super_users=self._super_users, allows_without_acl=self._settings.allows_without_acl)
+    def _rights_at(self, member: ClusterMembership) -> ReplicaRights:
+        acls = member.observer.image.acls
+        if acls is not self._acls or self.authorizer != self._rights.authorizer:
+            self._acls, self._rights = acls, ReplicaRights(self._settings, self.authorizer, acls.values())
+        return self._rights
 
     # --- rejected clients ---------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.names import CLUSTER_METADATA
@@ -15,19 +16,35 @@ from klamm.kraft.errors import ClusterActionDeniedError
 from klamm.kraft.member import CORDON_LEVEL
 from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER, inter_broker_configs
+from klamm.mirror.replica.rights import ReplicaRights
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from klamm.security.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    PatternType,
+)
+from klamm.security.authorization import EVERYBODY
+from klamm.security.principals import ANONYMOUS
+from klamm.server.listeners import setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from klamm.mirror.copy.equal_offsets import ReplicaSettings
+    from klamm.mirror.replica.inter_broker import InterBrokerConfigs
     from klamm.mirror.settings.flow import FlowSettings
 
 _TIMEOUT_S: Final = 10.0
+_ANY_USER: Final = "User:"
+"""Principal of a broker that no ACL and no super user names."""
 _FEATURE: Final = "metadata.version"
 _QUORUM: Final = DescribeQuorumRequest(
     topics=[
@@ -140,22 +157,68 @@ def _listener_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     configs = inter_broker_configs(cluster, settings)
     if reason := configs.mismatch(settings):
         return reason
-    if configs.authorizer == "" or settings.super_users or settings.allows_without_acl:
-        return ""
-    remedy = "expected klamm.replica.super.users with the principals of the brokers"
-    if configs.authorizer not in (None, STANDARD_AUTHORIZER):
-        return f"klamm does not know the rules of {configs.authorizer}: {remedy}"
     own = {settings.controllers.security.principal, _connection(flow).security.principal}
-    if _has_brokers(cluster, own):
+    return _rights_obstacle(flow.target.alias, settings, configs, cluster, own)
+
+
+def _rights_obstacle(
+    alias: str, settings: ReplicaSettings, configs: InterBrokerConfigs, cluster: Cluster, own: Collection[str]
+) -> str:
+    """Return why brokers could not fetch from klamm's listener although they log in."""
+    if configs.authorizer == "":
         return ""
-    return (
-        f"no ACL allows the brokers of cluster {flow.target.alias} CLUSTER_ACTION on it, which fetching from klamm "
-        f"needs: {remedy}, if these are super users"
+    acls = _cluster_acls(cluster) if configs.authorizer in (None, STANDARD_AUTHORIZER) else ()
+    if acls is None:
+        return ""  # no authorizer, or a right that is missing
+    rights = ReplicaRights(settings, configs.authorizer, acls)
+    principals = _broker_principals(settings, configs.listener, acls, own)
+    remedy = "expected klamm.replica.super.users with the principals of the brokers"
+    for host, addresses in _broker_addresses(cluster, settings.node_id).items():
+        if any(rights.allow_broker(principal, address) for principal in principals for address in addresses):
+            continue
+        if configs.authorizer not in (None, STANDARD_AUTHORIZER):
+            return f"klamm does not know the rules of {configs.authorizer}: {remedy}"
+        client = "" if host == WILDCARD else f" from {host}"
+        if ANONYMOUS in principals:
+            client += f" as {ANONYMOUS}"
+        return (
+            f"no ACL allows the brokers of cluster {alias} CLUSTER_ACTION on it{client}, which fetching from klamm "
+            f"needs: {remedy}, if these are super users"
+        )
+    return ""
+
+
+def _broker_principals(
+    settings: ReplicaSettings, listener: str, acls: Collection[Acl], own: Collection[str]
+) -> frozenset[str]:
+    """Return the principals that brokers may have at klamm's listener. They are not readable where brokers log in.
+
+    Then these are all users with an ACL and all super users, but klamm's own, and one without any right of its own.
+    """
+    protocol = next(each.security_protocol for each in settings.listeners if each.name == listener)
+    has_certificates = (setting_of(settings.configs, listener, "ssl.client.auth") or "none") != "none"
+    if protocol == "PLAINTEXT" or (protocol == "SSL" and not has_certificates):
+        return frozenset({ANONYMOUS})
+    named = {acl.principal for acl in acls} | settings.super_users
+    return frozenset(named - {EVERYBODY, *own} | {_ANY_USER})
+
+
+def _broker_addresses(cluster: Cluster, node_id: int) -> dict[str, Collection[str]]:
+    """Return the IP addresses of the live brokers but klamm, by host. ``*`` stands for one that is not known."""
+    response = cluster.connection(min(cluster.node_ids)).call(
+        MetadataRequest(topics=[], allow_auto_topic_creation=False), MetadataResponse, timeout_s=_TIMEOUT_S
     )
+    addresses: dict[str, Collection[str]] = {}
+    for host in {broker.host for broker in response.brokers if broker.node_id != node_id} or {WILDCARD}:
+        try:
+            addresses[host] = {str(address[4][0]) for address in socket.getaddrinfo(host, None)}
+        except OSError:
+            addresses[host] = {WILDCARD}
+    return addresses
 
 
-def _has_brokers(cluster: Cluster, own: Collection[str]) -> bool:
-    """Return whether an ACL allows others than klamm's own principals to act as brokers, or it is not known."""
+def _cluster_acls(cluster: Cluster) -> tuple[Acl, ...] | None:
+    """Return the ACLs of the target that concern the cluster. None: the brokers do not return them."""
     request = DescribeAclsRequest(
         resource_type_filter=AclResourceType.CLUSTER,
         resource_name_filter=CLUSTER_NAME,
@@ -163,11 +226,21 @@ def _has_brokers(cluster: Cluster, own: Collection[str]) -> bool:
         principal_filter=None,
         host_filter=None,
         operation=AclOperation.ANY,
-        permission_type=AclPermission.ALLOW,
+        permission_type=AclPermission.ANY,
     )
     response = cluster.connection(min(cluster.node_ids)).call(request, DescribeAclsResponse, timeout_s=_TIMEOUT_S)
-    return bool(response.error_code) or any(
-        acl.operation in (AclOperation.CLUSTER_ACTION, AclOperation.ALL) and acl.principal not in own
+    if response.error_code:
+        return None
+    return tuple(
+        Acl.from_wire(
+            resource.resource_type,
+            resource.resource_name,
+            resource.pattern_type,
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission=acl.permission_type,
+        )
         for resource in response.resources
         for acl in resource.acls
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -20,7 +21,7 @@ from klamm.protocol.messages.describe_acls import DescribeAclsResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
 from klamm.protocol.messages.metadata import MetadataResponse
-from klamm.security.acls import AclOperation, AclPermission
+from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
@@ -42,7 +43,23 @@ SASL = """
 klamm.replica.listener.security.protocol.map = PLAINTEXT:SASL_SSL
 klamm.replica.sasl.enabled.mechanisms = PLAIN
 """
+LOGIN_OF_KLAMM = """
+B.security.protocol = SASL_SSL
+B.sasl.mechanism = PLAIN
+B.sasl.jaas.config = PlainLoginModule required username="klamm" password="secret";
+"""
 SUPER_USERS = "klamm.replica.super.users = User:node\n"
+ANONYMOUS_IS_SUPER = "klamm.replica.super.users = User:node;User:ANONYMOUS\n"
+EVERYBODY_MAY = "klamm.replica.allow.everyone.if.no.acl.found = true\n"
+OVER_SASL = {"listener_security_protocol_map": "PLAINTEXT:SASL_SSL", "sasl_mechanism_inter_broker_protocol": "PLAIN"}
+NO_ACL = (
+    "no ACL allows the brokers of cluster B CLUSTER_ACTION on it as User:ANONYMOUS, which fetching from klamm needs: "
+    "expected klamm.replica.super.users with the principals of the brokers, if these are super users"
+)
+UNKNOWN_RULES = (
+    "klamm does not know the rules of com.example.Own: expected klamm.replica.super.users with the principals of the "
+    "brokers"
+)
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -81,14 +98,37 @@ def configs(values: dict[str, str] | None = None, error_code: int = 0) -> Descri
     return DescribeConfigsResponse(results=[result])
 
 
-def acls(*operations: AclOperation, principal: str = "User:b") -> DescribeAclsResponse:
-    rights = [
-        DescribeAclsResponse.AclDescription(
-            principal=principal, host="*", operation=operation, permission_type=AclPermission.ALLOW
-        )
-        for operation in operations
-    ]
-    return DescribeAclsResponse(resources=[DescribeAclsResponse.DescribeAclsResource(acls=rights)])
+ALLOW = Acl(
+    resource_type=AclResourceType.CLUSTER,
+    resource_name="kafka-cluster",
+    pattern_type=PatternType.LITERAL,
+    principal="User:b",
+    host="*",
+    operation=AclOperation.CLUSTER_ACTION,
+    permission=AclPermission.ALLOW,
+)
+DENY = replace(ALLOW, permission=AclPermission.DENY)
+
+
+def acls(*rights: Acl) -> DescribeAclsResponse:
+    return DescribeAclsResponse(
+        resources=[
+            DescribeAclsResponse.DescribeAclsResource(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+                acls=[
+                    DescribeAclsResponse.AclDescription(
+                        principal=acl.principal,
+                        host=acl.host,
+                        operation=acl.operation,
+                        permission_type=acl.permission,
+                    )
+                ],
+            )
+            for acl in rights
+        ]
+    )
 
 
 def finalized(level: int) -> ApiVersionsResponse:
@@ -177,19 +217,22 @@ def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytes
         (
             {"authorizer_class_name": STANDARD},
             "",
-            "no ACL allows the brokers of cluster B CLUSTER_ACTION on it, which fetching from klamm needs: expected "
-            "klamm.replica.super.users with the principals of the brokers, if these are super users",
+            NO_ACL,
         ),
         (
             {"authorizer_class_name": "com.example.Own"},
             "",
-            "klamm does not know the rules of com.example.Own: expected klamm.replica.super.users with the principals "
-            "of the brokers",
+            UNKNOWN_RULES,
         ),
-        ({"authorizer_class_name": "com.example.Own"}, SUPER_USERS, ""),
-        ({"authorizer_class_name": STANDARD}, SUPER_USERS, ""),
+        ({"authorizer_class_name": "com.example.Own"}, EVERYBODY_MAY, UNKNOWN_RULES),
+        ({"authorizer_class_name": "com.example.Own"}, SUPER_USERS, UNKNOWN_RULES),
+        ({"authorizer_class_name": "com.example.Own"}, ANONYMOUS_IS_SUPER, ""),
+        ({"authorizer_class_name": STANDARD}, SUPER_USERS, NO_ACL),
+        ({"authorizer_class_name": STANDARD}, ANONYMOUS_IS_SUPER, ""),
+        ({"authorizer_class_name": STANDARD}, EVERYBODY_MAY, ""),
+        ({"authorizer_class_name": STANDARD, **OVER_SASL}, SASL + SUPER_USERS, ""),
         (
-            {"listener_security_protocol_map": "PLAINTEXT:SASL_SSL", "sasl_mechanism_inter_broker_protocol": "PLAIN"},
+            OVER_SASL,
             SASL,
             "",
         ),
@@ -202,22 +245,49 @@ def test_listener_that_the_brokers_cannot_use_is_named(
     assert obstacles.obstacles(flow_of(more)) == ({"": reason} if reason else {})
 
 
-def test_acl_for_brokers_is_no_obstacle(target: Mock) -> None:
+@pytest.mark.parametrize(
+    ("rights", "more", "is_allowed"),
+    [
+        ((replace(ALLOW, operation=AclOperation.DESCRIBE),), "", False),
+        ((ALLOW,), "", True),
+        ((replace(ALLOW, operation=AclOperation.ALL),), "", True),
+        ((replace(ALLOW, host="127.0.0.1"),), "", True),
+        ((replace(ALLOW, host="127.0.0.2"),), "", False),
+        ((ALLOW, replace(DENY, host="127.0.0.2")), "", True),
+        ((ALLOW, replace(DENY, host="127.0.0.1")), "", False),
+        ((ALLOW, replace(DENY, principal="User:*")), "", False),
+        ((replace(ALLOW, principal="User:*"),), "", True),
+        ((replace(ALLOW, principal="User:klamm"),), "", False),
+        ((replace(ALLOW, principal="User:klamm"),), EVERYBODY_MAY, False),
+        ((replace(ALLOW, principal="User:klamm"),), "klamm.replica.super.users = User:klamm\n", False),
+        ((DENY,), SUPER_USERS, True),
+    ],
+)
+def test_brokers_that_log_in_need_an_acl_that_allows_their_host(
+    target: Mock, rights: tuple[Acl, ...], more: str, *, is_allowed: bool
+) -> None:
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=9092)
+    own = MetadataResponse.MetadataResponseBroker(node_id=9, host="127.0.0.9", port=9092)
     answer(
-        target, configs({"authorizer_class_name": STANDARD}), acls(AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION)
+        target,
+        configs({"authorizer_class_name": STANDARD, **OVER_SASL}),
+        acls(*rights),
+        MetadataResponse(brokers=[broker, own]),
     )
+    reason = obstacles.obstacles(flow_of(SASL + LOGIN_OF_KLAMM + more)).get("", "")
+    expected = "" if is_allowed else "no ACL allows the brokers of cluster B CLUSTER_ACTION on it from 127.0.0.1, which"
+    assert reason.startswith(expected)
+    assert bool(reason) != is_allowed
+
+
+def test_acl_of_klamm_is_one_for_brokers_where_nobody_logs_in(target: Mock) -> None:
+    answer(target, configs({"authorizer_class_name": STANDARD}), acls(replace(ALLOW, principal="User:ANONYMOUS")))
     assert obstacles.obstacles(FLOW) == {}
-
-
-def test_acl_of_klamm_itself_is_not_one_for_brokers(target: Mock) -> None:
-    own = acls(AclOperation.CLUSTER_ACTION, principal="User:ANONYMOUS")
-    answer(target, configs({"authorizer_class_name": STANDARD}), own)
-    assert obstacles.obstacles(FLOW)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
 
 
 def test_brokers_need_an_acl_if_their_configs_are_not_readable(target: Mock) -> None:
     answer(target, configs(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert obstacles.obstacles(FLOW)[""].startswith("no ACL allows the brokers of cluster B CLUSTER_ACTION")
+    assert obstacles.obstacles(FLOW) == {"": NO_ACL}
 
 
 def test_topic_without_read_right_is_named(target: Mock) -> None:

@@ -88,13 +88,13 @@ class ClientRelay:
         return response[_CORRELATION_BYTES:]
 
     async def _streams(self, session: Session) -> _Streams:
+        endpoint = self._endpoint_of(session.listener)
+        if endpoint is None:
+            raise ProtocolError(
+                f"listener {session.listener} passes no requests on to brokers: that needs a listener PLAINTEXT, "
+                "and a target without authorizer.class.name"
+            )
         if session.connection_id not in self._open:
-            endpoint = self._endpoint_of(session.listener)
-            if endpoint is None:
-                raise ProtocolError(
-                    f"listener {session.listener} passes no requests on to brokers: that needs a listener PLAINTEXT, "
-                    "and a target without authorizer.class.name"
-                )
             async with asyncio.timeout(_CONNECT_S):
                 streams = await asyncio.open_connection(endpoint.host, endpoint.port)
             self._open[session.connection_id] = streams

@@ -388,7 +388,14 @@ def test_requests_are_relayed_only_if_no_broker_has_to_know_the_client(
             expected = contextlib.nullcontext() if is_relayed else pytest.raises(OSError, match=r"closed|reset|end")
             with expected:
                 client.ask(MetadataRequest(), MetadataResponse, 9)
-        assert bool(broker.requests(ApiKey.METADATA)) == is_relayed
+            assert bool(broker.requests(ApiKey.METADATA)) == is_relayed
+            if is_relayed:
+                member.authorizer = STANDARD
+                restarted = replace(member.image.brokers[1], broker_epoch=2)
+                member.publish(replace(member.image, brokers={**member.image.brokers, 1: restarted}))
+                wait_until(lambda: node.access.authorizer == STANDARD, timeout_s=SOON_S, what="the authorizer")
+                with pytest.raises(OSError, match=r"closed|reset|end"):
+                    client.ask(MetadataRequest(), MetadataResponse, 9)
 
 
 def test_authorizer_that_a_restarted_broker_has_got_is_applied(member: Member, address: Address) -> None:

@@ -282,6 +282,14 @@ class LeaderPartition:
                 source_epoch = UNKNOWN_EPOCH
         return Window(offset, epoch, source_epoch)
 
+    def epoch_of(self, follower: ReplicaProgress) -> int:
+        """Return the leader epoch by which the log of a follower compares with others. -1: it has no batch.
+
+        At a floor, that is the floor's epoch: what the brokers had there was the log from which klamm mirrored on.
+        """
+        floors = (each.leader_epoch for each in self.floors if each.offset == follower.fetch_offset)
+        return max(floors, default=follower.leader_epoch)
+
     def open_catch_up(self, now: float) -> Window | None:
         """Return the catch-up window, opened for the live follower that is furthest behind. None: none is needed."""
         if self.catch_up is None and self.tail is not None and not self.halted:

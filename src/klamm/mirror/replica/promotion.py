@@ -135,6 +135,16 @@ class _Promoting:
         return {node: followers[node].fetch_offset for node in self.replicas}
 
     @property
+    def latest(self) -> int:
+        """Node id of the replica whose log is the latest as in KIP-595. ``first`` if others have no more.
+
+        That is the highest leader epoch of the last batch, then the largest log end. A longer log of an older epoch
+        holds records that only a former leader had. Errors as of ``log_ends``.
+        """
+        ends, leader = self.log_ends, self.leader
+        return max(ends, key=lambda node: (leader.epoch_of(leader.followers[node]), ends[node], node == self.first))
+
+    @property
     def log_end(self) -> int:
         """Offset up to which the next leader has the records of the source. Errors as of ``log_ends``."""
         return self.log_ends[self.first]
@@ -317,7 +327,7 @@ class Promotion:
         self._node.wait_for(lambda: all(each.is_in_sync or each.leader.halted for each in all_of), self._sync_s)
         if accepts_loss:
             self._freeze(all_of)
-            self._prefer_longest(all_of)
+            self._prefer_latest(all_of)
         else:
             _raise_if([each.missing for each in all_of if not each.is_in_sync])
         self._node.call(note_ends)
@@ -341,14 +351,13 @@ class Promotion:
         before = self._node.call(freeze)
         self._node.wait_for(have_fetched, self._sync_s)
 
-    def _prefer_longest(self, all_of: Sequence[_Promoting]) -> None:
-        """Let the controller elect the replicas with the longest logs: the first ones of the reassignment."""
+    def _prefer_latest(self, all_of: Sequence[_Promoting]) -> None:
+        """Let the controller elect the replicas with the latest logs: the first ones of the reassignment."""
         order: dict[TopicPartition, Sequence[int]] = {}
-        for each, ends in zip(all_of, self._node.call(lambda: [own.log_ends for own in all_of]), strict=True):
-            longest = max(ends, key=lambda node: (ends[node], node == each.first))
-            if longest != each.first:
-                each.first = longest
-                order[each.partition] = [longest, *sorted(each.replicas - {longest})]
+        for each, latest in zip(all_of, self._node.call(lambda: [own.latest for own in all_of]), strict=True):
+            if latest != each.first:
+                each.first = latest
+                order[each.partition] = [latest, *sorted(each.replicas - {latest})]
         if not order:
             return
         self._brokers.reassign(order)

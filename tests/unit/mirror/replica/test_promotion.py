@@ -10,11 +10,12 @@ import pytest
 
 from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, api_error
+from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.promotion import Promotion, PromotionError, PromotionWaitsError
 from klamm.mirror.replica.target_brokers import ProducerState, TargetBrokers
 from klamm.protocol.errors import ErrorCode
-from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of
+from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of, stored_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -268,6 +269,36 @@ def test_promotion_with_accepted_loss_elects_the_replica_with_the_longest_log() 
     assert (partition.leader, partition.replicas) == (2, (2, 1, 3))
     assert handed_over[REMOTE].log_end == node.followers[1].end == 6
     assert node.remembered == [6]
+
+
+@pytest.mark.parametrize("mirrored_on", [0, 2])
+def test_promotion_with_accepted_loss_elects_no_longer_log_of_an_older_leader_epoch(mirrored_on: int) -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    # broker 1 led with epoch 4 and died with records that were never committed; then klamm took the partition back
+    topic = node.member.image.topics[TOPIC_ID]
+    taken_back = replace(topic.partitions[0], leader_epoch=6, partition_epoch=5)
+    node.live = frozenset({2, 3})
+    node.stopped = {1}
+    node.member.publish(replace(node.member.image, topics={TOPIC_ID: replace(topic, partitions={0: taken_back})}))
+    node.leader.floors = (EpochFloor(3, 6, 0),)
+    node.leader.tail = None
+    if mirrored_on:
+        node.source.produce(mirrored_on)
+    node.replicate()
+    returning = node.followers[0]
+    returning.batches.append(stored_batch(3, 3, 4))
+    returning.end = 6
+    node.live, node.stopped = frozenset(REPLICAS), set()
+    node._apply(node.member.image)
+    node.replicate()
+    assert node.leader.halted
+
+    handed_over = node.promotion().hand_over([REMOTE], accepts_loss=True)
+
+    assert node.member.image.topics[TOPIC_ID].partitions[0].leader == 2
+    assert handed_over[REMOTE].log_end == node.followers[1].end == 3 + mirrored_on
 
 
 def test_replicas_get_nothing_more_once_the_log_end_of_a_promotion_with_accepted_loss_is_known() -> None:

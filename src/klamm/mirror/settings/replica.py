@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.definitions import base_name, find_broker_config
-from klamm.kafka_client.connection.security import MECHANISMS
 from klamm.mirror.settings.definitions import (
     OFFSETS,
     OFFSETS_BY,
@@ -20,8 +18,8 @@ from klamm.mirror.settings.definitions import (
     IncrementalAlterConfigs,
     OffsetsBy,
 )
+from klamm.mirror.settings.listener_configs import PREFIX, check_listener_configs, read_listener_configs
 from klamm.properties import SettingsError, parse_list, split_address
-from klamm.security.principals import parse_super_users
 from klamm.server.listeners import (
     ANY_HOSTS,
     DEFAULT_LISTENER,
@@ -39,22 +37,6 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.key_reader import KeyReader
 
 _LISTENER: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9._-]+)://)?(?P<address>.*)")
-_PREFIX: Final = "klamm.replica."
-"""Prefix of the keys that a broker has in its ``server.properties``."""
-SUPER_USERS: Final = "super.users"
-_OTHER_CONFIGS: Final = frozenset(
-    {
-        PROTOCOL_MAP,
-        SUPER_USERS,
-        "allow.everyone.if.no.acl.found",
-        "connection.failed.authentication.delay.ms",
-        "connections.max.idle.ms",
-        "connections.max.reauth.ms",
-        "max.connections",
-        "max.connections.per.ip",
-        "max.connections.per.ip.overrides",
-    }
-)
 _READ_ONLY: Final = "remote topics are read-only until klamm mirror promote"
 _FORM: Final = "[NAME://]HOST:PORT[,...]"
 
@@ -86,11 +68,11 @@ def parse_replica(
     node_id = reader.get(REPLICA_NODE_ID)
     listen = _listeners(reader, REPLICA_LISTENERS)
     advertised = _listeners(reader, REPLICA_ADVERTISED)
-    configs = reader.with_prefix(_PREFIX, accepts=_is_listener_config)
+    configs = read_listener_configs(reader)
     way = f"{OFFSETS_BY.key}={OffsetsBy.REPLICA}"
     if reader.get(OFFSETS_BY) is not OffsetsBy.REPLICA:
         wanted = (REPLICA_NODE_ID, REPLICA_LISTENERS, REPLICA_ADVERTISED)
-        keys = [*(setting.key for setting in wanted), *(_PREFIX + name for name in configs)]
+        keys = [*(setting.key for setting in wanted), *(PREFIX + name for name in configs)]
         set_keys = [entry[0] for key in keys if (entry := reader.find(key)) is not None]
         return None, (f"{', '.join(set_keys)}: no effect without {way}",) if set_keys else ()
     _check_allowed(reader, preserves_offsets=preserves_offsets)
@@ -109,6 +91,7 @@ def parse_replica(
             "reset unclean.leader.election.enable=false, which keeps shorter replicas from becoming leader"
         )
     _check_names(listen, advertised)
+    check_listener_configs(reader, configs, listen)
     addresses = {name: advertised.get(name, address) for name, address in listen.items()}
     for name, address in addresses.items():
         if address.host in ANY_HOSTS:
@@ -126,22 +109,9 @@ def parse_replica(
     return broker, (f"{way}: {_READ_ONLY}",)
 
 
-def _is_listener_config(name: str) -> bool:
-    """Return whether a key of a broker counts for klamm's listeners. It may be that of a listener and a mechanism."""
-    name = base_name(name)
-    mechanism, _, rest = name.partition(".")
-    if mechanism.upper() in MECHANISMS:
-        name = rest
-    return name in _OTHER_CONFIGS or (name.startswith(("ssl.", "sasl.")) and find_broker_config(name) is not None)
-
-
 def _protocols(listen: Mapping[str, Address], configs: Mapping[str, str]) -> dict[str, SecurityProtocol]:
-    """Return the security protocol of each listener, and check the super users."""
-    key = _PREFIX + PROTOCOL_MAP
-    try:
-        parse_super_users(configs.get(SUPER_USERS))
-    except SettingsError as error:
-        raise SettingsError(f"{_PREFIX}{error}") from error
+    """Return the security protocol of each listener."""
+    key = PREFIX + PROTOCOL_MAP
     protocols = parse_protocol_map(configs.get(PROTOCOL_MAP), key)
     if missing := next((name for name in listen if name not in protocols), None):
         expected = ", ".join(f"{missing}:{protocol.value}" for protocol in SecurityProtocol)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from klamm.properties import SettingsError, parse_list
+from klamm.properties import SettingsError, parse_int, parse_list
 from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
 from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import ANONYMOUS, user_principal
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from klamm.server.security.login import FindScram
     from klamm.server.security.tls import ServerTls
 
+_MAX_INT: Final = 2**31 - 1
+_MAX_LONG: Final = 2**63 - 1
 _MODULES: Final = {
     PLAIN: PLAIN_MODULE,
     "SCRAM-SHA-256": SCRAM_MODULE,
@@ -103,12 +105,14 @@ def _login(listener: Listener, configs: Mapping[str, str], find_scram: FindScram
         mechanisms=mechanisms_of(
             names, plain_users={} if plain is None else plain.users, find_scram=find_scram, by_token=by_token
         ),
-        max_token_bytes=_number(listener, configs, "sasl.server.max.receive.size", DEFAULT_MAX_TOKEN_BYTES),
+        max_token_bytes=_number(listener, configs, "sasl.server.max.receive.size", DEFAULT_MAX_TOKEN_BYTES, at_least=1),
         failure_delay_s=_number(
-            listener, configs, "connection.failed.authentication.delay.ms", DEFAULT_FAILURE_DELAY_MS
+            listener, configs, "connection.failed.authentication.delay.ms", DEFAULT_FAILURE_DELAY_MS, at_least=0
         )
         / 1000,
-        max_session_ms=_number(listener, configs, "connections.max.reauth.ms", 0),
+        max_session_ms=_number(
+            listener, configs, "connections.max.reauth.ms", 0, at_least=-_MAX_LONG, at_most=_MAX_LONG
+        ),
         now=time.monotonic,
     )
 
@@ -145,9 +149,11 @@ def jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> Jaa
     return None
 
 
-def _number(listener: Listener, configs: Mapping[str, str], name: str, default: int) -> int:
+def _number(
+    listener: Listener, configs: Mapping[str, str], name: str, default: int, *, at_least: int, at_most: int = _MAX_INT
+) -> int:
     mechanisms = [f"{mechanism.lower()}.{name}" for mechanism in SERVED_MECHANISMS]
     for candidate in (*mechanisms, name):
         if (text := setting_of(configs, listener.name, candidate)) is not None:
-            return int(text)
+            return parse_int(candidate, text, at_least=at_least, at_most=at_most)
     return default

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.configs.definitions import broker_configs
 from klamm.mirror.copy.settings import copy_settings
+from klamm.mirror.settings import listener_configs
 from klamm.mirror.settings.definitions import IsolationLevel
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.leases import FlowShare, PartitionGroup, from_json, to_json
@@ -182,6 +184,47 @@ def test_wrong_settings_of_a_replica_are_rejected(more: str, message: str) -> No
     with pytest.raises(SettingsError) as caught:
         flow_of(f"{REPLICA}{more}\n")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("connections.max.reauth.ms", "abc", "Not a number of type LONG"),
+        ("listener.name.internal.connection.failed.authentication.delay.ms", "-1", "must be at least 0"),
+        ("max.connections", "many", "Not a number of type INT"),
+        ("ssl.client.auth", "yes", "String must be one of"),
+        ("allow.everyone.if.no.acl.found", "yes", "expected true or false"),
+        ("sasl.server.callback.handler.class", "com.example.Own", "only OAUTHBEARER has a handler"),
+        ("listener.name.internal.plain.sasl.server.callback.handler.class", "com.example.Own", "only OAUTHBEARER has"),
+        ("ssl.engine.factory.class", "com.example.Own", "Java classes are not run"),
+        ("sasl.kerberos.service.name", "kafka", "Kerberos is not served"),
+        ("sasl.mechanism.inter.broker.protocol", "PLAIN", "klamm's listeners do not read this config: remove it"),
+        ("listener.name.internal.super.users", "User:a", "klamm's listeners do not read this config: remove it"),
+        ("listener.name.internal.allow.everyone.if.no.acl.found", "true", "do not read this config: remove it"),
+        ("listener.name.internal.connections.max.idle.ms", "1000", "do not read this config: remove it"),
+        ("listener.name.internal.PLAIN.sasl.jaas.config", "m required;", "do not read this config: remove it"),
+        ("plain.sasl.jaas.config", "m required;", "do not read this config: remove it"),
+        (
+            "listener.name.INTERNAL.ssl.client.auth",
+            "required",
+            "expected a prefix of klamm's listeners, in lower case: klamm.replica.listener.name.plaintext., "
+            "klamm.replica.listener.name.internal.",
+        ),
+        ("listener.name.external.ssl.client.auth", "required", "expected a prefix of klamm's listeners, in lower case"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["klamm.replica.", "A->B.klamm.replica."])
+def test_listener_config_that_klamm_cannot_honour_is_rejected(prefix: str, key: str, value: str, reason: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        flow_of(f"{REPLICA}{prefix}{key} = {value}\n")
+    assert str(caught.value).startswith(prefix + key)
+    assert reason in str(caught.value)
+
+
+def test_each_config_of_listeners_is_one_of_a_broker() -> None:
+    own = {"super.users", "allow.everyone.if.no.acl.found"}  # of Kafka's authorizer
+    names = listener_configs._LISTENER | listener_configs._ALL_LISTENERS
+    assert names - own <= broker_configs().keys()
 
 
 def test_two_replicas_in_one_target_are_rejected() -> None:

@@ -45,6 +45,12 @@ def opened(configs: dict[str, str]) -> Endpoint:
             OAUTH | {f"{PREFIX}sasl.jaas.config": "com.example.Module required;"},
             "com.example.Module is not known, only",
         ),
+        (OAUTH | {"connections.max.reauth.ms": "abc"}, r"connections\.max\.reauth\.ms=abc: expected a whole number"),
+        (OAUTH | {"sasl.server.max.receive.size": "-1"}, r"max\.receive\.size=-1: expected a whole number from 1 to"),
+        (
+            OAUTH | {"listener.name.sasl_plaintext.connection.failed.authentication.delay.ms": "x"},
+            r"authentication\.delay\.ms=x: expected a whole number from 0 to",
+        ),
         (OAUTH | {KEYS: "file:///keys"}, "without it unsigned tokens are accepted"),
         (OAUTH | {HANDLER: "com.example.Own"}, "other Java classes are not run"),
         (OAUTH | {HANDLER: SIGNED}, r"jwks\.endpoint\.url=: expected file:///PATH"),

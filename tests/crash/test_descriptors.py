@@ -79,6 +79,7 @@ def fill(client: WireClient, topic: str, partitions: int) -> None:
         assert sum(1 for _ in client.read_to_end(topic, partition)) == 2
 
 
+@pytest.mark.long
 def test_hundreds_of_partitions_work_with_256_descriptors() -> None:
     """256 is the default of macOS. Before, the 235th partition failed permanently."""
     with limited(256), KlammBroker() as broker:

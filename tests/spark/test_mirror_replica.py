@@ -157,6 +157,7 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
     assert {partition.replicas for partition in described["other"].partitions} == {(1,)}
 
 
+@pytest.mark.long
 def test_mirror_that_starts_without_its_source_lets_clients_read(cluster: KafkaCluster, tmp_path: Path) -> None:
     # given
     target, records = cluster.bootstrap_servers, [(0, Seen(b"k%d" % at, b"v", (), TIME)) for at in range(40)]

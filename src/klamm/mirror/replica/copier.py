@@ -31,7 +31,7 @@ from klamm.mirror.progress.partition_progress import STARTING, CopyState
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion, resume_offset
 from klamm.mirror.replica.demotion import Demotion
-from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP
+from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP, UNKNOWN
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError
 from klamm.mirror.replica.start import ReplicaCopy, ReplicaStart
@@ -138,8 +138,8 @@ class ReplicaCopier(Copier):
         """Earliest time of the next attempt to promote or demote a topic after a failure."""
         self._source_away = 0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S), ""
         """Earliest time of the next attempt to reach the source for a promotion or a demotion, and why it failed."""
-        self._stored: dict[str, StoredPromotion] = {}
-        """Stored promotions, as far as they were needed."""
+        self._stored: dict[str, StoredPromotion | None] = {}
+        """Stored promotions of topics, as far as they were needed. None: there is none for this topic id."""
         self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
         """Log ends of the source when the promotion of a topic began."""
         self._handed_over: dict[TopicPartition, HandedOver] = {}
@@ -337,24 +337,27 @@ class ReplicaCopier(Copier):
 
     def _change_leader(self, topic: str, state: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         if state == RequestedState.DEMOTED:
-            if any(map(self._demotion.is_due, keys)):
-                self._take_back(topic, keys)
+            if due := {remote: key for remote, key in keys.items() if self._demotion.is_due(remote)}:
+                self._take_back(topic, due)
         elif left := {remote: key for remote, key in keys.items() if key not in self._promoted}:
             self._promote_topic(topic, left, accepts_loss=state == RequestedState.FAILED_OVER)
 
     def _take_back(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         """Let klamm lead the partitions of a topic again that brokers lead, and mirror them on."""
-        promotion, offsets = self._read_promotion(topic, keys)
-        if promotion is None:
-            raise PromotionError("klamm did not hand it over: delete the remote topic to mirror it")
-        ends = {remote: resume_offset(offsets[key]) for remote, key in keys.items() if key in offsets}
-        self._refresh_source(topic)
-        first = self._source.list_offsets(list(keys.values()), clusters.EARLIEST)
-        last = self._source.list_offsets(list(keys.values()), clusters.LATEST)
-        for remote, end in ends.items():
-            key = keys[remote]
+        self._demotion.check_metadata(keys)
+        led = {remote: key for remote, key in keys.items() if not self._demotion.is_alone(remote)}
+        if led:
+            self._refresh_source(topic)
+        ends = self._promoted_ends(topic, keys)
+        first = self._source.list_offsets(list(led.values()), clusters.EARLIEST) if led else {}
+        last = self._source.list_offsets(list(led.values()), clusters.LATEST) if led else {}
+        for remote, key in led.items():
+            end = ends[remote]
+            if end == UNKNOWN:
+                name = f"{remote.topic}-{remote.partition}"
+                raise PromotionError(f"klamm did not hand {name} over: delete the remote topic to mirror it")
             if key not in first or key not in last:
-                raise PromotionWaitsError(f"{topic}-{key[1]} has no leader on the source")
+                raise PromotionError(f"{topic}-{key[1]} has no leader on the source")
             if not first[key] <= end <= last[key]:
                 raise PromotionError(
                     f"{topic}-{key[1]} has the offsets {first[key]} to {last[key]} on the source, and "
@@ -362,6 +365,14 @@ class ReplicaCopier(Copier):
                 )
         self._demotion.take_back(ends)
         logger.warning("%s: klamm leads %s again", self._settings.flow, next(iter(keys)).topic)
+
+    def _promoted_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> dict[TopicPartition, int]:
+        """Return the stored log ends at which klamm handed partitions over. -1: it did not."""
+        promotion, offsets = self._read_promotion(topic, keys)
+        return {
+            remote: resume_offset(offsets[key]) if promotion is not None and key in offsets else UNKNOWN
+            for remote, key in keys.items()
+        }
 
     def _read_promotion(
         self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]
@@ -372,9 +383,7 @@ class ReplicaCopier(Copier):
         promotion = stored.promotions.get(topic)
         if promotion is not None and self._topic_ids(keys) != {promotion.topic_id}:
             promotion = None
-        self._stored.pop(topic, None)
-        if promotion is not None:
-            self._stored[topic] = promotion
+        self._stored[topic] = promotion
         return promotion, stored.offsets
 
     def _remember_floors(self, floors: Mapping[TopicPartition, EpochFloor]) -> None:
@@ -384,12 +393,16 @@ class ReplicaCopier(Copier):
         for remote, floor in floors.items():
             topic, index = key = self._keys[remote]
             # An earlier attempt may have stored one for this offset, and mirrored nothing.
-            before = [each for each in self._stored[topic].floors.get(index, ()) if each.offset < floor.offset]
+            before = [each for each in self._floors(topic).get(index, ()) if each.offset < floor.offset]
             source_epoch = stored.leader_epochs.get(key, UNKNOWN_EPOCH)
             by_topic[topic][index] = (*before, floor._replace(source_epoch=source_epoch))
         for topic, changed in by_topic.items():
-            promotion = self._stored[topic]
-            self._write_promotion(topic, StoredPromotion(promotion.topic_id, False, {**promotion.floors, **changed}))
+            (topic_id,) = self._topic_ids(remote for remote in floors if self._keys[remote][0] == topic)
+            self._write_promotion(topic, StoredPromotion(topic_id, False, {**self._floors(topic), **changed}))
+
+    def _floors(self, topic: str) -> Mapping[int, tuple[EpochFloor, ...]]:
+        promotion = self._stored[topic]
+        return {} if promotion is None else promotion.floors
 
     def _write_promotion(self, topic: str, promotion: StoredPromotion) -> None:
         self._store.write_promotion(topic, promotion)
@@ -397,7 +410,8 @@ class ReplicaCopier(Copier):
 
     def _promote_topic(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], *, accepts_loss: bool) -> None:
         led = {remote: key for remote, key in keys.items() if not self._promotion.is_handed_over(remote)}
-        self._demotion.give_back(led)
+        if due := {remote: key for remote, key in led.items() if self._demotion.is_due(remote)}:
+            self._demotion.release(self._promoted_ends(topic, due))
         if led and not accepts_loss:
             self._check_ends(topic, led)
         if led:
@@ -423,6 +437,7 @@ class ReplicaCopier(Copier):
         self._collect_source_offsets(wait=True)
         stored = self._store.read()
         promotion, topic_ids = stored.promotions.get(topic), self._topic_ids(keys)
+        self._stored[topic] = promotion
         if promotion is None or (not promotion.is_finished and topic_ids == {promotion.topic_id}):
             return False
         reason = "handed over by an earlier process"

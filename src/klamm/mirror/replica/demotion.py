@@ -12,7 +12,8 @@ lead        The controller elects klamm, the preferred leader. All replicas fetc
 be alone    When all of them end where klamm does, klamm is the only in-sync replica.
 note        The leader epoch of klamm is stored on the target: batches get no lower one from here on (``EpochFloor``).
 release     A reassignment to the other replicas begins, which removes klamm and stays in progress, as after the
-            creation (``placement``). Only now klamm serves batches of the source, see ``Leadership.is_safe``.
+            creation (``placement``). Only now klamm serves batches of the source, see ``Leadership.is_safe``. If an
+            operator cancels it, only this step is repeated.
 ==========  ===========================================================================================================
 
 If klamm dies before "be alone", a broker leads the partition again, with the same log. If records are found that klamm
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.mirror.records.source_offsets import EpochFloor
+from klamm.mirror.replica.leader_partition import UNKNOWN
 from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError, listed, member_of, state_of
 from klamm.mirror.replica.target_brokers import ReplicaFetch
 from klamm.protocol.errors import ErrorCode, KafkaApiError, error_name
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 STEP_S: Final = 10.0
 """Seconds in which each step must be done."""
 _FETCH_EVERY_S: Final = 0.05
+_ELIGIBLE: Final = "it has eligible leader replicas: set min.insync.replicas=1 for its topic until it is promoted again"
 
 
 class DemotionDeniedError(PromotionError):
@@ -80,6 +83,27 @@ class Demotion:
         state = state_of(self._node, partition)
         return state is not None and state.replicas != (self._node_id,) and not self._is_safe(state)
 
+    def is_alone(self, partition: TopicPartition) -> bool:
+        """Return whether klamm is the only in-sync replica: no broker leads the partition, and none can be elected."""
+        state = state_of(self._node, partition)
+        return state is not None and state.isr == (self._node_id,) and not state.elr
+
+    def check_metadata(self, partitions: Collection[TopicPartition]) -> None:
+        """Check what the target's metadata show of partitions that are due. Nothing is requested.
+
+        Raises:
+            PromotionWaitsError: One cannot be taken back yet.
+        """
+        for partition in partitions:
+            state = self._state(partition)
+            if state.leader == NO_LEADER:
+                raise PromotionWaitsError(f"{_name(partition)} has no leader on the target")
+            if state.leader == self._node_id:
+                if state.isr == (self._node_id,) and state.elr:
+                    raise PromotionWaitsError(f"{_name(partition)}: {_ELIGIBLE}")
+            elif late := set(state.replicas) - set(state.isr) - {self._node_id}:
+                raise PromotionWaitsError(f"replicas {listed(late)} of {_name(partition)} are not in sync")
+
     def take_back(self, ends: Mapping[TopicPartition, int]) -> None:
         """Let klamm lead all partitions again. Those that it leads already stay as they are.
 
@@ -93,21 +117,58 @@ class Demotion:
             MembershipError: klamm is no longer a broker of the target.
         """
         due = {partition: end for partition, end in ends.items() if self.is_due(partition)}
-        topics = {partition.topic for partition in due}
-        self._brokers.refresh(sorted(topics))
-        try:
-            self._check(due)
-            self._join(due)
-            self._lead(due)
-            self._be_alone(due)
-        except DemotionDeniedError:
-            self.give_back(due)
-            raise
-        finally:
-            self._node.admit(())
-        self._remember({each: EpochFloor(end, self._state(each).leader_epoch) for each, end in due.items()})
-        self.give_back(due)
+        self.check_metadata(due)
+        if shared := {partition: end for partition, end in due.items() if not self.is_alone(partition)}:
+            self._brokers.refresh(sorted({partition.topic for partition in shared}))
+            try:
+                self._check(shared)
+                self._join(shared)
+                self._lead(shared)
+                self._be_alone(shared)
+            except DemotionDeniedError:
+                self.give_back(shared)
+                raise
+            finally:
+                self._node.admit(())
+        self.release(due)
         self._wait(due, self._is_safe, "the reassignment to the brokers does not begin")
+
+    def release(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Let the reassignment to the brokers begin, and store the leader epochs of klamm before, where they are due.
+
+        Partitions whose replicas are beyond the log end of the promotion were mirrored on already, and their
+        reassignment was cancelled: an epoch was stored then.
+
+        Args:
+            ends: Log end at the promotion of each remote partition. -1: klamm did not hand it over.
+
+        Raises:
+            PromotionError: The log ends of the replicas are not known.
+        """
+        floors = {}
+        for partition, end in ends.items():
+            if end != UNKNOWN and self.is_alone(partition) and self.is_due(partition):
+                epoch = self._state(partition).leader_epoch
+                if max(self._replica_ends(partition).values()) == end:
+                    floors[partition] = EpochFloor(end, epoch)
+        if floors:
+            self._remember(floors)
+        self.give_back(ends)
+
+    def _replica_ends(self, partition: TopicPartition) -> Mapping[int, int]:
+        """Return the log ends of the live replicas of a partition that klamm leads.
+
+        Raises:
+            PromotionError: Not all of them fetch.
+        """
+        leader = self._node.partition(*partition)
+        if leader is None or self._state(partition).leader != self._node_id:
+            raise PromotionError(f"klamm does not lead {_name(partition)} at present")
+        self._node.wait_for(lambda: _all_fetch(leader), self._step_s)
+        ends = {node: own.fetch_offset for node, own in self._node.call(leader.followers.copy).items()}
+        if not ends or not self._node.call(_all_fetch, leader):
+            raise PromotionError(f"not all replicas of {leader.name} fetch from klamm")
+        return ends
 
     def give_back(self, partitions: Collection[TopicPartition]) -> None:
         """Let the other replicas keep partitions without klamm. If klamm alone is in sync, this stays in progress."""
@@ -122,15 +183,7 @@ class Demotion:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _check(self, ends: Mapping[TopicPartition, int]) -> None:
-        led_by_brokers = []
-        for partition in ends:
-            state = self._state(partition)
-            if state.leader == NO_LEADER:
-                raise PromotionWaitsError(f"{_name(partition)} has no leader on the target")
-            if state.leader != self._node_id:
-                led_by_brokers.append(partition)
-                if late := set(state.replicas) - set(state.isr) - {self._node_id}:
-                    raise PromotionWaitsError(f"replicas {listed(late)} of {_name(partition)} are not in sync")
+        led_by_brokers = [each for each in ends if self._state(each).leader != self._node_id]
         for partition, end in self._brokers.log_ends(led_by_brokers).items():
             if end != ends[partition]:
                 raise DemotionDeniedError(_written(partition, end, ends[partition]))
@@ -174,7 +227,7 @@ class Demotion:
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise DemotionDeniedError(f"the log of {_name(partition)} does not reach offset {ends[partition]}")
             if answer.error_code:
-                raise PromotionWaitsError(f"{_name(partition)} cannot be fetched: {error_name(answer.error_code)}")
+                raise PromotionError(f"{_name(partition)} cannot be fetched: {error_name(answer.error_code)}")
 
     def _lead(self, ends: Mapping[TopicPartition, int]) -> None:
         if others := [each for each in ends if self._state(each).leader != self._node_id]:
@@ -182,23 +235,15 @@ class Demotion:
             self._wait(others, lambda state: state.leader == self._node_id, "klamm is not elected")
 
     def _be_alone(self, ends: Mapping[TopicPartition, int]) -> None:
-        leaders = {each: leader for each in ends if (leader := self._node.partition(*each)) is not None}
-        self._node.wait_for(lambda: all(map(_all_fetch, leaders.values())), self._step_s)
-        for partition, leader in leaders.items():
-            if self._state(partition).isr == (self._node_id,):
-                continue
-            if not self._node.call(_all_fetch, leader):
-                raise PromotionError(f"not all replicas of {leader.name} fetch from klamm")
-            for node_id, progress in self._node.call(leader.followers.copy).items():
-                if progress.fetch_offset != ends[partition]:
-                    of_replica = f"replica {node_id} of {leader.name}"
-                    raise DemotionDeniedError(_written(partition, progress.fetch_offset, ends[partition], of_replica))
+        for partition, end in ends.items():
+            for node_id, replica_end in self._replica_ends(partition).items():
+                if replica_end != end:
+                    of_replica = f"replica {node_id} of {_name(partition)}"
+                    raise DemotionDeniedError(_written(partition, replica_end, end, of_replica))
         self._shrink_isr([each for each in ends if self._state(each).isr != (self._node_id,)])
-        self._wait(
-            ends,
-            lambda state: state.isr == (self._node_id,) and not state.elr,
-            "it has eligible leader replicas: set min.insync.replicas=1 for its topic until it is promoted again",
-        )
+        self._wait(ends, lambda state: state.isr == (self._node_id,), "klamm is not the only in-sync replica")
+        if eligible := [each for each in ends if self._state(each).elr]:
+            raise PromotionError(f"{_name(eligible[0])}: {_ELIGIBLE}")
 
     def _shrink_isr(self, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:
@@ -233,12 +278,8 @@ class Demotion:
         return klamm is not None and not klamm.cordoned_log_dirs
 
     def _is_safe(self, state: PartitionImage) -> bool:
-        return (
-            state.leader == self._node_id
-            and state.isr == (self._node_id,)
-            and not state.elr
-            and self._node_id in state.removing
-        )
+        """Return whether klamm mirrors a partition, also while it is fenced and so no broker leads it."""
+        return state.isr == (self._node_id,) and not state.elr and self._node_id in state.removing
 
     def _key(self, partition: TopicPartition) -> tuple[UUID, int]:
         leader = self._node.partition(*partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -10,15 +11,15 @@ import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kraft.image import BrokerEndpoint
+from klamm.kraft.image import NO_LEADER, BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.records.source_offsets import StoredPromotion
+from klamm.mirror.records.source_offsets import EpochFloor, StoredPromotion
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership
-from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
+from klamm.mirror.replica.promotion import EndedTransactions, PromotionError, PromotionWaitsError
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
 from tests.support.replicas import FakeMember, image_of
@@ -61,6 +62,7 @@ def copier(clock: Clock) -> Iterator[ReplicaCopier]:
     copier.promoted = {"orders": "FAILED_OVER"}
     yield copier
     copier.close()
+    copier.node._loop.close()  # it has never run
 
 
 def attempts(copier: ReplicaCopier, clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -167,3 +169,126 @@ def test_topics_that_wait_for_the_source_try_to_reach_it_once_for_all(
 
     assert [time for time, _ in refreshed] == [0, 0.5, 1.5, 3.5, 7.5, 15.5]
     assert copier._waiting == dict.fromkeys(("orders", "users"), "the source is away")
+
+
+def let_demote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, **partition: object) -> list[float]:
+    """Request that a topic is mirrored again whose partition has this state. Return the times of reads of the store."""
+    member = copier.node._member
+    assert isinstance(member, FakeMember)
+    topic = member.image.topics[UUID(int=7)]
+    changed = replace(topic.partitions[0], **partition)  # type: ignore[arg-type]  # fields of a partition
+    member.publish(replace(member.image, topics={UUID(int=7): replace(topic, partitions={0: changed})}))
+    copier.node._by_name["A.orders", 0] = LeaderPartition("A.orders", UUID(int=7), 0)
+    reads = list[float]()
+    stored = StoredSourceOffsets(
+        offsets={("orders", 0): 11}, promotions={"orders": StoredPromotion(UUID(int=7), is_finished=True)}
+    )
+
+    def read() -> StoredSourceOffsets:
+        reads.append(copier._clock())
+        return stored
+
+    monkeypatch.setattr(copier._store, "read", read)
+    monkeypatch.setattr(copier._source, "refresh", lambda _: None)
+    monkeypatch.setattr(copier._source, "list_offsets", lambda _keys, _at: {})
+    copier.promoted = {}
+    copier.demoted = frozenset({"orders"})
+    return reads
+
+
+def run_a_minute(copier: ReplicaCopier, clock: Clock) -> None:
+    for _ in range(120):
+        copier._change_leaders(clock.now)
+        clock.now += 0.5
+
+
+BY_BROKERS = {"replicas": (1, 2, 3), "isr": (1, 2, 3), "removing": (), "leader": 1, "leader_epoch": 4}
+
+
+def test_demotion_that_waits_for_replicas_reads_nothing(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = let_demote(copier, monkeypatch, **BY_BROKERS | {"isr": (1, 3)})
+    run_a_minute(copier, clock)
+    assert (reads, copier._waiting) == ([], {"orders": "replicas 2 of A.orders-0 are not in sync"})
+
+
+def test_demotion_that_waits_for_the_source_is_tried_again_after_longer_and_longer_pauses(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = let_demote(copier, monkeypatch, **BY_BROKERS)
+    run_a_minute(copier, clock)
+    assert [at - 100 for at in reads] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5]
+    assert copier._waiting == {"orders": "orders-0 has no leader on the source"}
+
+
+def test_topic_of_a_withdrawn_promotion_is_not_due_while_klamm_is_fenced(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = let_demote(copier, monkeypatch, leader=NO_LEADER)
+    run_a_minute(copier, clock)
+    assert (reads, copier._waiting) == ([], {})
+
+
+def test_cancelled_reassignment_begins_again_without_the_source(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_demote(copier, monkeypatch, replicas=(1, 2, 3, KLAMM), isr=(KLAMM,), removing=(), leader=KLAMM)
+    monkeypatch.setattr(copier._source, "refresh", lambda _: pytest.fail("needs the source"))
+    taken_back = list[object]()
+    monkeypatch.setattr(copier._demotion, "take_back", taken_back.append)
+    monkeypatch.setattr(copier._demotion, "release", taken_back.append)
+    copier._change_leaders(clock.now)
+    assert taken_back == [{("A.orders", 0): 12}]
+    copier.demoted, copier.promoted = frozenset(), {"orders": "FAILED_OVER"}  # the other way out
+    clock.now += 1
+    monkeypatch.setattr(copier._promotion, "hand_over", lambda *_, **__: {})
+    copier._change_leaders(clock.now)
+    assert taken_back == [{("A.orders", 0): 12}] * 2
+
+
+def test_partition_that_klamm_did_not_hand_over_is_not_taken_back(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_demote(copier, monkeypatch, **BY_BROKERS)
+    stored = StoredSourceOffsets(promotions={"orders": StoredPromotion(UUID(int=7), is_finished=True)})
+    monkeypatch.setattr(copier._store, "read", lambda: stored)
+    copier._change_leaders(clock.now)
+    reason = "klamm did not hand A.orders-0 over: delete the remote topic to mirror it"
+    assert copier._waiting == {"orders": reason}
+
+
+def test_promotion_that_seals_nothing_reads_the_store_once(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = list[float]()
+
+    def hand_over(*_: object, **__: object) -> None:
+        raise PromotionWaitsError("replica 2 is not live")
+
+    def read() -> StoredSourceOffsets:
+        reads.append(clock.now)
+        return StoredSourceOffsets()
+
+    monkeypatch.setattr(copier._promotion, "hand_over", hand_over)
+    monkeypatch.setattr(copier._store, "read", read)
+    run_a_minute(copier, clock)
+    assert reads == [100.0]
+
+
+def test_transactions_that_are_ended_after_a_restart_keep_the_stored_leader_epochs(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floors = {0: (EpochFloor(100, 7, 2),)}
+    promotion = StoredPromotion(UUID(int=7), is_finished=False, floors=floors)
+    stored = StoredSourceOffsets(offsets={("orders", 0): 199}, promotions={"orders": promotion})
+    written = list[StoredPromotion]()
+    monkeypatch.setattr(copier._store, "read", lambda: stored)
+    monkeypatch.setattr(copier._store, "write_promotion", lambda _, each: written.append(each))
+    monkeypatch.setattr(copier._promotion, "is_handed_over", lambda _: True)
+    monkeypatch.setattr(
+        copier._promotion, "end_transactions", lambda ends: dict.fromkeys(ends, EndedTransactions(9, 0))
+    )
+    copier.node._by_name["A.orders", 0] = LeaderPartition("A.orders", UUID(int=7), 0)
+    copier._change_leaders(clock.now)
+    assert written == [promotion._replace(is_finished=True)]

@@ -9,10 +9,11 @@ from uuid import UUID
 import pytest
 
 from klamm.admin import TopicPartition
+from klamm.kraft.image import NO_LEADER
 from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.demotion import Demotion, DemotionDeniedError
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership, Presence, ReplicaProgress
-from klamm.mirror.replica.promotion import PromotionError
+from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.target_brokers import ReplicaFetch, TargetBrokers
 from klamm.protocol.messages.fetch import FetchResponse
 from tests.support.replicas import FakeMember, image_of
@@ -192,9 +193,69 @@ def test_eligible_leader_replicas_keep_klamm_from_mirroring() -> None:
     with pytest.raises(PromotionError, match=r"set min\.insync\.replicas=1"):
         node.take_back()
     assert node.floors == {}
+    steps = len(node.target.steps)
+    with pytest.raises(PromotionWaitsError, match=r"set min\.insync\.replicas=1"):
+        node.take_back()
+    assert len(node.target.steps) == steps
     node.member.change(replace(node.member.partition, elr=()))
     node.take_back()
     assert node.floors == {REMOTE: EpochFloor(END, 5)}
+
+
+def test_eligible_leader_replicas_are_reported_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    node.member.elr = (1, 2)
+    monkeypatch.setattr(
+        node.member, "wait_for", lambda met, _: pytest.fail("waits") if not met(node.member.image) else 0
+    )
+    with pytest.raises(PromotionError, match=r"set min\.insync\.replicas=1"):
+        node.take_back()
+
+
+def cancelled(leader_epoch: int = 8) -> Node:
+    """Return a node that has taken a partition back, and an operator then cancelled its reassignment."""
+    node = Node()
+    node.take_back()
+    node.floors.clear()
+    node.target.steps.clear()
+    node.member.change(replace(node.member.partition, removing=(), leader_epoch=leader_epoch))
+    return node
+
+
+@pytest.mark.parametrize("ends", [(50, 50, 50), (END, END, 50)])
+def test_cancelled_reassignment_of_a_partition_that_was_mirrored_on_begins_again(ends: tuple[int, ...]) -> None:
+    node = cancelled()
+    node.ends = dict(zip(REPLICAS, ends, strict=True))
+    node.take_back()  # the stored source offset lags
+    assert node.target.steps == ["reassign [1, 2, 3]"]
+    assert (node.member.partition.removing, node.floors) == ((KLAMM,), {})
+
+
+def test_reassignment_that_another_process_did_not_begin_stores_the_leader_epoch_first() -> None:
+    node = cancelled()
+    Demotion(node, KLAMM, node.target, node.floors.update).release({REMOTE: END})
+    assert (node.target.steps, node.floors) == (["reassign [1, 2, 3]"], {REMOTE: EpochFloor(END, 8)})
+
+
+def test_log_ends_of_replicas_that_do_not_fetch_are_not_guessed() -> None:
+    node = cancelled()
+    node.ends = {}
+    node.leader.followers.clear()
+    with pytest.raises(PromotionError, match="not all replicas of remote-0 fetch from klamm"):
+        node.take_back()
+    assert (node.target.steps, node.floors) == ([], {})
+
+
+def test_partition_of_a_klamm_that_is_fenced_is_not_due() -> None:
+    node = Node()
+    demotion = Demotion(node, KLAMM, node.target, node.floors.update)
+    assert demotion.is_due(REMOTE)
+    node.take_back()
+    node.member.change(replace(node.member.partition, leader=NO_LEADER))
+    assert not demotion.is_due(REMOTE)
+    node.member.change(replace(node.member.partition, removing=()))
+    with pytest.raises(PromotionWaitsError, match="remote-0 has no leader on the target"):
+        node.take_back()
 
 
 def test_partition_that_was_deleted_is_not_taken_back() -> None:

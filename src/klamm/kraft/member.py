@@ -113,6 +113,8 @@ class MemberSettings:
     """Name of the listener with which brokers connect."""
     read_authorizers: Callable[[Collection[int]], Mapping[int, str]] = lambda _: {}
     """Returns the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
+    check_brokers: Callable[[Iterable[BrokerImage]], None] = lambda _: None
+    """Called with all registered brokers before the member registers. Raises MembershipError if it must not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +224,7 @@ class BrokerMember:
         """Register, and wait until the controller has unfenced the member. On an error, everything is closed.
 
         Raises:
-            MembershipError: The controller rejects the member.
+            MembershipError: The controller or ``check_brokers`` rejects the member.
             TimeoutError: The controllers were not reachable in time, or the session of a former incarnation with a
                 lost state has not ended.
         """
@@ -235,6 +237,7 @@ class BrokerMember:
         self.observer.start()
         try:
             self.observer.wait_until_caught_up(timeout_s)
+            self._settings.check_brokers(self.observer.image.brokers.values())
             self.observer.subscribe(self._on_image)
             self._thread.start()
             self._wait(lambda: not self.is_fenced, deadline, "unfence this broker")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from unittest.mock import Mock
 from uuid import UUID
 
@@ -11,9 +12,12 @@ import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kraft.errors import MembershipError, WrongClusterError
-from klamm.kraft.image import BrokerImage
+from klamm.kraft.image import BrokerImage, ClusterImage
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, common_features
 from tests.support.replicas import MemoryMembershipStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SETTINGS = MemberSettings(
     node_id=9,
@@ -84,6 +88,22 @@ def test_start_without_reachable_controllers_names_the_reason_and_stops_its_thre
     with pytest.raises(TimeoutError, match=r"within 0\.5 s: No active controller is reachable: 127\.0\.0\.1:1: "):
         BrokerMember(SETTINGS, MemoryMembershipStore()).start(timeout_s=0.5)
     assert threading.active_count() == before
+
+
+def test_member_that_may_not_join_these_brokers_sends_no_registration() -> None:
+    seen: list[BrokerImage] = []
+
+    def reject(brokers: Iterable[BrokerImage]) -> None:
+        seen.extend(brokers)
+        raise MembershipError("another protocol")
+
+    joining = BrokerMember(replace(SETTINGS, check_brokers=reject), MemoryMembershipStore())
+    joining.observer = Mock(image=ClusterImage(brokers={1: broker()}))
+    with pytest.raises(MembershipError, match="another protocol"):
+        joining.start()
+    assert seen == [broker()]
+    assert not joining._thread.is_alive()
+    joining.observer.close.assert_called_once_with()
 
 
 def test_unexpected_error_of_the_heartbeats_ends_the_membership_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,26 @@
-"""Configs of the target's brokers that klamm's listener has to fit: the way in which brokers connect to each other."""
+"""Configs of the target's brokers that klamm's listeners have to fit, above all how brokers connect to each other."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, error_text
+from klamm.kraft.errors import MembershipError
 from klamm.properties import parse_list
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.types import ResourceType
 from klamm.server.listeners import PROTOCOL_MAP, parse_protocol_map, setting_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.kraft.image import BrokerImage
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ _LISTENER: Final = "inter.broker.listener.name"
 _PROTOCOL: Final = "security.inter.broker.protocol"
 """Name of the listener if there is no ``inter.broker.listener.name``."""
 _MECHANISM: Final = "sasl.mechanism.inter.broker.protocol"
+_LISTENERS: Final = ("advertised.listeners", "listeners")
+"""Configs that name the listeners of a broker, the first of which counts."""
 _AUTHORIZER: Final = "authorizer.class.name"
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The authorizer whose ACLs are in the metadata log."""
@@ -39,15 +43,15 @@ class InterBrokerConfigs:
 
     listener: str
     """Name of the listener with which brokers connect, in upper case."""
-    protocol: str | None = None
-    """Security protocol of this listener. None: it is not known."""
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    """Security protocol of each listener, by name in upper case. Empty: they are not known."""
     mechanism: str | None = None
     """SASL mechanism with which brokers log in. None: it is not known."""
     authorizer: str | None = None
     """Class of the authorizer. Empty: there is none. None: it is not known."""
 
     def mismatch(self, replica: ReplicaSettings) -> str:
-        """Return why brokers could not connect to klamm, or an empty text."""
+        """Return why klamm's listeners are not those of the brokers, or an empty text."""
         protocols = {each.name: each.security_protocol for each in replica.listeners}
         names, name = ",".join(protocols), self.listener
         if name not in protocols:
@@ -55,11 +59,8 @@ class InterBrokerConfigs:
                 f"klamm.replica.listeners={names}: expected a listener {name}, because the target's brokers have "
                 f"{_LISTENER}={name}"
             )
-        if self.protocol not in (None, protocols[name]):
-            return (
-                f"klamm.replica.{PROTOCOL_MAP}: listener {name} is {protocols[name]}: expected {name}:{self.protocol}, "
-                "because the target's brokers connect with it"
-            )
+        if reason := _listener_mismatch(replica, {key: {value} for key, value in self.protocols.items()}):
+            return reason
         mechanisms = parse_list(setting_of(replica.configs, name, "sasl.enabled.mechanisms") or "")
         if protocols[name].startswith("SASL_") and self.mechanism and self.mechanism not in mechanisms:
             return (
@@ -67,6 +68,44 @@ class InterBrokerConfigs:
                 f"the target's brokers log in at listener {name} ({_MECHANISM})"
             )
         return ""
+
+
+def check_registrations(replica: ReplicaSettings, brokers: Iterable[BrokerImage]) -> None:
+    """Check that the live brokers have klamm's listeners, by their registrations.
+
+    Raises:
+        MembershipError: A listener of klamm has another security protocol, or is none of the brokers'.
+    """
+    protocols: dict[str, set[str]] = {}
+    for broker in brokers:
+        if broker.node_id != replica.node_id and not broker.is_fenced:
+            for endpoint in broker.endpoints:
+                protocols.setdefault(endpoint.name, set()).add(endpoint.security_protocol)
+    if reason := _listener_mismatch(replica, protocols):
+        raise MembershipError(reason)
+
+
+def _listener_mismatch(replica: ReplicaSettings, protocols: Mapping[str, Collection[str]]) -> str:
+    """Return which listener of klamm the brokers do not have, or an empty text.
+
+    Args:
+        replica: Listeners of klamm.
+        protocols: Security protocols of the brokers' listeners, by name. Several while an operator changes it, broker
+            by broker. Empty: they are not known.
+    """
+    for name, protocol in ((each.name, each.security_protocol) for each in replica.listeners if protocols):
+        expected = protocols.get(name)
+        if expected is None:
+            return (
+                f"klamm.replica.listeners={','.join(each.name for each in replica.listeners)}: the target's brokers "
+                f"have no listener {name}: expected some of {','.join(sorted(protocols))}"
+            )
+        if protocol not in expected:
+            return (
+                f"klamm.replica.{PROTOCOL_MAP}: listener {name} is {protocol}: expected "
+                f"{' or '.join(f'{name}:{each}' for each in sorted(expected))}, as on the target's brokers"
+            )
+    return ""
 
 
 def inter_broker_configs(cluster: Cluster, replica: ReplicaSettings) -> InterBrokerConfigs:
@@ -82,14 +121,14 @@ def inter_broker_configs(cluster: Cluster, replica: ReplicaSettings) -> InterBro
     node_id = min(cluster.node_ids - {replica.node_id} or cluster.node_ids, default=None)
     if node_id is None:
         raise ConnectionLostError("no broker of the target is alive")
-    configs = _configs(cluster, node_id, (_LISTENER, _PROTOCOL, _MECHANISM, _AUTHORIZER, PROTOCOL_MAP))
+    configs = _configs(cluster, node_id, (_LISTENER, _PROTOCOL, _MECHANISM, _AUTHORIZER, PROTOCOL_MAP, *_LISTENERS))
     own = replica.listeners[0].name
     if configs is None:
         return InterBrokerConfigs(listener=own)
     listener = (configs.get(_LISTENER) or configs.get(_PROTOCOL) or own).upper()
     return InterBrokerConfigs(
         listener=listener,
-        protocol=_protocol(listener, configs.get(PROTOCOL_MAP)),
+        protocols=_protocols(configs),
         mechanism=configs.get(_MECHANISM),
         authorizer=configs.get(_AUTHORIZER),
     )
@@ -126,6 +165,9 @@ def _configs(cluster: Cluster, node_id: int, names: Sequence[str]) -> Mapping[st
     return None if result.error_code else {config.name: config.value for config in result.configs}
 
 
-def _protocol(listener: str, protocol_map: str | None) -> str | None:
-    protocol = parse_protocol_map(protocol_map or None).get(listener)
-    return None if protocol is None else protocol.value
+def _protocols(configs: Mapping[str, str | None]) -> Mapping[str, str]:
+    """Return the security protocols of a broker's listeners. Of all listeners in the map, if it does not name them."""
+    addresses = next(filter(None, map(configs.get, _LISTENERS)), "")
+    names = {address.partition("://")[0].strip().upper() for address in parse_list(addresses)}
+    protocols = parse_protocol_map(configs.get(PROTOCOL_MAP) or None)
+    return {name: protocol.value for name, protocol in protocols.items() if not names or name in names}

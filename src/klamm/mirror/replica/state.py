@@ -19,7 +19,7 @@ from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.mirror.records.source_offsets import own_key
-from klamm.mirror.replica.inter_broker import inter_broker_configs, read_authorizers
+from klamm.mirror.replica.inter_broker import check_registrations, inter_broker_configs, read_authorizers
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
@@ -136,5 +136,6 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
         controllers=replica.controllers,
         inter_broker_listener=configs.listener,
         read_authorizers=partial(read_authorizers, settings.target),
+        check_brokers=partial(check_registrations, replica),
     )
     return BrokerMember(member, store)

@@ -43,6 +43,10 @@ SASL = """
 klamm.replica.listener.security.protocol.map = PLAINTEXT:SASL_SSL
 klamm.replica.sasl.enabled.mechanisms = PLAIN
 """
+CLIENT_LISTENER = """
+klamm.replica.listeners = PLAINTEXT://klamm:9192,CLIENT://klamm:9193
+klamm.replica.listener.security.protocol.map = PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT
+"""
 LOGIN_OF_KLAMM = """
 B.security.protocol = SASL_SSL
 B.sasl.mechanism = PLAIN
@@ -203,7 +207,31 @@ def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytes
             {"listener_security_protocol_map": "PLAINTEXT:SASL_SSL"},
             "",
             "klamm.replica.listener.security.protocol.map: listener PLAINTEXT is PLAINTEXT: expected "
-            "PLAINTEXT:SASL_SSL, because the target's brokers connect with it",
+            "PLAINTEXT:SASL_SSL, as on the target's brokers",
+        ),
+        (
+            {"listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CLIENT:SASL_SSL"},
+            CLIENT_LISTENER,
+            "klamm.replica.listener.security.protocol.map: listener CLIENT is PLAINTEXT: expected CLIENT:SASL_SSL, as "
+            "on the target's brokers",
+        ),
+        (
+            {
+                "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT",
+                "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            },
+            CLIENT_LISTENER,
+            "klamm.replica.listeners=PLAINTEXT,CLIENT: the target's brokers have no listener CLIENT: expected some of "
+            "PLAINTEXT",
+        ),
+        (
+            {
+                "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT",
+                "listeners": "PLAINTEXT://:9092",
+                "advertised_listeners": "PLAINTEXT://b:9092,client://b:9093",
+            },
+            CLIENT_LISTENER,
+            "",
         ),
         (
             {

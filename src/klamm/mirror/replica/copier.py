@@ -501,15 +501,24 @@ class ReplicaCopier(Copier):
     def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
         """Store the log ends of partitions as their source offsets."""
         self._collect_source_offsets(wait=True)
-        moved: dict[PartitionTuple, SourceOffset] = {}
-        for remote, end in ends.items():
-            copy = self._copies.get(key := self._keys[remote])
-            is_known = copy is not None and copy.source_offset.next_offset == end
-            moved[key] = copy.source_offset if copy is not None and is_known else SourceOffset(end)
+        moved = {self._keys[remote]: SourceOffset(end, self._source_epoch(remote, end)) for remote, end in ends.items()}
         self._store.write(moved)
         self._note_promotion({remote: self._keys[remote] for remote in ends}, is_finished=False)
         for key in moved.keys() & self._copies.keys():
             self._copies[key].committed_offset = moved[key].next_offset
+
+    def _source_epoch(self, remote: TopicPartition, log_end: int) -> int:
+        """Return the leader epoch of the last batch before a log end on the source. -1: unknown.
+
+        The replicas name it, unless it was raised. Then only the copy knows it, if it has read this batch itself.
+        """
+        if isinstance(copy := self._copies.get(self._keys[remote]), ReplicaCopy):
+            copy.refresh()
+            offset, leader_epoch = copy.source_offset
+            if offset == log_end and leader_epoch != UNKNOWN_EPOCH:
+                return leader_epoch
+        leader = self.node.partition(*remote)
+        return UNKNOWN_EPOCH if leader is None else self.node.call(leader.source_epoch_before, log_end)
 
     def _log_ends(self, keys: Mapping[TopicPartition, PartitionTuple]) -> dict[TopicPartition, int]:
         """Return the log ends at which partitions were handed over, by this process or an earlier one.

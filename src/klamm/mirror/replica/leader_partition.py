@@ -290,6 +290,12 @@ class LeaderPartition:
         floors = (each.leader_epoch for each in self.floors if each.offset == follower.fetch_offset)
         return max(floors, default=follower.leader_epoch)
 
+    def source_epoch_before(self, offset: int) -> int:
+        """Return the leader epoch that the source must have before an offset where followers end. -1: unknown."""
+        followers = (each for each in self.followers.values() if each.fetch_offset == offset)
+        latest = max(followers, key=self.epoch_of, default=None)
+        return UNKNOWN_EPOCH if latest is None else self._window_after(latest).source_epoch
+
     def open_catch_up(self, now: float) -> Window | None:
         """Return the catch-up window, opened for the live follower that is furthest behind. None: none is needed."""
         if self.catch_up is None and self.tail is not None and not self.halted:

@@ -203,6 +203,8 @@ class ReplicaNode:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_CALL_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CALL_S)
+        else:
+            self._loop.close()  # it never ran
         self._member = None
 
     def _leave(self, member: ClusterMembership) -> None:

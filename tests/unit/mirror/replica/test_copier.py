@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 from uuid import UUID
 
 import pytest
@@ -16,10 +17,12 @@ from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.records.source_offsets import EpochFloor, StoredPromotion
+from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion
 from klamm.mirror.replica.copier import ReplicaCopier
-from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership
+from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership, Presence, ReplicaProgress
 from klamm.mirror.replica.promotion import EndedTransactions, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.start import ReplicaCopy
+from klamm.mirror.replica.window import Window
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
 from tests.support.replicas import FakeMember, image_of
@@ -292,3 +295,41 @@ def test_transactions_that_are_ended_after_a_restart_keep_the_stored_leader_epoc
     copier.node._by_name["A.orders", 0] = LeaderPartition("A.orders", UUID(int=7), 0)
     copier._change_leaders(clock.now)
     assert written == [promotion._replace(is_finished=True)]
+
+
+@pytest.mark.parametrize(
+    ("fetched", "floors", "source_epoch"),
+    [
+        # the copy has read the last batch
+        (100, (), 5),
+        (100, (EpochFloor(90, 8, 3),), 5),
+        # the copy had nothing to read, as after a start without a source
+        (0, (), 8),
+        (0, (EpochFloor(90, 8, 3),), -1),
+        (0, (EpochFloor(100, 8, 3),), 3),
+    ],
+)
+def test_log_end_of_a_promotion_is_stored_with_the_leader_epoch_of_the_source(
+    copier: ReplicaCopier,
+    monkeypatch: pytest.MonkeyPatch,
+    fetched: int,
+    floors: tuple[EpochFloor, ...],
+    source_epoch: int,
+) -> None:
+    leader = LeaderPartition("A.orders", UUID(int=7), 0)
+    leader.floors, leader.high_watermark = floors, 100
+    leader.followers = {1: ReplicaProgress(100, 8, Presence(0))}
+    window = Window(min(fetched, 90), 5)
+    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, window, copier.node, lambda _: None)
+    copy.fetch_offset = fetched
+    copier.node._by_name[REMOTE] = leader
+    monkeypatch.setattr(copier.node, "call", lambda function, *args: function(*args))
+    monkeypatch.setattr(copier, "_copies", {("orders", 0): copy})
+    written = MagicMock()
+    monkeypatch.setattr(copier._store, "write", written)
+    monkeypatch.setattr(copier._store, "write_promotion", MagicMock())
+
+    copier._remember({REMOTE: 100})
+
+    written.assert_called_once_with({("orders", 0): SourceOffset(100, source_epoch)})
+    assert copy.committed_offset == 100

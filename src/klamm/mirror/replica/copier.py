@@ -37,6 +37,7 @@ from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError
 from klamm.mirror.replica.start import ReplicaCopy, ReplicaStart
 from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
+from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.types import TopicPartition
 from klamm.retries import Backoff
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.connection import Pollable
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
     from klamm.mirror.copy.start import Start
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.replica.leader_partition import LeaderPartition
@@ -348,7 +350,10 @@ class ReplicaCopier(Copier):
         led = {remote: key for remote, key in keys.items() if not self._demotion.is_alone(remote)}
         if led:
             self._refresh_source(topic)
-        ends = self._promoted_ends(topic, keys)
+        stored = self._read_stored(topic, keys)
+        ends = self._promoted_ends(topic, keys, stored)
+        if led:
+            self._check_source(topic, led, stored)
         first = self._source.list_offsets(list(led.values()), clusters.EARLIEST) if led else {}
         last = self._source.list_offsets(list(led.values()), clusters.LATEST) if led else {}
         for remote, key in led.items():
@@ -366,25 +371,46 @@ class ReplicaCopier(Copier):
         self._demotion.take_back(ends)
         logger.warning("%s: klamm leads %s again", self._settings.flow, next(iter(keys)).topic)
 
-    def _promoted_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> dict[TopicPartition, int]:
-        """Return the stored log ends at which klamm handed partitions over. -1: it did not."""
-        promotion, offsets = self._read_promotion(topic, keys)
-        return {
-            remote: resume_offset(offsets[key]) if promotion is not None and key in offsets else UNKNOWN
-            for remote, key in keys.items()
-        }
+    def _check_source(
+        self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], stored: StoredSourceOffsets
+    ) -> None:
+        """Check that the source is the cluster and the topic from which klamm mirrored. Else it could only halt.
 
-    def _read_promotion(
-        self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]
-    ) -> tuple[StoredPromotion | None, Mapping[PartitionTuple, int]]:
-        """Return the stored promotion of a topic that has still the same id, and the stored source offsets."""
+        Raises:
+            PromotionError: It is not. The brokers keep the topic.
+        """
+        alias, cluster_id, topic_id = self._settings.source_alias, self._source.cluster_id, self._source.topic_id(topic)
+        if stored.cluster_id not in (None, cluster_id):
+            raise PromotionError(
+                f"{alias} is cluster {cluster_id}, but {topic} was mirrored from cluster {stored.cluster_id}: correct "
+                f"{alias}.bootstrap.servers"
+            )
+        if any(stored.topic_ids.get(key, topic_id) != topic_id for key in keys.values()) and topic_id != ZERO_UUID:
+            raise PromotionError(
+                f"{topic} was deleted and created again on the source: it cannot be mirrored on. Delete the remote "
+                "topic to mirror the new one"
+            )
+
+    def _promoted_ends(
+        self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], stored: StoredSourceOffsets
+    ) -> dict[TopicPartition, int]:
+        """Return the stored log ends at which klamm handed partitions over. -1: it did not hand the topic over.
+
+        Without a source offset, the partition was added by brokers after the promotion: it must be empty.
+        """
+        if self._stored[topic] is None:
+            return dict.fromkeys(keys, UNKNOWN)
+        return {remote: resume_offset(stored.offsets.get(key, -1)) for remote, key in keys.items()}
+
+    def _read_stored(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> StoredSourceOffsets:
+        """Return what is stored on the target, and keep the promotion of a topic that has still the same id."""
         self._collect_source_offsets(wait=True)
         stored = self._store.read()
         promotion = stored.promotions.get(topic)
         if promotion is not None and self._topic_ids(keys) != {promotion.topic_id}:
             promotion = None
         self._stored[topic] = promotion
-        return promotion, stored.offsets
+        return stored
 
     def _remember_floors(self, floors: Mapping[TopicPartition, EpochFloor]) -> None:
         """Store the leader epochs from which on partitions are mirrored again."""
@@ -411,12 +437,12 @@ class ReplicaCopier(Copier):
     def _promote_topic(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], *, accepts_loss: bool) -> None:
         led = {remote: key for remote, key in keys.items() if not self._promotion.is_handed_over(remote)}
         if due := {remote: key for remote, key in led.items() if self._demotion.is_due(remote)}:
-            self._demotion.release(self._promoted_ends(topic, due))
+            self._demotion.release(self._promoted_ends(topic, due, self._read_stored(topic, due)))
         if led and not accepts_loss:
             self._check_ends(topic, led)
         if led:
             if topic not in self._stored:
-                self._read_promotion(topic, keys)
+                self._read_stored(topic, keys)
             self._handed_over |= self._promotion.hand_over(led, accepts_loss=accepts_loss)
         elif self._is_promoted_before(topic, keys):
             return

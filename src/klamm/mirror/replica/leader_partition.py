@@ -195,7 +195,8 @@ class LeaderPartition:
         """Stop leading the partition.
 
         Args:
-            is_replaced: Whether another broker leads it. What the replicas have may change then.
+            is_replaced: Whether another broker leads it. What the replicas have may change then, so a reason to halt
+                no longer counts.
         """
         self.leadership = None
         if is_replaced:
@@ -203,6 +204,7 @@ class LeaderPartition:
             self._diverging.clear()
             self.log_start = self.log_end = self.in_doubt_epoch = UNKNOWN
             self.is_sealed = self.is_frozen = False
+            self.halted = ""
         self._on_news(self)
 
     def halt(self, reason: str) -> None:

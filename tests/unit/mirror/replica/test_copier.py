@@ -10,7 +10,9 @@ from uuid import UUID
 
 import pytest
 
+from klamm.admin import TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER, BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KLAMM = 9
+REMOTE = TopicPartition("A.orders", 0)
 _NOWHERE = "127.0.0.1:1"
 
 
@@ -254,8 +257,7 @@ def test_partition_that_klamm_did_not_hand_over_is_not_taken_back(
     copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_demote(copier, monkeypatch, **BY_BROKERS)
-    stored = StoredSourceOffsets(promotions={"orders": StoredPromotion(UUID(int=7), is_finished=True)})
-    monkeypatch.setattr(copier._store, "read", lambda: stored)
+    monkeypatch.setattr(copier._store, "read", lambda: StoredSourceOffsets(offsets={("orders", 0): 11}))
     copier._change_leaders(clock.now)
     reason = "klamm did not hand A.orders-0 over: delete the remote topic to mirror it"
     assert copier._waiting == {"orders": reason}
@@ -333,3 +335,40 @@ def test_log_end_of_a_promotion_is_stored_with_the_leader_epoch_of_the_source(
 
     written.assert_called_once_with({("orders", 0): SourceOffset(100, source_epoch)})
     assert copy.committed_offset == 100
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (StoredSourceOffsets(cluster_id="other"), "A is cluster source, but orders was mirrored from cluster other"),
+        (
+            StoredSourceOffsets(topic_ids={("orders", 0): UUID(int=2)}),
+            "orders was deleted and created again on the source",
+        ),
+        (StoredSourceOffsets(offsets={("orders", 0): 12}), "orders-0 has the offsets 0 to 12 on the source"),
+        (StoredSourceOffsets(cluster_id="source", topic_ids={("orders", 0): UUID(int=1)}), None),
+    ],
+)
+def test_brokers_keep_a_topic_that_the_source_cannot_continue(
+    copier: ReplicaCopier,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    stored: StoredSourceOffsets,
+    reason: str | None,
+) -> None:
+    let_demote(copier, monkeypatch, **BY_BROKERS)
+    taken_back: list[object] = []
+    promotions = {"orders": StoredPromotion(UUID(int=7), is_finished=True)}
+    bounds = {clusters.EARLIEST: 0, clusters.LATEST: 12}
+    monkeypatch.setattr(copier._store, "read", lambda: replace(stored, promotions=promotions))
+    monkeypatch.setattr(copier._demotion, "take_back", taken_back.append)
+    monkeypatch.setattr(copier._source, "list_offsets", lambda keys, spec: dict.fromkeys(keys, bounds[spec]))
+    monkeypatch.setattr(copier._source, "topic_id", lambda _: UUID(int=1))
+    copier._source.cluster_id = "source"
+
+    copier._change_leaders(clock.now)
+
+    # a partition without a source offset was added by the brokers: it is mirrored from its begin
+    assert taken_back == ([] if reason else [{("A.orders", 0): 0}])
+    assert copier._waiting.get("orders", "").startswith(reason or "")
+    assert bool(copier._waiting) == bool(reason)

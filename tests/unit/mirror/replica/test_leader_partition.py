@@ -436,6 +436,22 @@ def test_other_leader_epochs_get_kafkas_error_codes() -> None:
     assert leader.end_offset(4) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
+def test_partition_that_another_broker_has_led_is_not_halted_any_more() -> None:
+    source = source_of()
+    leader = leader_of(source)
+    leadership = leader.leadership
+    assert leadership is not None
+    leader.halt("the source lost records")
+    leader.resign()
+    leader.lead(leadership, NOW)
+    assert leader.halted
+    leader.resign(is_replaced=True)
+    leader.lead(replace(leadership, leader_epoch=9), NOW)
+    replicate(source, leader, KafkaFollower(1), KafkaFollower(2), KafkaFollower(3))
+    assert not leader.halted
+    assert leader.high_watermark == source.end
+
+
 # --- memory --------------------------------------------------------------------------------------------------------
 
 

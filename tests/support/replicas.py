@@ -83,7 +83,9 @@ class SourceLog:
         """Return batches from the one with an offset on."""
         out = b""
         for batch in self.batches:
-            if batch.next_offset > offset and (not out or len(out) + len(batch.data) <= max_bytes):
+            if batch.next_offset > offset:
+                if out and len(out) + len(batch.data) > max_bytes:
+                    break
                 out += batch.data
         return out
 
@@ -135,7 +137,7 @@ class KafkaFollower:
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last batch, -1 for none; or with which it has led since."""
+        """Leader epoch of the last batch, -1 for none; or with which it has led since, or of a batch cut in two."""
         if self.led_at == self.end:
             return self.led_epoch
         return self.batches[-1].leader_epoch if self.batches else -1
@@ -210,6 +212,9 @@ class KafkaFollower:
         self._keep_before(min(end, max(own, default=0)))
 
     def _keep_before(self, offset: int) -> None:
+        for batch in self.batches:
+            if batch.base_offset < offset < batch.next_offset:
+                self.led_at, self.led_epoch = offset, batch.leader_epoch  # its epoch began before the offset
         self.removed += [batch for batch in self.batches if batch.next_offset > offset]
         self.batches = [batch for batch in self.batches if batch.next_offset <= offset]
         self.end = min(self.end, offset)

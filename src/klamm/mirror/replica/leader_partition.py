@@ -22,8 +22,11 @@ other leader epoch than klamm's                     FENCED_LEADER_EPOCH, UNKNOWN
 offset after the end of the source                  NOT_LEADER_OR_FOLLOWER, and the partition halts.
 leader epoch of its last batch differs from that    the same
 of the source at this offset
-log differs from the source, which may lose         the diverging epoch (KIP-595): the follower truncates its log
-records (``klamm.on.source.loss=continue``)
+the same, if the source may lose records            none yet: the source is read from that offset on, and compares
+(``klamm.on.source.loss=continue``)
+offset inside a batch, or after the tail            the same
+log diverges from the source, which may lose        the diverging epoch (KIP-595): the follower truncates its log
+records
 offset before the log start of the source           OFFSET_OUT_OF_RANGE: the follower starts at the log start. If this
                                                     would lose mirrored records, the partition halts.
 in a window                                         batches, up to the first one whose epoch exceeds klamm's
@@ -155,6 +158,9 @@ class LeaderPartition:
         """Reason to serve no replica. Empty: there is none."""
         self.tail: Window | None = None
         self.catch_up: Window | None = None
+        self._disputed: Window | None = None
+        """Tail that begins where a follower ends whose log differs from the tail before. The source has not answered
+        yet whether it diverges."""
         self.floors: Sequence[EpochFloor] = ()
         """Offsets from which on the batches have higher leader epochs than on the source, in ascending order."""
         self.wanted_epoch = UNKNOWN
@@ -323,6 +329,12 @@ class LeaderPartition:
         """
         if self.is_sealed:
             return
+        if window is self._disputed:
+            self._disputed = None
+            for node, follower in list(self.followers.items()):
+                if follower.fetch_offset == window.start and follower.leader_epoch != window.last_epoch:
+                    del self.followers[node]  # its next fetch is disputed
+            self._on_news(self)
         # A leader may return records beyond the high watermark that it names: it reads that first.
         self.log_end = max(self.log_end, log_end, UNKNOWN if chunk is None else chunk.next_offset)
         if chunk is not None and window in (self.tail, self.catch_up) and not self.halted:
@@ -353,7 +365,7 @@ class LeaderPartition:
         """
         self.is_sealed = True
         ends = [each.fetch_offset for each in self.followers.values()]
-        self.log_end = max(ends, default=UNKNOWN) if self.tail is None else self.tail.end
+        self.log_end = max(ends, default=UNKNOWN) if self.tail is None or self.is_disputed else self.tail.end
 
     @property
     def is_in_doubt(self) -> bool:
@@ -431,11 +443,9 @@ class LeaderPartition:
         return ErrorCode.UNKNOWN_LEADER_EPOCH if current_leader_epoch > self.leadership.leader_epoch else ErrorCode.NONE
 
     def _check_offset(self, node_id: int, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
-        """Compare the log of a follower with the source. None: not decided before the other replicas have fetched."""
+        """Compare the log of a follower with the source. None: not decided yet."""
         offset = wanted.fetch_offset
-        if offset > self.log_end and self.may_lose and wanted.last_fetched_epoch >= 0:
-            return ErrorCode.NONE  # the source is asked where the logs diverge
-        if offset > self.log_end:
+        if offset > self.log_end and not (self.may_lose and wanted.last_fetched_epoch >= 0):
             self.halt(
                 f"replica {node_id} of {self.name} ends at offset {offset}, but the source ends at offset "
                 f"{self.log_end}: it is another source, or it lost records. Nothing is changed on the target. Point "
@@ -444,19 +454,48 @@ class LeaderPartition:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if offset < self.log_start:
             return self._check_purged(wanted, now)
-        epoch = self._expected_epoch(offset, wanted.last_fetched_epoch)
-        if (
-            wanted.last_fetched_epoch >= 0
-            and epoch is not None
-            and epoch not in (UNKNOWN_EPOCH, wanted.last_fetched_epoch)
-        ):
+        return (
+            ErrorCode.NONE
+            if wanted.last_fetched_epoch < 0
+            else self._compare(node_id, offset, wanted.last_fetched_epoch)
+        )
+
+    def _compare(self, node_id: int, offset: int, fetched_epoch: int) -> ErrorCode | None:
+        """Compare the last batch of a follower with the batches in memory. None: the source has to compare them."""
+        epoch = self._expected_epoch(offset, fetched_epoch)
+        differs = epoch not in (None, UNKNOWN_EPOCH, fetched_epoch)
+        is_inside_a_batch = epoch is None and self._window_at(offset) is not None
+        is_ahead = self.tail is not None and offset > self.tail.end and self._window_at(offset) is None
+        if not self.floors and (is_inside_a_batch or is_ahead or (differs and self.may_lose)):
+            self._dispute(node_id)
+            return None
+        if differs:
             self.halt(
-                f"replica {node_id} of {self.name} has a batch of leader epoch {wanted.last_fetched_epoch} before "
-                f"offset {offset}, the source one of epoch {epoch}: the records differ. Nothing is changed on the "
-                f"target. Delete the remote topic to mirror it again. {KEEP}"
+                f"replica {node_id} of {self.name} has a batch of leader epoch {fetched_epoch} before offset {offset}, "
+                f"the source one of epoch {epoch}: the records differ. Nothing is changed on the target. Delete the "
+                f"remote topic to mirror it again. {KEEP}"
             )
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
+
+    def _dispute(self, node_id: int) -> None:
+        """Read the source from where a follower ends, so that it compares the logs. No replica is in sync until then.
+
+        A sealed partition is not read. There, the follower counts as one that does not fetch, so a promotion fails.
+        """
+        if self.is_disputed or self.tail is None:
+            return
+        if self.is_sealed:
+            del self.followers[node_id]
+            return
+        self.tail = self._disputed = self._window_after(self.followers[node_id])
+        self.catch_up = None
+        self._on_news(self)
+
+    @property
+    def is_disputed(self) -> bool:
+        """Return whether the source has not answered yet if the follower at the start of the tail diverges."""
+        return self.tail is not None and self.tail is self._disputed
 
     def _expected_epoch(self, offset: int, fetched_epoch: int) -> int | None:
         """Return the leader epoch that a follower's last batch must have. None: any.
@@ -485,14 +524,15 @@ class LeaderPartition:
         return ErrorCode.OFFSET_OUT_OF_RANGE
 
     def _epoch_before(self, offset: int) -> int | None:
-        for window in (self.tail, self.catch_up):
-            if window is not None and offset in window:
-                return window.epoch_before(offset)
-        return None
+        window = self._window_at(offset)
+        return None if window is None else window.epoch_before(offset)
+
+    def _window_at(self, offset: int) -> Window | None:
+        return next((each for each in (self.tail, self.catch_up) if each is not None and offset in each), None)
 
     def _answer(self, offset: int, max_bytes: int, leadership: Leadership) -> PartitionRead:
         answer = self.failed(ErrorCode.NONE)
-        window = next((each for each in (self.tail, self.catch_up) if each is not None and offset in each), None)
+        window = self._window_at(offset)
         if window is not None and not self.is_frozen:
             answer.records = window.read(offset, max_bytes, leadership.leader_epoch)
             next_epoch = window.next_epoch(offset)
@@ -604,7 +644,7 @@ class LeaderPartition:
 
     def in_sync(self) -> frozenset[int]:
         """Return the live replicas that have everything up to the log end, so that they may enter the ISR."""
-        if self.leadership is None or self.halted or self.log_end == UNKNOWN:
+        if self.leadership is None or self.halted or self.log_end == UNKNOWN or self.is_disputed:
             return frozenset()
         return frozenset(
             node

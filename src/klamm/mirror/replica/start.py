@@ -87,7 +87,7 @@ class ReplicaCopy(PartitionCopy):
             self.records_copied += chunk.record_count
             self.last_timestamp = max(self.last_timestamp, chunk.max_timestamp)
             self._activate(self)
-        if chunk is not None or self.end_offset > self.leader.log_end:
+        if chunk is not None or self.end_offset > self.leader.log_end or self.leader.is_disputed:
             self._node.post(self.leader.extend, self.window, chunk, self.end_offset, time.monotonic())
 
     def refresh(self) -> None:

@@ -257,6 +257,119 @@ def test_replicas_are_truncated_if_the_common_epoch_ends_after_them_on_the_sourc
     assert [follower.batches for follower in followers] == [second.batches] * 3
 
 
+def returned(end: int, *, may_lose: bool = True) -> tuple[SourceLog, LeaderPartition, dict[int, KafkaFollower]]:
+    """Return a source that lost epoch 1, and replicas 2 and 3, from whose ends on it is in memory. Replica 1 was away.
+
+    The source was elected with 100 offsets and has four batches of ten since, the last two of which only replica 2 has.
+
+    Args:
+        end: End offset of replica 1, which has a batch of epoch 1.
+        may_lose: Whether the source may lose records.
+    """
+    before, after = SourceLog(), SourceLog(leader_epoch=2)
+    before.produce(100)
+    after.batches, after.end = list(before.batches), 100
+    before.leader_epoch = 1
+    before.produce(end - 100)
+    followers = {node: KafkaFollower(node) for node in NODES}
+    replicate(before, leader_of(before, epoch=1), followers[1])
+    leader = leader_of(before, epoch=1)
+    leader.lead(leadership(1, frozenset({1})), NOW)
+    replicate(before, leader, followers[1])
+    leader = leader_of(after, epoch=3, may_lose=may_lose)
+    leader.lead(leadership(3, frozenset({2, 3})), NOW)
+    after.produce(10)
+    replicate(after, leader, followers[2], followers[3])
+    for _ in range(3):
+        after.produce(10)
+        followers[2].fetch(leader, NOW)
+        copy_once(after, leader, NOW)
+    assert leader.tail is not None
+    assert (followers[1].end, leader.tail.start, leader.tail.end) == (end, 110, 140)
+    leader.lead(leadership(3), NOW)
+    return after, leader, followers
+
+
+@pytest.mark.parametrize("end", [130, 125, 110, 140, 300])
+def test_returning_replica_is_truncated_if_the_batches_in_memory_differ(end: int) -> None:
+    """Its log ends at a batch end in the tail, inside a batch, at both ends of the tail, or after it."""
+    source, leader, followers = returned(end)
+    lost = followers[1].batches[-1]
+
+    assert followers[1].fetch(leader, NOW) is None
+    assert (leader.is_disputed, leader.in_sync()) == (True, frozenset())
+    replicate(source, leader, *followers.values(), rounds=12)
+
+    assert leader.halted == ""
+    for follower in followers.values():
+        assert (follower.batches, follower.is_failed) == (source.batches, False)
+    assert (followers[1].removed, followers[2].removed, followers[3].removed) == ([lost], [], [])
+    assert leader.in_sync() == NODES
+
+
+def test_i1_replica_whose_log_ends_inside_a_batch_of_the_source_halts() -> None:
+    source, leader, followers = returned(125, may_lose=False)
+
+    replicate(source, leader, *followers.values())
+
+    assert (leader.halted, followers[1].removed) == ("the source diverges", [])
+
+
+def test_replica_whose_last_batch_the_source_has_compacted_away_is_served() -> None:
+    source = source_of(1)
+    returning, ahead, behind = followers = replicas(source)
+    leader = leader_of(source)
+    leader.lead(leadership(0, frozenset({2, 3})), NOW)
+    replicate(source, leader, ahead, behind)
+    source.produce(3, hole=3)
+    copy_once(source, leader, NOW)
+    returning.append(stored_batch(3, 3, 0).data, 0)
+    leader.lead(leadership(), NOW)
+    assert leader.tail is not None
+    assert (leader.tail.start, returning.end, leader.tail.end) == (3, 6, 9)
+
+    replicate(source, leader, *followers)
+
+    assert (leader.halted, [follower.end for follower in followers]) == ("", [9, 9, 9])
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_replicas_that_differ_at_the_log_end_of_an_idle_source_are_truncated(order: tuple[int, ...]) -> None:
+    source, other = elected(common=4)
+    other.produce(50)
+    followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)
+    replicate(source, leader_of(source, epoch=9), *followers)
+    followers[0].truncate(3, 100)
+    followers[0].append(other.batches[-1].data, 9)
+    source.leader_epoch = 7
+    leader = leader_of(source, epoch=9, may_lose=True)
+
+    replicate(source, leader, *(followers[index] for index in order))
+
+    assert [follower.batches for follower in followers] == [source.batches] * 3
+    assert leader.in_sync() == NODES
+
+
+def test_replica_that_differs_is_not_in_sync_with_a_sealed_log() -> None:
+    source, leader, followers = returned(140)
+    replicate(source, leader, followers[2], followers[3])
+    leader.seal()
+
+    replicate(source, leader, *followers.values())
+
+    assert (leader.log_end, leader.in_sync()) == (140, frozenset({2, 3}))
+
+
+def test_log_that_is_sealed_before_the_source_has_compared_it_ends_after_all_replicas() -> None:
+    _, leader, followers = returned(130)
+    for node in (2, 2, 1):
+        followers[node].fetch(leader, NOW)
+
+    leader.seal()
+
+    assert (leader.log_end, leader.in_sync()) == (140, frozenset())
+
+
 def test_sealed_log_is_not_truncated() -> None:
     source = source_of()
     followers = KafkaFollower(1), KafkaFollower(2), KafkaFollower(3)

@@ -285,14 +285,15 @@ class MirrorCommands:
     def _demote(self, flow: FlowSettings, topics: Sequence[str], *, takes_back: bool) -> dict[str, Any]:
         """Let klamm mirror promoted topics again. Without ``takes_back``, only those that are not handed over yet."""
         states = self.states[flow.name].current
-        if states.flow is not RequestedState.RUNNING:
+        if takes_back and states.flow is not RequestedState.RUNNING:
             raise MirrorCommandError(409, f"{flow.name}: it is {states.flow}: first {_line('resume', flow.name)}")
         promoted = [topic for topic, state in states.topics.items() if state.is_promoted]
         names = topics or promoted
         if not names:
             raise MirrorCommandError(409, f"{flow.name}: no topic is promoted")
         handed_over = handed_over_topics(flow, names)
-        known = {*promoted, *handed_over, *(each for each in names if states.of(each) is RequestedState.DEMOTED)}
+        demoted = [topic for topic, state in states.topics.items() if state is RequestedState.DEMOTED]
+        known = {*promoted, *handed_over, *demoted}
         if unknown := [topic for topic in names if topic not in known]:
             raise MirrorCommandError(409, f"{flow.name}: topic {unknown[0]} is {states.of(unknown[0])}, not promoted")
         kept = dict.fromkeys(handed_over, "")
@@ -305,6 +306,13 @@ class MirrorCommands:
             raise MirrorCommandError(409, f"{flow.name}: no topic can be demoted: {reasons}")
         if left:
             self._change(flow.name, left, RequestedState.DEMOTED)
+        if not takes_back and (pending := [topic for topic in left if topic in promoted]):
+            # The task may have handed them over in between: it reads no states while it does that.
+            late = handed_over_topics(flow, pending)
+            for topic in late:
+                self._change(flow.name, [topic], states.topics[topic])
+            kept |= dict.fromkeys(late, "")
+            left = [topic for topic in left if topic not in late]
         rows = self._progress(flow.name).partitions
         return self._requested(flow.name, names) | {
             "demoted": [asdict(each) for each in promotions(flow, left, rows)],

@@ -26,7 +26,7 @@ from klamm.mirror.topics.states import FlowStates
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from klamm.kafka_client.pool.calls import Outcome
 
@@ -341,12 +341,38 @@ def test_log_end_after_the_promotion_and_another_topic_id_prevent_a_demotion(mon
     assert promotion.written_topics(flow, ["orders"], stored) == {}
 
 
-def test_demotion_in_a_paused_flow_is_rejected() -> None:
+@pytest.mark.parametrize("action", ["pause", "stop"])
+def test_promotion_is_withdrawn_in_a_flow_that_is_not_running_but_nothing_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
     rig = replica_rig()
     rig.promote("orders", execute=True)
-    rig.run("pause")
-    with pytest.raises(MirrorCommandError, match="it is PAUSED: first klamm mirror resume 'A->B'"):
-        rig.run("demote", "orders")
+    rig.run(action)
+    state = rig.store.saved[-1].flow
+    with pytest.raises(MirrorCommandError, match=f"it is {state}: first klamm mirror resume 'A->B'"):
+        rig.commands.run({"action": "demote", "flow": FLOW, "topics": ["orders"], "take_back": True})
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
+    for _ in range(2):
+        assert rig.run("demote", "orders")["topics"] == {"orders": state}
+    assert rig.store.saved[-1].topics == {"orders": RequestedState.DEMOTED}
+
+
+@pytest.mark.parametrize("accept_loss", [True, False])
+def test_topic_that_is_handed_over_during_its_withdrawal_stays_promoted(
+    monkeypatch: pytest.MonkeyPatch, *, accept_loss: bool
+) -> None:
+    rig = replica_rig()
+    rig.promote("orders", "users", execute=True, accept_loss=accept_loss)
+    before = rig.store.saved[-1]
+
+    def handed_over_topics(_flow: object, topics: Sequence[str]) -> list[str]:
+        return [topic for topic in topics if topic == "orders" and rig.store.saved[-1] is not before]
+
+    monkeypatch.setattr(commands, "handed_over_topics", handed_over_topics)
+    answer = rig.run("demote")
+    assert answer["topics"] == {"orders": before.of("orders"), "users": "DEMOTED"}
+    assert [each["topic"] for each in answer["demoted"]] == ["users"]
+    assert [each["topic"] for each in answer["handed_over"]] == ["orders"]
 
 
 def test_pending_promotion_is_not_changed_by_another_way_to_promote() -> None:

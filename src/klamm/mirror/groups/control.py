@@ -53,6 +53,7 @@ from klamm.mirror.progress.flow_progress import FlowGroups, MirroredGroupOffset
 from klamm.mirror.progress.partition_progress import RecentAges
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.records.worker_offsets import mirrored_offsets
+from klamm.mirror.replica.placement import led_by_brokers
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import log_rejection
 from klamm.mirror.topics.states import FlowStates
@@ -134,6 +135,8 @@ class GroupControl:
         self._status = status
         self._states = states or FlowStates()
         self._has_states = False
+        self._led_by_brokers: frozenset[str] = frozenset()
+        """Remote topics that were handed over, as of the latest sync of offsets."""
         self._clock = clock
         self.now = now
         self._is_loaded = False
@@ -346,6 +349,7 @@ class GroupControl:
             self._states.load()
             self._has_states = True
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
+        self._led_by_brokers = self._topics_led_by_brokers(groups)
         states = group_uses(self._target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
         current = group_offsets(self._target, idle)
@@ -365,6 +369,13 @@ class GroupControl:
             self._note_synced(group, {**further, **reasons})
         self._publish()
 
+    def _topics_led_by_brokers(self, groups: Iterable[str]) -> frozenset[str]:
+        """Return the remote topics of groups that were handed over, also while klamm takes them back."""
+        if (replica := self._flow.replica) is None:
+            return frozenset()
+        remote_topics = {each.topic for group in groups for each in self._checkpoints.of_group(group)}
+        return led_by_brokers(self._target, remote_topics, replica.node_id)
+
     def _in_use(self, members: str) -> str:
         return f"it has {members} on cluster {self._flow.target.alias}"
 
@@ -377,7 +388,9 @@ class GroupControl:
         """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
         states = self._states.current.topics
         promoted = {self._flow.remote_topic(topic) for topic, own in states.items() if own.is_promoted}
-        checkpoints = [each for each in self._checkpoints.of_group(group) if each.topic not in promoted]
+        left_out = dict.fromkeys(self._led_by_brokers, f"brokers of cluster {self._flow.target.alias} lead its topic")
+        left_out |= dict.fromkeys(promoted, "its topic is promoted")
+        checkpoints = [each for each in self._checkpoints.of_group(group) if each.topic not in left_out]
         due = offsets_to_commit(checkpoints, current)
         reasons: dict[PartitionTuple, str] = {}
         for where, rejected in commit_offsets(self._target, group, due).items():
@@ -393,9 +406,9 @@ class GroupControl:
         for where, row in rows.items():
             rows[where] = replace(row, committed=have.get((row.remote_topic, row.partition)))
         further = {
-            (each.topic, each.partition): "its topic is promoted: groups continue with their offsets of the target"
+            (each.topic, each.partition): f"{left_out[each.topic]}: groups continue with their offsets of the target"
             for each in self._checkpoints.of_group(group)
-            if each.topic in promoted
+            if each.topic in left_out
         } | {
             (each.topic, each.partition): f"it is further already on cluster {self._flow.target.alias}"
             for each in checkpoints

@@ -38,7 +38,14 @@ from klamm.mirror.operations.offset_reset import (
     TopicPartitions,
     reset_topics,
 )
-from klamm.mirror.operations.promotion import handed_over_topics, missing_partitions, plan, promotions, written_topics
+from klamm.mirror.operations.promotion import (
+    handed_over_topics,
+    missing_partitions,
+    plan,
+    promotions,
+    topics_not_mirrored,
+    written_topics,
+)
 from klamm.mirror.progress.flow_progress import FlowState
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
@@ -214,6 +221,13 @@ class MirrorCommands:
                 409,
                 f"{flow}: topic {promoted[0]} is {states.of(promoted[0])}: {_demote_line(promoted)} mirrors it again",
             )
+        demoted = [topic for topic in topics if states.topics.get(topic) is RequestedState.DEMOTED]
+        if demoted and (left := topics_not_mirrored(self.flows[flow], demoted)):
+            raise MirrorCommandError(
+                409,
+                f"{flow}: topic {left[0]} is DEMOTED, and klamm does not mirror it yet; klamm mirror status names the "
+                f"reason. Repeat the command once it is mirrored, or promote it: klamm mirror promote FILE {left[0]}",
+            )
         return self._change(flow, topics, state)
 
     def _change(self, flow: str, topics: Sequence[str], state: RequestedState) -> dict[str, Any]:
@@ -294,8 +308,10 @@ class MirrorCommands:
         handed_over = handed_over_topics(flow, names)
         demoted = [topic for topic, state in states.topics.items() if state is RequestedState.DEMOTED]
         known = {*promoted, *handed_over, *demoted}
-        if unknown := [topic for topic in names if topic not in known]:
-            raise MirrorCommandError(409, f"{flow.name}: topic {unknown[0]} is {states.of(unknown[0])}, not promoted")
+        unknown = [topic for topic in names if topic not in known]
+        if unknown and (mirrored := sorted(set(unknown) - set(topics_not_mirrored(flow, unknown)))):
+            state = states.of(mirrored[0])
+            raise MirrorCommandError(409, f"{flow.name}: topic {mirrored[0]} is {state}, not promoted")
         kept = dict.fromkeys(handed_over, "")
         if takes_back and handed_over:
             with open_store(flow) as store:

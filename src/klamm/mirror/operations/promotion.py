@@ -10,10 +10,10 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import admin_client, check_reachable, outcomes
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import resume_offset
-from klamm.mirror.replica.placement import led_by_brokers
+from klamm.mirror.replica.placement import is_led_by_broker, led_by_brokers, not_mirrored
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, TopicDescription
     from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
@@ -126,10 +126,25 @@ def handed_over_topics(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
     Raises:
         ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or does not describe a topic.
     """
+    return _topics_of(flow, topics, led_by_brokers)
+
+
+def topics_not_mirrored(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
+    """Return the source topics whose remote topics klamm does not mirror: brokers lead them, or it takes them back.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or does not describe a topic.
+    """
+    return _topics_of(flow, topics, not_mirrored)
+
+
+def _topics_of(
+    flow: FlowSettings, topics: Sequence[str], rule: Callable[[AdminClient, Collection[str], int], Collection[str]]
+) -> list[str]:
     node_id = -1 if flow.replica is None else flow.replica.node_id
     with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
-        led = led_by_brokers(target, list(map(flow.remote_topic, topics)), node_id)
-    return [topic for topic in topics if flow.remote_topic(topic) in led]
+        names = rule(target, list(map(flow.remote_topic, topics)), node_id)
+    return [topic for topic in topics if flow.remote_topic(topic) in names]
 
 
 def written_topics(flow: FlowSettings, topics: Sequence[str], stored: StoredSourceOffsets) -> dict[str, str]:
@@ -151,7 +166,7 @@ def written_topics(flow: FlowSettings, topics: Sequence[str], stored: StoredSour
             TopicPartition(name, each.partition): OffsetSpec.LATEST
             for name, topic in described.items()
             for each in topic.partitions
-            if node_id not in each.replicas
+            if is_led_by_broker(each, node_id)
         }
         ends = target.list_offsets(partitions).all().result()
     out = {}

@@ -27,6 +27,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
+from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import MIN_MOMENTARY_ID
 from klamm.mirror.cluster_admin import create_partitions, create_topics, outcomes, rejections
 from klamm.protocol.errors import InvalidReplicationFactorError, UnknownTopicOrPartitionError
@@ -35,7 +36,7 @@ from klamm.protocol.partitioner import murmur2
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicDescription
+    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, PartitionDescription, TopicDescription
 
 _SAFE_CONFIGS: Final = {"unclean.leader.election.enable": "false"}
 """Configs of every remote topic: without klamm, no broker with a shorter log becomes leader."""
@@ -109,8 +110,37 @@ def unspread(topics: Iterable[TopicDescription], node_id: int, width: int = 1) -
     ]
 
 
+def cancelled(admin: AdminClient, topics: Iterable[TopicDescription], node_id: int) -> dict[TopicPartition, list[int]]:
+    """Return the partitions beside whose brokers klamm is the only in-sync replica, without a reassignment to them.
+
+    An operator has cancelled it. Partitions that klamm takes back (``demotion``) pass through this state, too.
+
+    Returns:
+        The brokers of each partition.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or rejects the request.
+    """
+    alone = {
+        TopicPartition(topic.name, partition.partition): [each for each in partition.replicas if each != node_id]
+        for topic in topics
+        for partition in topic.partitions
+        if partition.leader == node_id
+        and partition.isr == (node_id,)
+        and any(each < MIN_MOMENTARY_ID for each in partition.replicas if each != node_id)
+    }
+    leaving = removing(admin, node_id) if alone else frozenset()
+    return {partition: brokers for partition, brokers in alone.items() if partition not in leaving}
+
+
+def removing(admin: AdminClient, node_id: int) -> frozenset[TopicPartition]:
+    """Return the partitions from which reassignments in progress remove klamm."""
+    moving = admin.list_partition_reassignments().result()
+    return frozenset(partition for partition, each in moving.items() if node_id in each.removing_replicas)
+
+
 def led_by_brokers(admin: AdminClient, topics: Collection[str], node_id: int) -> frozenset[str]:
-    """Return the topics that have a partition without klamm: it was handed over. Missing topics are left out.
+    """Return the topics that have a partition that a broker leads, or without klamm. Missing topics are left out.
 
     Args:
         admin: Admin client of the target.
@@ -120,15 +150,44 @@ def led_by_brokers(admin: AdminClient, topics: Collection[str], node_id: int) ->
     Raises:
         ConnectionError, TimeoutError, KafkaApiError: The target does not respond, or does not describe a topic.
     """
-    out = set()
-    for name, topic in outcomes(admin.describe_topics(sorted(topics))).items() if topics else ():
+    return frozenset(
+        topic.name
+        for topic in _described(admin, topics)
+        if any(is_led_by_broker(partition, node_id) for partition in topic.partitions)
+    )
+
+
+def is_led_by_broker(partition: PartitionDescription, node_id: int) -> bool:
+    """Return whether a partition was handed over: a broker leads it, or klamm is none of its replicas."""
+    return node_id not in partition.replicas or partition.leader not in {node_id, NO_LEADER}
+
+
+def not_mirrored(admin: AdminClient, topics: Collection[str], node_id: int) -> frozenset[str]:
+    """Return the topics with a partition in which a broker is in sync or no reassignment to the brokers is in progress.
+
+    klamm handed it over, or takes it back. Arguments and errors are those of ``led_by_brokers``.
+    """
+    described = _described(admin, topics)
+    leaving = removing(admin, node_id) if described else frozenset()
+    return frozenset(
+        topic.name
+        for topic in described
+        for partition in topic.partitions
+        if partition.replicas != (node_id,)
+        and (partition.isr != (node_id,) or TopicPartition(topic.name, partition.partition) not in leaving)
+    )
+
+
+def _described(admin: AdminClient, topics: Collection[str]) -> list[TopicDescription]:
+    described = outcomes(admin.describe_topics(sorted(topics))).values() if topics else ()
+    out = []
+    for topic in described:
         if isinstance(topic, UnknownTopicOrPartitionError):
             continue
         if isinstance(topic, Exception):
             raise topic
-        if any(node_id not in partition.replicas for partition in topic.partitions):
-            out.add(name)
-    return frozenset(out)
+        out.append(topic)
+    return out
 
 
 def spread(

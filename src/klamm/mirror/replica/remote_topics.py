@@ -107,12 +107,18 @@ class ReplicaTopics(RemoteTopics):
         self._spread(new)
         return out | grown
 
-    def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
-        """Let brokers with storage replicate the partitions that they do not replicate yet."""
+    def spread(self, topics: Collection[str], changing: Collection[str] = ()) -> dict[TopicPartition, KafkaApiError]:
+        """Let brokers replicate the partitions without any, and begin cancelled reassignments again."""
         described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
         topics_there = [each for each in described.values() if not isinstance(each, Exception)]
         self._let_be_alone(placement.unspread(topics_there, self._node_id, 2))
-        return self._spread(placement.unspread(topics_there, self._node_id))
+        unchanging = [topic for topic in topics_there if topic.name not in changing]
+        cancelled = placement.cancelled(self._target, unchanging, self._node_id)
+        rejected = rejections(self._target.alter_partition_reassignments(cancelled)) if cancelled else {}
+        return {
+            **self._spread(placement.unspread(topics_there, self._node_id)),
+            **{partition: error for partition, error in rejected.items() if error is not None},
+        }
 
     def _let_be_alone(self, partitions: Collection[TopicPartition]) -> None:
         try:
@@ -142,7 +148,7 @@ class ReplicaTopics(RemoteTopics):
         )
 
     def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
-        """Return the remote topics that have a partition without klamm: they were handed over."""
+        """Return the remote topics that have a partition that a broker leads, or without klamm."""
         return placement.led_by_brokers(self._target, topics, self._node_id)
 
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
@@ -169,10 +175,7 @@ class ReplicaTopics(RemoteTopics):
 
     def _mirrored(self) -> frozenset[str]:
         """Return the topics from which reassignments in progress remove klamm: as long as they are mirrored."""
-        moving = self._target.list_partition_reassignments().result()
-        return frozenset(
-            partition.topic for partition, each in moving.items() if self._node_id in each.removing_replicas
-        )
+        return frozenset(partition.topic for partition in placement.removing(self._target, self._node_id))
 
     def _nodes(self) -> tuple[Node, ...]:
         described = outcome(self._target.describe_cluster())

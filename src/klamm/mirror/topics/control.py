@@ -434,7 +434,12 @@ class FlowControl:
 
     def _spread(self, topics: Collection[str]) -> None:
         """Let brokers with storage replicate remote topics. The next refresh tries again."""
-        for partition, rejected in self._remote_topics.spread(topics).items():
+        changing = {
+            self._settings.remote_topic(topic)
+            for topic, own in self._states.current.topics.items()
+            if own.is_promoted or own is RequestedState.DEMOTED
+        }
+        for partition, rejected in self._remote_topics.spread(topics, changing).items():
             action = f"let brokers of cluster {self._settings.target.alias} replicate {partition.topic}"
             self._note_rejection(partition.topic, self._with_remedy(rejected), action)
 

@@ -74,7 +74,12 @@ class RemoteTopics:
         _ = remote_topics
         return {}
 
-    def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
-        """Let brokers with storage replicate topics. Return the partitions that the target rejects."""
-        _ = topics
+    def spread(self, topics: Collection[str], changing: Collection[str] = ()) -> dict[TopicPartition, KafkaApiError]:
+        """Let brokers with storage replicate topics. Return the partitions that the target rejects.
+
+        Args:
+            topics: Remote topics.
+            changing: Those that are promoted or demoted. Their reassignments belong to the task.
+        """
+        _ = topics, changing
         return {}

@@ -319,6 +319,21 @@ def test_group_offsets_of_promoted_topics_are_not_committed() -> None:
     assert (row.committed, row.sync_reason[:21]) == (None, "its topic is promoted")
 
 
+def test_group_offsets_of_topics_that_brokers_lead_are_not_committed() -> None:
+    """As while klamm waits to take them back: clients may have written to them."""
+    run = Run(**REPLICA)
+    run.target.topics["A.orders"] = 1
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    (row,) = run.turn().offsets
+    assert run.target.offsets.get("g", {}) == {}
+    reason = "brokers of cluster B lead its topic: groups continue with their offsets of the target"
+    assert (row.committed, row.sync_reason) == (None, reason)
+    del run.target.topics["A.orders"]
+    (row,) = run.turn().offsets
+    assert (row.committed, row.sync_reason) == (400, "")
+
+
 def test_group_with_members_on_target_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """K894-43: sync.group.offsets.enabled (false): writes translated offsets to the target group only if it has no
     active members and only forwards (never below the group's current target offset.

@@ -287,6 +287,7 @@ def test_promotion_of_a_topic_is_stored_and_ends_other_commands_for_it(monkeypat
     with pytest.raises(MirrorCommandError, match="topic orders is PROMOTED: klamm mirror demote FILE orders"):
         rig.run("stop", "orders")
     monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
+    monkeypatch.setattr(commands, "topics_not_mirrored", lambda _flow, _topics: [])
     with pytest.raises(MirrorCommandError, match="topic users is RUNNING, not promoted"):
         rig.run("demote", "users")
     answer = rig.run("demote")
@@ -339,6 +340,35 @@ def test_log_end_after_the_promotion_and_another_topic_id_prevent_a_demotion(mon
     assert denied["users"] == "klamm did not hand A.users over"
     stored.offsets["orders", 1] = -1
     assert promotion.written_topics(flow, ["orders"], stored) == {}
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "stop"])
+def test_topic_that_klamm_takes_back_keeps_its_state(monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+    rig = replica_rig()
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
+    rig.promote("orders", execute=True)
+    rig.run("demote", "orders")
+    monkeypatch.setattr(commands, "topics_not_mirrored", lambda _flow, topics: list(topics))
+    with pytest.raises(MirrorCommandError, match="topic orders is DEMOTED, and klamm does not mirror it yet"):
+        rig.run(action, "users", "orders")
+    assert rig.store.saved[-1].topics == {"orders": RequestedState.DEMOTED}
+    rig.run(action, "users")
+    # when
+    monkeypatch.setattr(commands, "topics_not_mirrored", lambda _flow, _topics: [])
+    # then
+    rig.run(action, "orders")
+    assert rig.store.saved[-1].of("orders") is not RequestedState.DEMOTED
+
+
+def test_topic_that_klamm_has_not_taken_back_can_be_demoted_in_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
+    monkeypatch.setattr(
+        commands, "topics_not_mirrored", lambda _flow, topics: [each for each in topics if each == "orders"]
+    )
+    with pytest.raises(MirrorCommandError, match="topic users is RUNNING, not promoted"):
+        rig.run("demote", "orders", "users")
+    assert rig.run("demote", "orders")["topics"] == {"orders": "DEMOTED"}
 
 
 @pytest.mark.parametrize("action", ["pause", "stop"])

@@ -13,11 +13,12 @@ from klamm.admin import (
     NewTopic,
     Node,
     PartitionDescription,
+    PartitionReassignment,
     TopicDescription,
     TopicPartition,
 )
 from klamm.mirror.replica import placement
-from klamm.protocol.errors import InvalidReplicationFactorError
+from klamm.protocol.errors import InvalidReplicationFactorError, UnknownTopicOrPartitionError
 
 KLAMM = 1000
 
@@ -79,3 +80,39 @@ def test_partitions_that_klamm_alone_replicates_are_found() -> None:
     partitions = partition(0, KLAMM), partition(1, 1, 2, KLAMM), partition(2, 1), partition(3, KLAMM, 1, 2)
     topic = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=partitions)
     assert placement.unspread([topic], KLAMM) == [TopicPartition("t", 0)]
+
+
+def state(leader: int, *replicas: int, isr: tuple[int, ...]) -> PartitionDescription:
+    return PartitionDescription(partition=0, leader=leader, leader_epoch=0, replicas=replicas, isr=isr)
+
+
+@pytest.mark.parametrize(
+    ("partition", "removing", "is_led_by_brokers", "is_mirrored"),
+    [
+        (state(KLAMM, KLAMM, isr=(KLAMM,)), (), False, True),
+        (state(KLAMM, 1, 2, KLAMM, isr=(KLAMM,)), (KLAMM,), False, True),
+        (state(-1, 1, 2, KLAMM, isr=(KLAMM,)), (KLAMM,), False, True),
+        (state(1, 1, 2, isr=(1, 2)), (), True, False),
+        (state(-1, 1, 2, isr=(1,)), (), True, False),
+        (state(1, KLAMM, 1, 2, isr=(1, 2)), (), True, False),
+        (state(1, KLAMM, 1, 2, isr=(KLAMM, 1, 2)), (), True, False),
+        (state(KLAMM, KLAMM, 1, 2, isr=(KLAMM, 1, 2)), (), False, False),
+        (state(KLAMM, KLAMM, 1, 2, isr=(KLAMM,)), (), False, False),
+    ],
+)
+def test_topic_in_each_step_of_a_demotion_is_led_by_brokers_or_not_mirrored(
+    admin: Mock,
+    monkeypatch: pytest.MonkeyPatch,
+    partition: PartitionDescription,
+    removing: tuple[int, ...],
+    *,
+    is_led_by_brokers: bool,
+    is_mirrored: bool,
+) -> None:
+    topic = TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=(partition,))
+    gone = UnknownTopicOrPartitionError("gone")
+    monkeypatch.setattr(placement, "outcomes", lambda _: {"t": topic, "gone": gone})
+    moving = PartitionReassignment(replicas=partition.replicas, adding_replicas=(), removing_replicas=removing)
+    admin.list_partition_reassignments.return_value.result.return_value = {TopicPartition("t", 0): moving}
+    assert placement.led_by_brokers(admin, ["t", "gone"], KLAMM) == ({"t"} if is_led_by_brokers else set())
+    assert placement.not_mirrored(admin, ["t", "gone"], KLAMM) == (set() if is_mirrored else {"t"})

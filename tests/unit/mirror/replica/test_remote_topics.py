@@ -100,13 +100,20 @@ def test_creation_with_too_few_brokers_is_rejected(target: Mock) -> None:
 
 
 def describe(target: Mock, *replicas: tuple[int, ...]) -> None:
-    """Let the target describe A.orders with these replicas of its partitions."""
+    """Let the target describe A.orders with these replicas of its partitions. klamm leaves those with it at the end."""
     partitions = tuple(
         PartitionDescription(partition=number, leader=KLAMM, leader_epoch=0, replicas=each, isr=(KLAMM,))
         for number, each in enumerate(replicas)
     )
     described = TopicDescription(name="A.orders", topic_id=UUID(int=1), is_internal=False, partitions=partitions)
     target.describe_topics.return_value = {"A.orders": described}
+    target.list_partition_reassignments.return_value.result.return_value = {
+        TopicPartition("A.orders", number): PartitionReassignment(
+            replicas=each, adding_replicas=(), removing_replicas=(KLAMM,)
+        )
+        for number, each in enumerate(replicas)
+        if len(each) > 1 and each[-1] == KLAMM
+    }
 
 
 def reassignments(target: Mock) -> list[dict[TopicPartition, set[int]]]:
@@ -181,6 +188,27 @@ def test_partitions_of_klamm_alone_get_brokers_with_storage(target: Mock) -> Non
     describe(target, (KLAMM,), (1, 2, KLAMM))
     assert topics(target).spread(["A.orders"]) == {}
     assert reassignments(target) == [{TopicPartition("A.orders", 0): {1, 2}}]
+
+
+@pytest.mark.parametrize("replicas", [(1, 2, KLAMM), (KLAMM, 1, 2)])
+def test_cancelled_reassignment_begins_again_unless_the_topic_is_demoted(
+    target: Mock, replicas: tuple[int, ...]
+) -> None:
+    describe(target, replicas, (1, 2, KLAMM))
+    target.list_partition_reassignments.return_value.result.return_value.pop(TopicPartition("A.orders", 0), None)
+    assert topics(target).spread(["A.orders"], changing={"A.orders"}) == {}
+    assert reassignments(target) == []
+    error = PolicyViolationError("no")
+    target.alter_partition_reassignments.return_value = {TopicPartition("A.orders", 0): error}
+    assert topics(target).spread(["A.orders"]) == {TopicPartition("A.orders", 0): error}
+    assert reassignments(target) == [{TopicPartition("A.orders", 0): {1, 2}}]
+
+
+def test_brokers_in_sync_beside_klamm_keep_their_partition(target: Mock) -> None:
+    topic = described("A.orders", (KLAMM, 1, 2))
+    target.describe_topics.return_value = {"A.orders": topic}
+    assert topics(target).spread(["A.orders"]) == {}
+    assert reassignments(target) == []
 
 
 def described(name: str, *replicas: tuple[int, ...]) -> TopicDescription:

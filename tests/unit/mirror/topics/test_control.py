@@ -266,8 +266,11 @@ class TopicsOfBroker(RemoteTopics):
     def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
         return self.handed_over & set(topics)
 
-    def spread(self, topics: Collection[str]) -> dict[TopicPartition, KafkaApiError]:
+    changing: Collection[str] = ()
+
+    def spread(self, topics: Collection[str], changing: Collection[str] = ()) -> dict[TopicPartition, KafkaApiError]:
         self.spread_topics |= set(topics)
+        self.changing = changing
         return {}
 
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
@@ -319,6 +322,20 @@ def test_flow_of_a_broker_that_another_process_takes_is_released_while_the_sourc
         run.control.turn()
     # then
     assert run.published == [(("orders", "A.orders", 3),), ()]
+
+
+def test_reassignments_of_promoted_and_demoted_topics_are_left_to_the_task() -> None:
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    topics = TopicsOfBroker(target)
+    run = Run(source, target, topics, **REPLICA)
+    run.control.turn()
+    assert topics.spread_topics == {"A.orders", "A.users"}
+    assert not topics.changing
+    states = {"orders": RequestedState.DEMOTED, "users": RequestedState.FAILED_OVER}
+    run.states.change(lambda _: RequestedStates(topics=states))
+    run.now += 10_000
+    run.control.turn()
+    assert topics.changing == {"A.orders", "A.users"}
 
 
 @pytest.mark.parametrize("error", [rejection("POLICY_VIOLATION", "no"), ConnectionLostError("nobody answers")])

@@ -164,6 +164,10 @@ class StoredPromotion(NamedTuple):
     floors: Mapping[int, tuple[EpochFloor, ...]] = MappingProxyType({})
     """Leader epochs by partition, for each time that the topic was taken back."""
 
+    def floors_of(self, topic_id: UUID, partition: int) -> tuple[EpochFloor, ...]:
+        """Return the leader epochs of a partition. Empty: there are none, or the remote topic is another one now."""
+        return self.floors.get(partition, ()) if topic_id == self.topic_id else ()
+
 
 def promotion_key(cluster: str, topic: str) -> bytes:
     """Return the record key of the promotion of a source topic."""

@@ -443,6 +443,7 @@ class ReplicaCopier(Copier):
         if led:
             if topic not in self._stored:
                 self._read_stored(topic, keys)
+            self._note_floors(topic, led)
             self._handed_over |= self._promotion.hand_over(led, accepts_loss=accepts_loss)
         elif self._is_promoted_before(topic, keys):
             return
@@ -455,6 +456,14 @@ class ReplicaCopier(Copier):
             result = _result(self._handed_over.get(remote), ended[remote], later)
             self._release(key, remote, ends[remote], result)
             logger.warning("%s: promoted %s-%d: %s", self._settings.flow, *remote, result)
+
+    def _note_floors(self, topic: str, remotes: Iterable[TopicPartition]) -> None:
+        """Let the leaders know from where batches have raised epochs. A start without the source does not do it."""
+        for remote in remotes:
+            leader, promotion = self.node.partition(*remote), self._stored[topic]
+            if leader is not None and promotion is not None:
+                floors = promotion.floors_of(leader.topic_id, leader.partition)
+                self.node.post(leader.begin, UNKNOWN, UNKNOWN, floors)
 
     def _is_promoted_before(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> bool:
         """Return whether nothing is left to do for a topic that brokers lead: it is finished, or another topic now."""

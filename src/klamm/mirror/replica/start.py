@@ -213,8 +213,7 @@ class ReplicaStart(Start):
         bounds: tuple[int, int],
         promotion: StoredPromotion | None,
     ) -> PartitionCopy | None:
-        is_same = promotion is not None and promotion.topic_id == leader.topic_id
-        floors = promotion.floors.get(leader.partition, ()) if promotion is not None and is_same else ()
+        floors = () if promotion is None else promotion.floors_of(leader.topic_id, leader.partition)
         self._node.call(leader.begin, *bounds, floors)
         window = self._node.call(leader.open_tail, time.monotonic())
         if leader.halted:

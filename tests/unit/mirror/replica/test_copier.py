@@ -22,7 +22,7 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership, Presence, ReplicaProgress
-from klamm.mirror.replica.promotion import EndedTransactions, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.promotion import EndedTransactions, HandedOver, PromotionError, PromotionWaitsError
 from klamm.mirror.replica.start import ReplicaCopy
 from klamm.mirror.replica.window import Window
 from klamm.server.listeners import Address
@@ -372,3 +372,24 @@ def test_brokers_keep_a_topic_that_the_source_cannot_continue(
     assert taken_back == ([] if reason else [{("A.orders", 0): 0}])
     assert copier._waiting.get("orders", "").startswith(reason or "")
     assert bool(copier._waiting) == bool(reason)
+
+
+@pytest.mark.parametrize("topic_id", [UUID(int=7), UUID(int=8)])
+def test_promotion_without_a_source_knows_where_leader_epochs_were_raised(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch, topic_id: UUID
+) -> None:
+    floors = (EpochFloor(100, 7, 2),)
+    promotions = {"orders": StoredPromotion(topic_id, is_finished=False, floors={0: floors})}
+    leader = copier.node._by_name[REMOTE] = LeaderPartition("A.orders", UUID(int=7), 0)
+    seen: list[object] = []
+
+    def hand_over(*_: object, **__: object) -> dict[TopicPartition, HandedOver]:
+        seen.append(leader.floors)
+        return {}
+
+    monkeypatch.setattr(copier._store, "read", lambda: StoredSourceOffsets(promotions=promotions))
+    monkeypatch.setattr(copier._promotion, "hand_over", hand_over)
+    monkeypatch.setattr(copier.node, "post", lambda function, *args: function(*args))
+    copier._change_leaders(clock.now)
+    assert seen == [floors if topic_id == leader.topic_id else ()]
+    assert (leader.log_start, leader.log_end) == (-1, -1)

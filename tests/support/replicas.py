@@ -188,7 +188,7 @@ class KafkaFollower:
             self.batches.append(
                 StoredBatch(batch.base_offset, next_offset, batch.partition_leader_epoch, bytes(batch.buffer))
             )
-            self.end = next_offset
+            self.end, self.led_at = next_offset, -1
 
     def _start_again(self, leader: LeaderPartition, leader_epoch: int) -> None:
         error, end = leader.end_offset(leader_epoch)

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
-from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.kraft.controllers import REQUEST_TIMEOUT_S, ControllerChannel
 from klamm.kraft.errors import (
@@ -38,6 +37,7 @@ from klamm.kraft.errors import (
     WrongClusterError,
 )
 from klamm.kraft.observer import MetadataObserver
+from klamm.kraft.registration import common_features, registration_request
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from klamm.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -357,11 +357,15 @@ class BrokerMember:
     def unregister(self, timeout_s: float = 30.0) -> None:
         """End the membership and remove the registration: nothing of the member stays in the cluster's metadata.
 
+        The request names a node id, whichever process is registered under it. So it is sent only while this one must be
+        the registered one, and once: it would remove a successor, if it came after the end of the session.
+
         Needs ALTER on the cluster.
 
         Raises:
             ValueError: Partitions still have replicas on this member. They must be reassigned or deleted before.
-            MembershipError: The controller rejects the member.
+            MembershipError: The controller rejects the member, or another process has registered under its node id.
+            ConnectionLostError: The controllers do not respond. The registration may stay.
             TimeoutError: The registration was not removed in time.
         """
         image = self.observer.image
@@ -376,18 +380,46 @@ class BrokerMember:
                 f"Broker {self.node_id} still has {len(rest)} partitions ({', '.join(sorted(rest)[:5])}, ...): "
                 "reassign them to other brokers before it is unregistered"
             )
+        is_leased = self.is_leased()
         self._stop_heartbeats()
         try:
-            self._request(
-                lambda _: UnregisterBrokerRequest(broker_id=self.node_id),
-                UnregisterBrokerRequest,
-                UnregisterBrokerResponse,
-                timeout_s,
-            )
-            self.observer.wait_for(lambda image: self.node_id not in image.brokers, timeout_s)
-            self._store.save(None)
+            if self.error is not None:
+                raise self.error
+            if not is_leased:
+                raise ConnectionLostError(
+                    f"Broker {self.node_id} stays registered: the controllers do not respond, so another process may "
+                    "have registered under this node id"
+                )
+            with self._requests_lock:
+                self._requests.lose()  # an idle connection may be broken
+                self._requests.connection()
+                self._check_own(self.observer.image)
+                response = self._requests.call(
+                    UnregisterBrokerRequest(broker_id=self.node_id), UnregisterBrokerResponse
+                )
+            self._raise_for(response.error_code, "UnregisterBroker")
+            image = self.observer.wait_for(lambda image: not self._is_own(image), timeout_s)
+            if self.node_id not in image.brokers:  # else the state is that of a successor
+                self._store.save(None)
         finally:
             self.close()
+
+    def _is_own(self, image: ClusterImage) -> bool:
+        broker = image.brokers.get(self.node_id)
+        return broker is not None and (broker.broker_epoch, broker.incarnation_id) == (
+            self.broker_epoch,
+            self.incarnation_id,
+        )
+
+    def _check_own(self, image: ClusterImage) -> None:
+        """Check that this process is the one that is registered.
+
+        Raises:
+            MembershipError: It is not.
+        """
+        self._check_registration(image)
+        if not self._is_own(image):
+            self._raise_for(ErrorCode.STALE_BROKER_EPOCH, "UnregisterBroker")
 
     def close(self) -> None:
         """Stop without a word to the controller, like a crash. The next start is the same incarnation."""
@@ -628,67 +660,6 @@ class BrokerMember:
                 )
             case _:
                 raise api_error(error_code)
-
-
-MIN_MOMENTARY_ID: Final = 2**31 - 1000
-"""Lowest node id of brokers that klamm registers for a moment, which never live."""
-
-
-def registration_request(
-    *,
-    node_id: int,
-    cluster_id: str,
-    incarnation_id: UUID,
-    listeners: Iterable[BrokerEndpoint],
-    features: Mapping[str, tuple[int, int]],
-    log_dir: UUID,
-    previous_broker_epoch: int = -1,
-) -> BrokerRegistrationRequest:
-    """Return the registration of a broker with one log directory and without a rack.
-
-    Args:
-        node_id: Node id.
-        cluster_id: Cluster id as the brokers report it.
-        incarnation_id: Id of the incarnation of the broker.
-        listeners: Listeners as brokers and clients reach them.
-        features: Lowest and highest supported level of each feature.
-        log_dir: Id of the log directory.
-        previous_broker_epoch: Broker epoch of the incarnation before, if it was shut down in a controlled way. -1: not.
-    """
-    return BrokerRegistrationRequest(
-        broker_id=node_id,
-        cluster_id=cluster_id,
-        incarnation_id=incarnation_id,
-        listeners=[
-            BrokerRegistrationRequest.Listener(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=PROTOCOLS.index(endpoint.security_protocol),
-            )
-            for endpoint in listeners
-        ],
-        features=[
-            BrokerRegistrationRequest.Feature(name=name, min_supported_version=low, max_supported_version=high)
-            for name, (low, high) in features.items()
-        ],
-        rack=None,
-        log_dirs=[log_dir],
-        previous_broker_epoch=previous_broker_epoch,
-    )
-
-
-def common_features(brokers: Iterable[BrokerImage]) -> Mapping[str, tuple[int, int]]:
-    """Return the feature ranges that all brokers support.
-
-    A member that registers with them never blocks an upgrade that the other brokers could follow. Brokers that are
-    registered for a moment do not count: the member would register again because of them.
-    """
-    ranges = [broker.features for broker in brokers if broker.node_id < MIN_MOMENTARY_ID]
-    names = set.intersection(*map(set, ranges)) if ranges else set[str]()
-    return {
-        name: (max(each[name][0] for each in ranges), min(each[name][1] for each in ranges)) for name in sorted(names)
-    }
 
 
 def _as_membership_error(error: Exception) -> MembershipError:

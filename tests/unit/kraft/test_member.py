@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -11,9 +12,12 @@ from uuid import UUID
 import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import MembershipError, WrongClusterError
 from klamm.kraft.image import BrokerImage, ClusterImage
-from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState, common_features
+from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
+from klamm.kraft.registration import common_features
+from klamm.protocol.messages.unregister_broker import UnregisterBrokerResponse
 from tests.support.replicas import MemoryMembershipStore
 
 if TYPE_CHECKING:
@@ -112,3 +116,71 @@ def test_unexpected_error_of_the_heartbeats_ends_the_membership_by_name(monkeypa
     failing._run()
     assert isinstance(failing.error, MembershipError)
     assert str(failing.error) == "heartbeats have stopped: KeyError('session')"
+
+
+class Leaving:
+    """A member with a session, whose channel to the controllers and image are in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = MemoryMembershipStore()
+        self.member = BrokerMember(SETTINGS, self.state)
+        self.member.broker_epoch = 5
+        self.own = replace(broker(), node_id=9, incarnation_id=self.member.incarnation_id)
+        self.state.save(MembershipState(cluster_id="cluster", incarnation_id=self.member.incarnation_id))
+        self.channel, self.observer = Mock(), Mock()
+        self.channel.call.return_value = UnregisterBrokerResponse()
+        self.observer.wait_for.return_value = ClusterImage()
+        self.observer.caught_up_at = self.member._heartbeat_at = time.monotonic()
+        monkeypatch.setattr(self.member, "_requests", self.channel)
+        monkeypatch.setattr(self.member, "observer", self.observer)
+        self.register(self.own)
+
+    def register(self, own: BrokerImage) -> None:
+        self.observer.image = replace(ClusterImage(), offset=5, brokers={9: own})
+
+
+def test_member_with_a_session_removes_its_registration_and_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = Leaving(monkeypatch)
+    leaving.member.unregister()
+    assert leaving.channel.call.call_args.args[0].broker_id == 9
+    assert leaving.state.load() is None
+
+
+def test_unregistration_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A successor may have registered before the second request."""
+    leaving = Leaving(monkeypatch)
+    leaving.channel.call.side_effect = ConnectionLostError("the controller is away")
+    with pytest.raises(ConnectionLostError, match="the controller is away"):
+        leaving.member.unregister()
+    assert leaving.channel.call.call_count == 1
+    assert leaving.state.load() is not None
+
+
+def test_member_whose_session_may_have_ended_removes_no_registration(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = Leaving(monkeypatch)
+    leaving.member._heartbeat_at -= 60
+    with pytest.raises(ConnectionLostError, match="Broker 9 stays registered: the controllers do not respond"):
+        leaving.member.unregister()
+    leaving.channel.call.assert_not_called()
+
+
+@pytest.mark.parametrize(
+    "successor", [{"broker_epoch": 6}, {"incarnation_id": UUID(int=99)}, {"registered_at": 6}], ids=str
+)
+def test_registration_of_a_successor_is_not_removed(
+    monkeypatch: pytest.MonkeyPatch, successor: dict[str, object]
+) -> None:
+    leaving = Leaving(monkeypatch)
+    leaving.member._registered_after, leaving.member._registered_at = 4, 5
+    leaving.register(replace(leaving.own, **successor))  # type: ignore[arg-type]  # fields of a broker
+    with pytest.raises(MembershipError, match=r"[Aa]nother process has"):
+        leaving.member.unregister()
+    leaving.channel.call.assert_not_called()
+    assert leaving.state.load() is not None
+
+
+def test_state_of_a_successor_is_kept_after_the_unregistration(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = Leaving(monkeypatch)
+    leaving.observer.wait_for.return_value = replace(ClusterImage(), brokers={9: replace(leaving.own, broker_epoch=7)})
+    leaving.member.unregister()
+    assert leaving.state.load() is not None

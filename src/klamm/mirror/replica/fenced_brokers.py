@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from klamm.kafka_client.errors import raise_for_code
 from klamm.kraft.controllers import ControllerChannel
-from klamm.kraft.member import registration_request
+from klamm.kraft.registration import registration_request
 from klamm.mirror.replica.obstacles import finalized_features
 from klamm.protocol.messages.broker_registration import BrokerRegistrationResponse
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse

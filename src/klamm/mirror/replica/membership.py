@@ -79,7 +79,7 @@ class ClusterMembership(Protocol):
         ...
 
     def unregister(self) -> None:
-        """Leave, and remove the registration."""
+        """Leave, and remove the registration if it is still that of this process."""
         ...
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ from klamm.clock import wall_clock_ms
 from klamm.configs.definitions import broker_configs, parse_broker_settings
 from klamm.kraft.errors import MembershipError
 from klamm.kraft.image import NO_LEADER
-from klamm.kraft.member import MIN_MOMENTARY_ID
+from klamm.kraft.registration import MIN_MOMENTARY_ID
 from klamm.mirror.replica.access import Access
 from klamm.mirror.replica.fetch_sessions import FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
 from klamm.kraft.image import NO_LEADER
-from klamm.kraft.member import MIN_MOMENTARY_ID
+from klamm.kraft.registration import MIN_MOMENTARY_ID
 from klamm.mirror.cluster_admin import create_partitions, create_topics, outcomes, rejections
 from klamm.protocol.errors import InvalidReplicationFactorError, UnknownTopicOrPartitionError
 from klamm.protocol.partitioner import murmur2

@@ -178,6 +178,7 @@ class Demotion:
             if state is not None and self._node_id in state.replicas and self._node_id not in state.removing:
                 others[partition] = [node for node in state.replicas if node != self._node_id]
         if left := {partition: nodes for partition, nodes in others.items() if nodes}:
+            self._brokers.refresh(sorted({partition.topic for partition in left}))
             self._brokers.reassign(left)
 
     # --- steps --------------------------------------------------------------------------------------------------------

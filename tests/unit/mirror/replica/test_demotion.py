@@ -69,16 +69,19 @@ class Target(TargetBrokers):
     def __init__(self, member: Member) -> None:
         self.member = member
         self.steps: list[str] = []
+        self.are_known = False
         self.end = END
         self.records = b""
 
     def refresh(self, topics: Collection[str]) -> None:
         assert set(topics) <= {REMOTE.topic}
+        self.are_known = True
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(partitions, self.end)
 
     def reassign(self, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
+        assert self.are_known, "no broker to send it to"
         self.steps.append(f"reassign {replicas[REMOTE]}")
         before, after = self.member.partition, tuple(replicas[REMOTE])
         removed = set(before.replicas) - set(after)
@@ -213,9 +216,10 @@ def test_eligible_leader_replicas_are_reported_without_waiting(monkeypatch: pyte
 
 
 def cancelled(leader_epoch: int = 8) -> Node:
-    """Return a node that has taken a partition back, and an operator then cancelled its reassignment."""
+    """Return the node of a new process after one took a partition back and its reassignment was cancelled."""
     node = Node()
     node.take_back()
+    node.target.are_known = False
     node.floors.clear()
     node.target.steps.clear()
     node.member.change(replace(node.member.partition, removing=(), leader_epoch=leader_epoch))

@@ -226,7 +226,10 @@ class TargetBrokers:
         return answers
 
     def _any(self) -> Connection:
-        return self._cluster.connection(min(self._cluster.node_ids - {self._node_id}))
+        node_ids = self._cluster.node_ids - {self._node_id}
+        if not node_ids:
+            raise ConnectionLostError("the target has no live broker but klamm")
+        return self._cluster.connection(min(node_ids))
 
 
 class ReplicaFetch(NamedTuple):

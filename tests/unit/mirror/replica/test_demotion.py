@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
 from klamm.admin import TopicPartition
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.demotion import Demotion, DemotionDeniedError
@@ -266,3 +268,9 @@ def test_partition_that_was_deleted_is_not_taken_back() -> None:
     node = Node()
     with pytest.raises(PromotionError, match="gone-0 was deleted on the target"):
         Demotion(node, KLAMM, node.target, node.floors.update)._join({TopicPartition("gone", 0): END})
+
+
+def test_target_without_a_live_broker_lets_the_demotion_wait() -> None:
+    brokers = TargetBrokers(Mock(node_ids=frozenset({KLAMM})), KLAMM)
+    with pytest.raises(ConnectionLostError, match="the target has no live broker but klamm"):
+        brokers.reassign({REMOTE: REPLICAS})

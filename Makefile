@@ -39,7 +39,7 @@ help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
 	@echo 'make test         set up, then run all checks and all tests'
 	@echo 'make test-long    the same with the long tests, which make test leaves out: before a release and every night'
-	@echo 'make test-fast    the unit tests that start no process: for the inner loop, under a minute'
+	@echo 'make test-fast    the unit tests that start no process: for the inner loop, a minute'
 	@echo 'make setup        only set up: .venv/bin/klamm'
 	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, links of the docs, packages, workflows'
 	@echo 'make format       let ruff mend and format what it can'
@@ -105,7 +105,7 @@ test-long:
 	@$(MAKE) --no-print-directory test PYTEST_FLAGS='--long $(PYTEST_FLAGS)'
 
 test-fast: setup
-	$(PYTHON_BIN)/pytest -q -n auto -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
+	$(PYTHON_BIN)/pytest -q -n $(PYTEST_AT_ONCE) -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

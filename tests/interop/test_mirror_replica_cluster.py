@@ -49,7 +49,7 @@ def topic_state(cluster: KafkaCluster, topic: str) -> tuple[int | None, tuple[in
 
 
 @pytest.mark.long
-def test_dead_klamm_lets_nobody_write_and_gets_no_partitions(cluster: KafkaCluster) -> None:
+def test_remote_topics_reject_records_and_new_topics_avoid_klamm_while_it_is_dead(cluster: KafkaCluster) -> None:
     """Evidence for I2: without klamm, the remote topic is offline."""
     flow = Flow(cluster)
     flow.produce(5, 5)

@@ -177,7 +177,7 @@ def test_broker_that_does_not_trust_the_certificate_of_klamm_is_named(
 
 
 @pytest.mark.long
-def test_controller_whose_certificate_klamm_does_not_trust_is_named(
+def test_status_names_controller_with_untrusted_certificate(
     cluster: KafkaCluster, tmp_path: Path, certificates: Certificates
 ) -> None:
     flow = scram_flow(cluster, certificates)

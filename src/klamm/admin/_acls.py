@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from klamm.admin._calls import check_acl, check_acl_filter, controller_change
+from klamm.kafka_client.acls import describe_acls_request, described_acls
 from klamm.kafka_client.errors import api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
 from klamm.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
-from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from klamm.protocol.messages.describe_acls import DescribeAclsResponse
 from klamm.security.acls import Acl
 
 if TYPE_CHECKING:
@@ -37,33 +38,13 @@ async def describe(pool: ConnectionPool, deadline: Deadline, wanted: AclFilter) 
     if (invalid := check_acl_filter(wanted)) is not None:
         raise invalid
     response = await pool.send(
-        DescribeAclsRequest(
-            resource_type_filter=wanted.resource_type,
-            resource_name_filter=wanted.resource_name,
-            pattern_type_filter=wanted.pattern_type,
-            principal_filter=wanted.principal,
-            host_filter=wanted.host,
-            operation=wanted.operation,
-            permission_type=wanted.permission,
-        ),
+        describe_acls_request(wanted),
         DescribeAclsResponse,
         deadline=deadline,
         min_version=_FIRST_WITH_PATTERNS,
     )
     pool.check(response)
-    return tuple(
-        Acl.from_wire(
-            resource.resource_type,
-            resource.resource_name,
-            resource.pattern_type,
-            principal=acl.principal,
-            host=acl.host,
-            operation=acl.operation,
-            permission=acl.permission_type,
-        )
-        for resource in response.resources
-        for acl in resource.acls
-    )
+    return described_acls(response)
 
 
 async def create(

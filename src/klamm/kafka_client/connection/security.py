@@ -17,16 +17,10 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS: Final = (*_PASSWORD_MECHANISMS, "OAUTHBEARER", "GSSAPI")
 _SERVICE_NAME: Final = "sasl.kerberos.service.name"
-SECURITY_KEYS: Final = frozenset(
+TLS_KEYS: Final = frozenset(
     {
-        "security.protocol",
-        "sasl.jaas.config",
-        "sasl.kerberos.service.name",
-        "sasl.mechanism",
-        "sasl.oauthbearer.token.endpoint.url",
         "ssl.cipher.suites",
         "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm",
         "ssl.key.password",
         "ssl.keystore.certificate.chain",
         "ssl.keystore.key",
@@ -40,6 +34,15 @@ SECURITY_KEYS: Final = frozenset(
         "ssl.truststore.type",
     }
 )
+"""Names of TLS properties that clients and brokers have."""
+SECURITY_KEYS: Final = TLS_KEYS | {
+    "security.protocol",
+    "sasl.jaas.config",
+    "sasl.kerberos.service.name",
+    "sasl.mechanism",
+    "sasl.oauthbearer.token.endpoint.url",
+    "ssl.endpoint.identification.algorithm",
+}
 """Security properties of Java's clients that have an effect here."""
 KEYWORDS: Final = frozenset(
     {

@@ -144,7 +144,7 @@ class EpochFloor(NamedTuple):
     """Offset from which on the batches on the target have higher leader epochs than on the source.
 
     Brokers of the target have led the partition, without writing to it, until klamm took it back there. If batches had
-    the epochs of the source again, one of them could not be told from one that such a broker wrote.
+    the epochs of the source again, they could have the same offset and epoch as a batch that such a broker wrote.
     """
 
     offset: int

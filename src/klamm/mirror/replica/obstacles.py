@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.names import CLUSTER_METADATA
+from klamm.kafka_client.acls import describe_acls_request, described_acls
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
@@ -19,15 +20,14 @@ from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER, inter_broker_
 from klamm.mirror.replica.rights import ReplicaRights
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from klamm.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from klamm.protocol.messages.describe_acls import DescribeAclsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
-    Acl,
+    AclFilter,
     AclOperation,
-    AclPermission,
     AclResourceType,
     PatternType,
 )
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.replica.inter_broker import InterBrokerConfigs
     from klamm.mirror.settings.flow import FlowSettings
+    from klamm.security.acls import Acl
 
 _TIMEOUT_S: Final = 10.0
 _ANY_USER: Final = "User:"
@@ -219,31 +220,11 @@ def _broker_addresses(cluster: Cluster, node_id: int) -> dict[str, Collection[st
 
 def _cluster_acls(cluster: Cluster) -> tuple[Acl, ...] | None:
     """Return the ACLs of the target that concern the cluster. None: the brokers do not return them."""
-    request = DescribeAclsRequest(
-        resource_type_filter=AclResourceType.CLUSTER,
-        resource_name_filter=CLUSTER_NAME,
-        pattern_type_filter=PatternType.MATCH,
-        principal_filter=None,
-        host_filter=None,
-        operation=AclOperation.ANY,
-        permission_type=AclPermission.ANY,
+    request = describe_acls_request(
+        AclFilter(resource_type=AclResourceType.CLUSTER, resource_name=CLUSTER_NAME, pattern_type=PatternType.MATCH)
     )
     response = cluster.connection(min(cluster.node_ids)).call(request, DescribeAclsResponse, timeout_s=_TIMEOUT_S)
-    if response.error_code:
-        return None
-    return tuple(
-        Acl.from_wire(
-            resource.resource_type,
-            resource.resource_name,
-            resource.pattern_type,
-            principal=acl.principal,
-            host=acl.host,
-            operation=acl.operation,
-            permission=acl.permission_type,
-        )
-        for resource in response.resources
-        for acl in resource.acls
-    )
+    return None if response.error_code else described_acls(response)
 
 
 def _unreadable(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import find_broker_config
-from klamm.kafka_client.connection.security import MECHANISMS
+from klamm.kafka_client.connection.security import MECHANISMS, TLS_KEYS
 from klamm.properties import SettingsError, parse_bool
 from klamm.protocol.errors import InvalidConfigError
 from klamm.security.principals import parse_super_users
@@ -49,29 +49,20 @@ _OAUTHBEARER: Final = frozenset(
         "sasl.oauthbearer.sub.claim.name",
     }
 )
-_LISTENER: Final = _OAUTHBEARER | {
-    _JAAS,
-    "connection.failed.authentication.delay.ms",
-    "connections.max.reauth.ms",
-    "max.connections",
-    "sasl.enabled.mechanisms",
-    "sasl.server.max.receive.size",
-    "ssl.cipher.suites",
-    "ssl.client.auth",
-    "ssl.enabled.protocols",
-    "ssl.key.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.keystore.type",
-    "ssl.principal.mapping.rules",
-    "ssl.protocol",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
-    "ssl.truststore.password",
-    "ssl.truststore.type",
-}
+_LISTENER: Final = (
+    _OAUTHBEARER
+    | TLS_KEYS
+    | {
+        _JAAS,
+        "connection.failed.authentication.delay.ms",
+        "connections.max.reauth.ms",
+        "max.connections",
+        "sasl.enabled.mechanisms",
+        "sasl.server.max.receive.size",
+        "ssl.client.auth",
+        "ssl.principal.mapping.rules",
+    }
+)
 """Configs of all listeners, or of one with the prefix ``listener.name.<listener>.``."""
 
 

@@ -211,7 +211,7 @@ def run_a_minute(copier: ReplicaCopier, clock: Clock) -> None:
 BY_BROKERS = {"replicas": (1, 2, 3), "isr": (1, 2, 3), "removing": (), "leader": 1, "leader_epoch": 4}
 
 
-def test_demotion_that_waits_for_replicas_reads_nothing(
+def test_waiting_demotion_reads_no_source_offsets(
     copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = let_demote(copier, monkeypatch, **BY_BROKERS | {"isr": (1, 3)})

@@ -307,7 +307,7 @@ def test_returning_replica_is_truncated_if_the_batches_in_memory_differ(end: int
     assert leader.in_sync() == NODES
 
 
-def test_i1_replica_whose_log_ends_inside_a_batch_of_the_source_halts() -> None:
+def test_i1_partition_halts_if_replica_ends_inside_source_batch() -> None:
     source, leader, followers = returned(125, may_lose=False)
 
     replicate(source, leader, *followers.values())
@@ -360,7 +360,7 @@ def test_replica_that_differs_is_not_in_sync_with_a_sealed_log() -> None:
     assert (leader.log_end, leader.in_sync()) == (140, frozenset({2, 3}))
 
 
-def test_log_that_is_sealed_before_the_source_has_compared_it_ends_after_all_replicas() -> None:
+def test_sealed_log_ends_after_replicas_not_compared_with_source() -> None:
     _, leader, followers = returned(130)
     for node in (2, 2, 1):
         followers[node].fetch(leader, NOW)

@@ -551,9 +551,7 @@ def certificate_of(address: Address) -> bytes | None:
 
 
 @pytest.mark.process
-def test_client_whose_certificate_has_no_principal_is_reported(
-    member: Member, address: Address, tmp_path: Path
-) -> None:
+def test_status_reports_certificate_without_principal(member: Member, address: Address, tmp_path: Path) -> None:
     certificates = Certificates.create(tmp_path)
     store = certificates.issue("klamm", "/CN=klamm")
     configs = {

@@ -308,7 +308,7 @@ def test_brokers_that_log_in_need_an_acl_that_allows_their_host(
     assert bool(reason) != is_allowed
 
 
-def test_acl_of_klamm_is_one_for_brokers_where_nobody_logs_in(target: Mock) -> None:
+def test_plan_accepts_klamms_acl_for_brokers_on_plaintext_listeners(target: Mock) -> None:
     answer(target, configs({"authorizer_class_name": STANDARD}), acls(replace(ALLOW, principal="User:ANONYMOUS")))
     assert obstacles.obstacles(FLOW) == {}
 

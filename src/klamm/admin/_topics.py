@@ -290,20 +290,16 @@ def _leaders(
                 partition = TopicPartition(topic.name, answer.partition_index)
                 leaders[partition] = result_of(
                     ErrorCode.LEADER_NOT_AVAILABLE if answer.leader_id < 0 else ErrorCode.NONE,
-                    _name(partition),
+                    partition.name,
                     answer.leader_id,
                 )
     errors = {topic.name: topic.error_code for topic in response.topics}
     return {
         partition: leaders[partition]
         if partition in leaders
-        else api_error(errors.get(partition.topic, 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _name(partition))
+        else api_error(errors.get(partition.topic, 0) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partition.name)
         for partition in wanted
     }
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
 
 
 MAX_TIMESTAMP_SPEC_ABOVE = -2

@@ -117,14 +117,14 @@ def _offsets(
             for each in topic.partitions
             if any(rule.selects(name, each.partition) for rule in rules)
         ),
-        key=str_of,
+        key=lambda partition: partition.name,
     )
     if not partitions:
         raise RequestError("Could not match any topic-partitions with the specified filters")
     offsets: dict[TopicPartition, int] = {}
     for partition, future in admin.list_offsets(dict.fromkeys(partitions, spec)).values().items():
         if (error := future.exception()) is not None:
-            print_error(f"Skip getting offsets for topic-partition {str_of(partition)} due to error: {explain(error)}")
+            print_error(f"Skip getting offsets for topic-partition {partition.name} due to error: {explain(error)}")
         elif future.result().offset != _UNKNOWN_OFFSET:
             offsets[partition] = future.result().offset
     return offsets
@@ -195,8 +195,3 @@ def _rule(text: str) -> PartitionRule:
     topic, only, lowest, limit = match.groups()
     first, end = (int(only), int(only) + 1) if only else (int(lowest or 0), int(limit) if limit else math.inf)
     return PartitionRule(topic=parse_pattern(topic or ".*"), partitions=lambda partition: first <= partition < end)
-
-
-def str_of(partition: TopicPartition) -> str:
-    """Return a partition as Kafka's messages write it."""
-    return f"{partition.topic}-{partition.partition}"

@@ -112,6 +112,11 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    @property
+    def name(self) -> str:
+        """The partition as Kafka prints it, such as ``orders-0``."""
+        return f"{self.topic}-{self.partition}"
+
 
 PartitionTuple: TypeAlias = tuple[str, int]
 """A ``TopicPartition`` as a plain tuple. Equal to it, with the same hash, and much cheaper to create in hot paths."""

@@ -105,7 +105,7 @@ class Probe:
             partition, count = max(lost.items(), key=lambda entry: entry[1])
             failure = (
                 f"group {group} cannot read {sum(lost.values()):,} records any more: its offset in"
-                f" {partition.topic}-{partition.partition} is {count:,} before the log start"
+                f" {partition.name} is {count:,} before the log start"
             )
         lag = sum(max(ends[partition].offset - offset.offset, 0) for partition, offset in committed.items())
         return Figures(now=float(lag), failure=failure)

@@ -141,7 +141,7 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
 
 def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: TopicPartition, shift: int) -> int:
     if partition not in committed:
-        name = f"{partition.topic}-{partition.partition}"
+        name = partition.name
         raise RequestError(f"Cannot shift offset for partition {name} since there is no current committed offset")
     return committed[partition].offset + shift
 
@@ -183,7 +183,7 @@ def _listed(admin: AdminClient, partitions: Collection[TopicPartition], spec: in
         try:
             offsets[partition] = listed.result().offset
         except KafkaApiError as error:
-            raise RequestError(f"{partition.topic}-{partition.partition}: {reason(error)}") from error
+            raise RequestError(f"{partition.name}: {reason(error)}") from error
     return offsets
 
 
@@ -196,7 +196,7 @@ def _in_range(admin: AdminClient, wanted: Offsets) -> dict[TopicPartition, int]:
         if allowed != offset:
             where, limit = ("higher than latest", last) if offset > allowed else ("lower than earliest", first)
             print_error(
-                f"New offset ({offset}) is {where} offset for topic partition {partition.topic}-{partition.partition}."
+                f"New offset ({offset}) is {where} offset for topic partition {partition.name}."
                 f" Value will be set to {limit[partition]}"
             )
         offsets[partition] = allowed

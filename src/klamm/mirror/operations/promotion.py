@@ -179,7 +179,7 @@ def written_topics(flow: FlowSettings, topics: Sequence[str], stored: StoredSour
         elif end != promoted_end:
             out.setdefault(
                 topic,
-                f"{remote.topic}-{remote.partition} ends at offset {end}, not at {promoted_end}, where klamm handed it "
+                f"{remote.name} ends at offset {end}, not at {promoted_end}, where klamm handed it "
                 "over: records or markers of aborted transactions were written to it",
             )
     return out

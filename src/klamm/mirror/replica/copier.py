@@ -359,14 +359,13 @@ class ReplicaCopier(Copier):
         for remote, key in led.items():
             end = ends[remote]
             if end == UNKNOWN:
-                name = f"{remote.topic}-{remote.partition}"
-                raise PromotionError(f"klamm did not hand {name} over: delete the remote topic to mirror it")
+                raise PromotionError(f"klamm did not hand {remote.name} over: delete the remote topic to mirror it")
             if key not in first or key not in last:
                 raise PromotionError(f"{topic}-{key[1]} has no leader on the source")
             if not first[key] <= end <= last[key]:
                 raise PromotionError(
                     f"{topic}-{key[1]} has the offsets {first[key]} to {last[key]} on the source, and "
-                    f"{remote.topic}-{remote.partition} continues at {end}: it cannot be mirrored on"
+                    f"{remote.name} continues at {end}: it cannot be mirrored on"
                 )
         self._demotion.take_back(ends)
         logger.warning("%s: klamm leads %s again", self._settings.flow, next(iter(keys)).topic)
@@ -512,9 +511,7 @@ class ReplicaCopier(Copier):
             if leader is not None and leader.halted:
                 raise PromotionWaitsError(leader.halted)
             if leader is None or leader.tail is None or leader.high_watermark < end:
-                raise PromotionWaitsError(
-                    f"the replicas of {remote.topic}-{remote.partition} do not have offset {end} yet"
-                )
+                raise PromotionWaitsError(f"the replicas of {remote.name} do not have offset {end} yet")
 
     def _refresh_source(self, topic: str) -> None:
         """Find the leaders of a topic on the source. While it is away, the topics that need it share its pauses.
@@ -567,7 +564,7 @@ class ReplicaCopier(Copier):
             stored = self._store.read().offsets
             for remote in keys.keys() - ends.keys():
                 if keys[remote] not in stored:
-                    raise PromotionError(f"{remote.topic}-{remote.partition} was never mirrored by klamm")
+                    raise PromotionError(f"{remote.name} was never mirrored by klamm")
                 ends[remote] = resume_offset(stored[keys[remote]])
         return ends
 

@@ -97,12 +97,12 @@ class Demotion:
         for partition in partitions:
             state = self._state(partition)
             if state.leader == NO_LEADER:
-                raise PromotionWaitsError(f"{_name(partition)} has no leader on the target")
+                raise PromotionWaitsError(f"{partition.name} has no leader on the target")
             if state.leader == self._node_id:
                 if state.isr == (self._node_id,) and state.elr:
-                    raise PromotionWaitsError(f"{_name(partition)}: {_ELIGIBLE}")
+                    raise PromotionWaitsError(f"{partition.name}: {_ELIGIBLE}")
             elif late := set(state.replicas) - set(state.isr) - {self._node_id}:
-                raise PromotionWaitsError(f"replicas {listed(late)} of {_name(partition)} are not in sync")
+                raise PromotionWaitsError(f"replicas {listed(late)} of {partition.name} are not in sync")
 
     def take_back(self, ends: Mapping[TopicPartition, int]) -> None:
         """Let klamm lead all partitions again. Those that it leads already stay as they are.
@@ -163,7 +163,7 @@ class Demotion:
         """
         leader = self._node.partition(*partition)
         if leader is None or self._state(partition).leader != self._node_id:
-            raise PromotionError(f"klamm does not lead {_name(partition)} at present")
+            raise PromotionError(f"klamm does not lead {partition.name} at present")
         self._node.wait_for(lambda: _all_fetch(leader), self._step_s)
         ends = {node: own.fetch_offset for node, own in self._node.call(leader.followers.copy).items()}
         if not ends or not self._node.call(_all_fetch, leader):
@@ -206,7 +206,7 @@ class Demotion:
         deadline = time.monotonic() + self._step_s
         while left := [each for each in ends if self._node_id not in self._state(each).isr]:
             if time.monotonic() > deadline:
-                raise PromotionError(f"klamm does not become an in-sync replica of {_name(left[0])}")
+                raise PromotionError(f"klamm does not become an in-sync replica of {left[0].name}")
             self._fetch({each: ends[each] for each in left})
             time.sleep(_FETCH_EVERY_S)
 
@@ -226,9 +226,9 @@ class Demotion:
             if answer.records or answer.high_watermark > ends[partition]:
                 raise DemotionDeniedError(_written(partition, None, ends[partition]))
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise DemotionDeniedError(f"the log of {_name(partition)} does not reach offset {ends[partition]}")
+                raise DemotionDeniedError(f"the log of {partition.name} does not reach offset {ends[partition]}")
             if answer.error_code:
-                raise PromotionError(f"{_name(partition)} cannot be fetched: {error_name(answer.error_code)}")
+                raise PromotionError(f"{partition.name} cannot be fetched: {error_name(answer.error_code)}")
 
     def _lead(self, ends: Mapping[TopicPartition, int]) -> None:
         if others := [each for each in ends if self._state(each).leader != self._node_id]:
@@ -239,12 +239,12 @@ class Demotion:
         for partition, end in ends.items():
             for node_id, replica_end in self._replica_ends(partition).items():
                 if replica_end != end:
-                    of_replica = f"replica {node_id} of {_name(partition)}"
+                    of_replica = f"replica {node_id} of {partition.name}"
                     raise DemotionDeniedError(_written(partition, replica_end, end, of_replica))
         self._shrink_isr([each for each in ends if self._state(each).isr != (self._node_id,)])
         self._wait(ends, lambda state: state.isr == (self._node_id,), "klamm is not the only in-sync replica")
         if eligible := [each for each in ends if self._state(each).elr]:
-            raise PromotionError(f"{_name(eligible[0])}: {_ELIGIBLE}")
+            raise PromotionError(f"{eligible[0].name}: {_ELIGIBLE}")
 
     def _shrink_isr(self, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:
@@ -285,13 +285,13 @@ class Demotion:
     def _key(self, partition: TopicPartition) -> tuple[UUID, int]:
         leader = self._node.partition(*partition)
         if leader is None:
-            raise PromotionError(f"{_name(partition)} was deleted on the target")
+            raise PromotionError(f"{partition.name} was deleted on the target")
         return leader.topic_id, partition.partition
 
     def _state(self, partition: TopicPartition) -> PartitionImage:
         state = self._image.partition(*self._key(partition))
         if state is None:
-            raise PromotionError(f"{_name(partition)} was deleted on the target")
+            raise PromotionError(f"{partition.name} was deleted on the target")
         return state
 
     def _wait(
@@ -302,7 +302,7 @@ class Demotion:
         Raises:
             PromotionError: They do not, for this reason.
         """
-        keys = {self._key(each): _name(each) for each in partitions}
+        keys = {self._key(each): each.name for each in partitions}
 
         def is_met(image: ClusterImage) -> bool:
             return all((state := image.partition(*key)) is not None and condition(state) for key in keys)
@@ -321,13 +321,9 @@ def _all_fetch(leader: LeaderPartition) -> bool:
     return leader.leadership is not None and leader.leadership.live <= leader.followers.keys()
 
 
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
-
-
 def _written(partition: TopicPartition, end: int | None, promoted_end: int, of_replica: str = "") -> str:
     where = "has records after offset" if end is None else f"ends at offset {end}, not at"
     return (
-        f"{of_replica or _name(partition)} {where} {promoted_end}, where klamm handed it over: records or markers of "
+        f"{of_replica or partition.name} {where} {promoted_end}, where klamm handed it over: records or markers of "
         "aborted transactions were written to it. Promote it again, or delete the remote topic to mirror it again"
     )

@@ -289,7 +289,7 @@ class Promotion:
         for partition in partitions:
             checked = self._node.call(self._checked_one, partition, accepts_loss=accepts_loss)
             if isinstance(checked, str):
-                failures.append(f"{partition.topic}-{partition.partition}: {checked}")
+                failures.append(f"{partition.name}: {checked}")
             else:
                 all_of.append(checked)
         if failures:

@@ -62,7 +62,7 @@ class TargetBrokers:
         """
         leader = self._cluster.leader(*partition)
         if leader is None:
-            raise ConnectionLostError(f"{_name(partition)} has no leader on the target")
+            raise ConnectionLostError(f"{partition.name} has no leader on the target")
         return leader, self._cluster.leader_epoch(*partition)
 
     def producers(self, places: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Sequence[ProducerState]]:
@@ -123,7 +123,7 @@ class TargetBrokers:
         version = connection.version_of(WriteTxnMarkersRequest, at_most=_MARKERS_VERSION)
         request = WriteTxnMarkersRequest(markers=markers)
         response = connection.call(request, WriteTxnMarkersResponse, version=version, timeout_s=_TIMEOUT_S)
-        what = f"broker {leader} does not abort the open transactions of {_name(partition)}"
+        what = f"broker {leader} does not abort the open transactions of {partition.name}"
         for code in (each.error_code for marker in response.markers for each in _partitions_of(marker)):
             _check(code, what)
 
@@ -137,7 +137,7 @@ class TargetBrokers:
         """
         ends = self._cluster.list_offsets(list(partitions), LATEST)
         if missing := [partition for partition in partitions if partition not in ends]:
-            raise ConnectionLostError(f"the leader of {_name(missing[0])} does not name its log end")
+            raise ConnectionLostError(f"the leader of {missing[0].name} does not name its log end")
         return {partition: ends[partition] for partition in partitions}
 
     def reassign(self, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
@@ -238,10 +238,6 @@ class ReplicaFetch(NamedTuple):
     leader: int
     leader_epoch: int
     offset: int
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
 
 
 def _partitions_of(

@@ -13,7 +13,7 @@ PYTEST_AT_ONCE ?= 4
 DISTRIBUTED = -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder
 # One order for everybody: that of the files. `make orders` looks for others in which a test fails.
 IN_ORDER := --randomly-dont-reorganize --randomly-seed=1
-SEEDS ?= $(shell seq 20)
+SEEDS ?= $(shell seq 30)
 # Releases of Apache Kafka with which the mirror and the clients work as well, and tests that show it.
 OLDER_RELEASES := 3.9.2 4.1.0
 WITH_OLDER_KAFKA := tests/interop/test_mirror_kafka.py tests/interop/test_impact_outages.py \
@@ -49,7 +49,7 @@ help:
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples, and make orders'
-	@echo 'make orders       all tests in 20 random orders, each pair of files that share something both ways (SEEDS="3 7")'
+	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways'
 	@echo 'make kafka-release RELEASE=4.5.0   compare a release of Apache Kafka with the recorded answers'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
@@ -138,11 +138,12 @@ soak: setup
 	$(WITH_GO) python -m scripts.client_suites
 	@$(MAKE) --no-print-directory orders
 
-# The last two run the files that share Kafka, Spark or a browser in one process, in an order and in its reverse: so each
-# pair of them runs both ways.
+# Even seeds run beside other load. The last two runs have the files that share Kafka, Spark or a browser in one process, in
+# an order and in its reverse: so each pair of them runs both ways.
 orders: setup
 	@failed=; for seed in $(SEEDS); do \
-		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) --long --randomly-seed=$$seed $(PYTEST_FLAGS) || failed="$$failed $$seed"; done; \
+		$(WITH_ALL_TOOLS) $$(test $$((seed % 2)) = 1 || echo python scripts/beside_load.py) \
+			pytest -q $(DISTRIBUTED) --long --randomly-seed=$$seed $(PYTEST_FLAGS) || failed="$$failed $$seed"; done; \
 	for reverse in '' ' --reverse'; do \
 		$(WITH_ALL_TOOLS) pytest -q --long --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
 		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 def test_one_process_per_cpu_is_busy_until_the_command_ends(tmp_path: Path) -> None:
     # given
-    script = load_script("beside_load")
+    script: Any = load_script("beside_load")
     script.BUSY = f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()\n" + script.BUSY
     wait_for_all = f"import os\nwhile len(os.listdir({str(tmp_path)!r})) < {os.cpu_count()}: pass\nraise SystemExit(7)"
 

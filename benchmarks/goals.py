@@ -62,10 +62,21 @@ GOALS: Final = (
     *(
         Goal(
             benchmark=f"mirror, batches of {batches}",
-            side="klamm, equal offsets",
+            side=side,
             metric="MB/s",
             peer="klamm",
             at_least=0.9,
+        )
+        for batches in ("128 KiB", "16 KiB")
+        for side in ("klamm, equal offsets", "klamm, equal offsets by a replica")
+    ),
+    *(
+        Goal(
+            benchmark=f"mirror, batches of {batches}",
+            side="klamm, equal offsets by a replica",
+            metric="CPU s/GB",
+            peer=_TUNED,
+            at_most=1,
         )
         for batches in ("128 KiB", "16 KiB")
     ),
@@ -74,6 +85,13 @@ GOALS: Final = (
     Goal(benchmark="mirror, gap of 1,000,000", metric="offsets/s", at_least=100_000),
     Goal(benchmark="mirror, 1,000 records/s", metric="p50 ms", peer=_MM2, at_most=1),
     Goal(benchmark="mirror, 1,000 records/s", metric="p99 ms", peer=_MM2, at_most=2),
+    Goal(
+        benchmark="mirror, 1,000 records/s",
+        side="klamm, exactly once",
+        metric="p99 ms",
+        peer=f"{_MM2}, exactly once",
+        at_most=1,
+    ),
     Goal(benchmark="impact of a default on 2,000 topics", metric="max s", at_most=5),
     Goal(benchmark="impact of a default on 2,000 topics", side=_KAFKA, metric="max s", at_most=5),
     Goal(benchmark="mirror, 10,000 partitions", metric="first round s", at_most=10),

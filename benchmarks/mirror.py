@@ -14,6 +14,7 @@ from benchmarks.mirror_sides import (
     EXACTLY_ONCE,
     PARTITIONS,
     REMOTE,
+    REPLICA,
     TOPIC,
     TUNED,
     MirrorSide,
@@ -61,6 +62,7 @@ _SIDES: Final = {
     "klamm": MirrorSide(start=start_klamm),
     "klamm, not compiled": MirrorSide(start=start_klamm_from_source),
     "klamm, equal offsets": MirrorSide(start=start_klamm, more=EQUAL_OFFSETS),
+    "klamm, equal offsets by a replica": MirrorSide(start=start_klamm, more=REPLICA),
     "klamm, exactly once": MirrorSide(start=start_klamm, more=EXACTLY_ONCE),
     "bare loop": MirrorSide(start=start_bare_loop, creates_topics=False),
     "MirrorMaker 2": MirrorSide(start=start_mirrormaker),
@@ -102,9 +104,8 @@ def _mirror(source: KafkaCluster, side: MirrorSide, records: int, producer: tupl
                 client.create_topic(REMOTE, partitions=PARTITIONS)
         produce(target.bootstrap_servers, _WARM_UP, _WARM_UP_RECORDS, producer)
         os.sync()  # nobody is timed while the disk is busy with what others wrote
-        began = time.monotonic()
-        with side.running(source, target) as mirror:
-            return watch(mirror.process, (*source.pids, *target.pids, mirror.pid), target, records, began)
+        with side.running(source, target, controllers=target.bootstrap_controllers) as mirror:
+            return watch(mirror.process, (*source.pids, *target.pids, mirror.pid), target, records, mirror.started_at)
 
 
 def watch(
@@ -151,6 +152,6 @@ def watch(
 def _mirrored(client: WireClient) -> int:
     """Count the offsets of the remote topic; where transactions are written a marker a second is among them."""
     try:
-        return sum(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
+        return sum(client.end_offset(REMOTE, partition, by_any_replica=True) for partition in range(PARTITIONS))
     except RejectedError:
         return 0  # the remote topic is not there yet

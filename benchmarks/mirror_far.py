@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -51,10 +50,12 @@ def run(plan: Plan) -> Iterator[Measurement]:
 
 def _mirror(source: KafkaCluster, side: MirrorSide, records: int) -> Mapping[str, float]:
     port = free_port()
-    with apache_kafka({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as target:
-        began = time.monotonic()
-        with _line(port, target.nodes[1].port), side.running(source, _FarEnd(f"127.0.0.1:{port}")) as mirror:
-            found = watch(mirror.process, (mirror.pid,), target, records, began)
+    with (
+        apache_kafka({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as target,
+        _line(port, target.nodes[1].port),
+        side.running(source, _FarEnd(f"127.0.0.1:{port}")) as mirror,
+    ):
+        found = watch(mirror.process, (mirror.pid,), target, records, mirror.started_at)
     return {name: found[name] for name in ("MB/s", "CPU s/GB", "PSS MiB")}
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from benchmarks.sides import with_wheel
 from tests.support.class_archives import write_spark_archive
 from tests.support.java import java_command
-from tests.support.processes import start_process, stop_process
+from tests.support.processes import free_port, start_process, stop_process
 from tests.support.wire import RejectedError
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ dedicated.mode.enable.internal.rest=true
 EQUAL_OFFSETS: Final = """
 source->target.klamm.offsets=preserve
 """
+REPLICA: Final = """
+source->target.klamm.offsets=preserve
+source->target.klamm.offsets.by=replica
+source->target.klamm.replica.experimental=true
+source->target.klamm.replica.node.id=1000
+source->target.klamm.replica.listeners={listener}
+target.bootstrap.controllers={controllers}
+"""
+"""Equal offsets by a broker of the target that has no storage."""
 TUNED: Final = """
 tasks.max=2
 source.consumer.max.partition.fetch.bytes=4194304
@@ -80,16 +89,17 @@ class MirrorSide:
     start: Callable[[Path, Path], subprocess.Popen[bytes]]
     """Takes the properties file and where to log."""
     more: str = ""
-    """Lines beyond the common ones."""
+    """Lines beyond the common ones, with ``{controllers}`` of the target and a free ``{listener}``."""
     creates_topics: bool = True
     """False: the remote topic must be there."""
 
     @contextlib.contextmanager
-    def running(self, source: Cluster, target: Cluster) -> Iterator[RunningMirror]:
-        """Let it mirror the topic; what it logged is told with an error of the block."""
+    def running(self, source: Cluster, target: Cluster, *, controllers: str = "") -> Iterator[RunningMirror]:
+        """Let it mirror the topic; what it logged is told with an error of the block. A replica needs controllers."""
         scratch = Path(tempfile.mkdtemp(prefix="klamm-bench-"))
         properties, log = scratch / "mm2.properties", scratch / "mirror.log"
-        properties.write_text(_properties(source.bootstrap_servers, target.bootstrap_servers) + self.more)
+        more = self.more.format(controllers=controllers, listener=f"127.0.0.1:{free_port()}")
+        properties.write_text(_properties(source.bootstrap_servers, target.bootstrap_servers) + more)
         write_spark_archive()  # as after the first start on a machine
         mirror = self.start(properties, log)
         started_at = time.monotonic()  # not earlier: the first one builds the wheel
@@ -107,7 +117,7 @@ class MirrorSide:
 def holds_records(client: WireClient) -> bool:
     """Return whether the remote topic exists and has records."""
     try:
-        return any(client.end_offset(REMOTE, partition) for partition in range(PARTITIONS))
+        return any(client.end_offset(REMOTE, partition, by_any_replica=True) for partition in range(PARTITIONS))
     except RejectedError:
         return False
 

@@ -47,7 +47,6 @@ def klamm_broker() -> KlammBroker:
     return KlammBroker()
 
 
-@functools.cache
 def on_both(
     measure: Callable[[Cluster], Mapping[str, float]], *, benchmark: str, plan: Plan, rounds: int
 ) -> Iterator[Measurement]:
@@ -66,6 +65,7 @@ def on_both(
     )
 
 
+@functools.cache
 def with_wheel() -> Mapping[str, str]:
     """Return the environment in which Python imports klamm from its wheel, with compiled record modules."""
     folder = tempfile.TemporaryDirectory(prefix="klamm-bench-wheel-")

@@ -40,6 +40,8 @@ SUBTRACT: Final = 3
 
 _TOPIC: Final = 2
 _LATEST: Final = -1
+_DEBUGGING_CONSUMER: Final = -2
+"""Replica id of a consumer that may read from followers (``FetchRequest.DEBUGGING_CONSUMER_ID``)."""
 _FETCH_BY_ID_SINCE: Final = 13
 _COORDINATOR_LOAD_IN_PROGRESS: Final = 14
 _HEADER: Final = struct.Struct(">ihhih")
@@ -248,13 +250,13 @@ class WireClient:
                 return
             assert batches, f"Nothing at offset {offset} of {topic}-{partition}, though it ends at {high_watermark}"
 
-    def end_offset(self, topic: str, partition: int) -> int:
-        """Return the offset of the next record."""
+    def end_offset(self, topic: str, partition: int, *, by_any_replica: bool = False) -> int:
+        """Return the offset of the next record. Any replica answers with its log end, only a leader otherwise."""
         wanted = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition, current_leader_epoch=-1, timestamp=_LATEST
         )
         request = ListOffsetsRequest(
-            replica_id=-1,
+            replica_id=_DEBUGGING_CONSUMER if by_any_replica else -1,
             isolation_level=0,
             topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])],
         )

@@ -222,6 +222,7 @@ def test_member_registers_leads_and_leaves_no_trace(cluster: KafkaCluster) -> No
         assert (broker.broker_epoch, broker.incarnation_id) == (member.broker_epoch, member.incarnation_id)
         assert broker.features == member.observer.image.brokers[1].features
         assert broker.log_dirs == (member.log_dir,)
+        assert [each.node_id for each in member.observer.image.live_brokers] == [1]
         assert member.is_leased()
         assert not member.is_leased(time.monotonic() + 4.1)  # the broker.session.timeout.ms of the controllers is 4 s
         assert state.load() == MembershipState(cluster_id=cluster.cluster_id, incarnation_id=member.incarnation_id)
@@ -409,6 +410,7 @@ def test_member_of_an_older_cluster_does_not_block_its_upgrade(java: None, relea
         assert len(member.allocate_producer_ids()) == 1000
         before = member.observer.image
         assert before.brokers[9].features == before.brokers[1].features
+        assert [broker.node_id for broker in before.live_brokers] == [1]
         # when
         cluster.upgrade(1, KAFKA_RELEASE)
         # then

@@ -14,13 +14,25 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from klamm.admin import AdminClient, NewTopic
+from klamm.kraft.image import NO_LEADER
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.obstacles import target_obstacle
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record, encode_batch
 from klamm.protocol.types import TopicPartition
-from tests.interop.test_mirror_replica_kafka import KLAMM, SERVE, Flow, running
+from tests.interop.test_mirror_replica_kafka import (
+    KLAMM,
+    OTHER_KLAMM,
+    SERVE,
+    Flow,
+    demote,
+    image_of,
+    key_of,
+    promote,
+    running,
+    traces,
+)
 from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE, java_tool
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import delete_topic, wait_for_partitions
@@ -89,6 +101,54 @@ def test_remote_topics_reject_records_and_new_topics_avoid_klamm_while_it_is_dea
         flow.produce(2)
         copier.wait_for_replicas()
     flow.assert_equal()
+
+
+@pytest.mark.long
+def test_i2_dead_klamm_holds_up_no_other_flow_and_no_replica_is_placed_on_another_klamm(cluster: KafkaCluster) -> None:
+    flow, other = Flow(cluster), Flow(cluster, node_id=OTHER_KLAMM)
+    for each in (flow, other):
+        each.produce(5, 5)
+    with running(other) as copier_of_other:
+        copier_of_other.wait_for_replicas()
+    work = base64.b64encode(pickle.dumps((other.settings, other.partitions))).decode()
+    with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
+        process = subprocess.Popen([sys.executable, "-c", SERVE, work])
+        try:
+            other.produce(3)
+            wait_until(lambda: _is_copied(other), timeout_s=60, what="the replicas")
+        finally:
+            process.kill()
+            process.wait()
+        other.produce(4)
+        # when
+        wait_until(lambda: image_of(copier).brokers[OTHER_KLAMM].is_fenced, timeout_s=30, what="the end of its session")
+        lost = topic_state(cluster, other.remote[0])
+        before = image_of(copier).partition(*key_of(copier, flow))
+        flow.produce(2)
+        copier.wait_for_replicas()
+        # then
+        assert lost[0] == NO_LEADER
+        assert set(lost[1]) <= {OTHER_KLAMM}  # eligible leader replicas are not listed
+        assert image_of(copier).partition(*key_of(copier, flow)) == before
+        assert {node_id: _produced(cluster, node_id, other.remote[0]) for node_id in cluster.nodes} == dict.fromkeys(
+            cluster.nodes, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+        promote(flow, copier)
+        demote(flow, copier)
+        flow.produce(2)
+        copier.wait_for_replicas()
+        # when it returns
+        with running(other, is_new=False) as copier_of_other:
+            copier_of_other.wait_for_replicas()
+            other.assert_equal()
+            for each, own in ((flow, copier), (other, copier_of_other)):
+                promote(each, own)
+            described = admin.describe_topics([*flow.remote, *other.remote]).all().result(30)
+    # then
+    replicas = {node for topic in described.values() for each in topic.partitions for node in each.replicas}
+    assert replicas == set(cluster.nodes)
+    with AdminClient(cluster.bootstrap_servers) as admin:
+        assert traces(other, admin) == []
 
 
 def _is_copied(flow: Flow) -> bool:
@@ -197,9 +257,9 @@ def test_target_below_4_3_is_rejected_and_replay_is_named(java: None, release: s
 def test_target_of_4_3_is_mirrored_while_it_is_upgraded(java: None) -> None:
     """klamm registers again with the feature ranges of the new release, so it does not prevent the upgrade."""
     with KafkaCluster(release=TOOLS_RELEASE) as target:
-        flow = Flow(target)
+        flow, other = Flow(target), Flow(target, node_id=OTHER_KLAMM)
         flow.produce(5, 5)
-        with running(flow) as copier:
+        with running(flow) as copier, running(other):
             copier.wait_for_replicas()
             assert isinstance(copier.copier, ReplicaCopier)
             member = copier.copier.node.member

@@ -42,8 +42,10 @@ from klamm.mirror.replica.fenced_brokers import fenced_brokers
 from klamm.mirror.replica.remote_topics import ReplicaTopics
 from klamm.mirror.replica.state import TopicStateStore
 from klamm.mirror.replica.target_brokers import TargetBrokers
+from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, iter_batches
 from klamm.protocol.records.layout import LEADER_EPOCH_AT
 from klamm.server.listeners import Address
@@ -56,13 +58,14 @@ from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from uuid import UUID
 
     from klamm.kraft.image import ClusterImage
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.settings.flow import FlowSettings
 
-KLAMM = 9
+KLAMM, OTHER_KLAMM = 9, 10
 TIME = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
 REMOTE_PREFIX = "to-"
@@ -85,8 +88,9 @@ def cluster(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaCluster
 class Flow:
     """Source topics of one partition and the remote topics that klamm leads. Unregisters nothing: its id is reused."""
 
-    def __init__(self, cluster: KafkaCluster, *configs: dict[str, str]) -> None:
+    def __init__(self, cluster: KafkaCluster, *configs: dict[str, str], node_id: int = KLAMM) -> None:
         self.cluster = cluster
+        self.node_id = node_id
         self.source = cluster.bootstrap_servers
         self.alias = f"A{uuid4().hex[:8]}"
         self.topics = [f"{self.alias}-{number}" for number in range(len(configs or (FOREVER,)))]
@@ -113,7 +117,7 @@ class Flow:
             join_up_to=0,
             continue_after_loss=self.may_lose,
             replica=ReplicaSettings(
-                node_id=KLAMM,
+                node_id=self.node_id,
                 controllers=ConnectionSettings(bootstrap_servers=controllers, client_id="klamm"),
                 listeners=(endpoint,),
                 bind=(Address(host="127.0.0.1", port=self.port),),
@@ -133,7 +137,7 @@ class Flow:
             "klamm.offsets": "preserve",
             "klamm.offsets.by": "replica",
             "klamm.replica.experimental": "true",
-            "klamm.replica.node.id": str(KLAMM),
+            "klamm.replica.node.id": str(self.node_id),
             "klamm.replica.listeners": f"127.0.0.1:{self.port}",
         }
         (settings,) = parse_settings(file).flows
@@ -146,7 +150,7 @@ class Flow:
     def create_remote(self) -> None:
         """Create the remote topics in the safe form. klamm must be registered."""
         configs = {"retention.ms": "-1", "unclean.leader.election.enable": "false"}
-        new = [NewTopic(name=name, replicas_assignments={0: (KLAMM,)}, configs=configs) for name in self.remote]
+        new = [NewTopic(name=name, replicas_assignments={0: (self.node_id,)}, configs=configs) for name in self.remote]
         with AdminClient(self.cluster.bootstrap_servers) as admin:
             admin.create_topics(new).all().result(30)
             real = sorted(self.cluster.nodes)
@@ -558,7 +562,7 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
             of_target = admin.describe_producers([remote]).all().result()[remote]
             assert [each.transaction_start_offset for each in of_target] == [None] * 2
         # when the flow is stopped
-        assert _traces(flow, admin) == []
+        assert traces(flow, admin) == []
         left_open.abort()
     for isolation in ("read_uncommitted", "read_committed"):
         expected = [each for each in _consume(servers, flow.topic, isolation) if each[0] < sealed_end]
@@ -573,11 +577,11 @@ def test_promoted_topic_is_written_by_new_producers_and_klamm_leaves_no_trace(cl
     assert values[-2:] == [b"idempotent", b"transactional"]
 
 
-def _traces(flow: Flow, admin: AdminClient) -> list[object]:
+def traces(flow: Flow, admin: AdminClient) -> list[object]:
     """Return what the target knows of klamm: its registration, also a fenced one, replicas, and its stored state."""
     settings = flow.settings
     store = TopicStateStore(
-        settings.target, topic=settings.source_offsets_topic, source_alias=flow.alias, node_id=KLAMM
+        settings.target, topic=settings.source_offsets_topic, source_alias=flow.alias, node_id=flow.node_id
     )
     controllers = tuple(flow.cluster.bootstrap_controllers.split(","))
     observer = MetadataObserver(ConnectionSettings(bootstrap_servers=controllers, client_id="klamm"))
@@ -588,9 +592,64 @@ def _traces(flow: Flow, admin: AdminClient) -> list[object]:
         (topic.name, index)
         for topic in image.topics.values()
         for index, partition in topic.partitions.items()
-        if KLAMM in partition.replicas
+        if flow.node_id in partition.replicas
     ]
-    return [each for each in (image.brokers.get(KLAMM), store.load(), *replicas) if each is not None]
+    return [each for each in (image.brokers.get(flow.node_id), store.load(), *replicas) if each is not None]
+
+
+def test_flows_of_one_target_know_each_other_as_brokers_without_storage(cluster: KafkaCluster) -> None:
+    flow, other = Flow(cluster), Flow(cluster, node_id=OTHER_KLAMM)
+    for each in (flow, other):
+        each.produce(3, 5)
+    with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
+        with running(other) as copier_of_other:
+            copier.wait_for_replicas()
+            copier_of_other.wait_for_replicas()
+            # then
+            for each in (flow, other):
+                with contextlib.closing(Cluster(each.settings.target, BufferPool(max_free_bytes=0))) as target:
+                    target.refresh([])
+                    assert target.node_ids >= {KLAMM, OTHER_KLAMM}
+                    nodes = target_nodes(target)
+                assert (nodes.brokers, nodes.klamms) == (frozenset(cluster.nodes), frozenset({KLAMM, OTHER_KLAMM}))
+                topics = ReplicaTopics(each.properties, admin, each.node_id)
+                assert {node.id for node in topics._brokers()} == cluster.nodes.keys()
+                with WireClient(f"127.0.0.1:{each.port}") as client:  # which passes it on to a broker
+                    assert client.ask(MetadataRequest(), MetadataResponse, 9).cluster_id == cluster.cluster_id
+            assert ReplicaTopics(flow.properties, admin, KLAMM).led_by_other_flows([*flow.remote, *other.remote]) == {
+                other.remote[0]: OTHER_KLAMM
+            }
+            image = image_of(copier)
+            assert {each.node_id for each in image.live_brokers} == cluster.nodes.keys()
+            assert image.brokers[KLAMM].features == image.brokers[OTHER_KLAMM].features == image.brokers[1].features
+            # when
+            promote(other, copier_of_other)
+            flow.produce(2)
+            copier.wait_for_replicas()
+            demote(other, copier_of_other)
+            other.produce(2)
+            copier_of_other.wait_for_replicas()
+            promote(other, copier_of_other)
+        # then
+        assert traces(other, admin) == []
+        _send(cluster.bootstrap_servers, other.remote[0], b"v")
+        before = image_of(copier).partition(*key_of(copier, flow))
+        flow.produce(1)
+        copier.wait_for_replicas()
+        assert image_of(copier).partition(*key_of(copier, flow)) == before
+    flow.assert_equal()
+
+
+def image_of(copier: Running) -> ClusterImage:
+    """Return the metadata of the target that a copier follows."""
+    assert isinstance(copier.copier, ReplicaCopier)
+    assert copier.copier.node.member is not None
+    return copier.copier.node.member.observer.image
+
+
+def key_of(copier: Running, flow: Flow) -> tuple[UUID, int]:
+    """Return topic id and partition number of the remote topic of a flow."""
+    return image_of(copier).topic_ids[flow.remote[0]], 0
 
 
 def _away(*_: object) -> None:

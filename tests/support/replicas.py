@@ -9,6 +9,7 @@ from uuid import UUID
 
 from klamm.kafka_client.errors import api_error
 from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionImage, TopicMetadata
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.mirror.replica.leader_partition import LeaderPartition, Presence
 from klamm.mirror.replica.window import Window, read_chunk
 from klamm.protocol.errors import ErrorCode
@@ -372,7 +373,7 @@ def image_of(
             rack=None,
             is_fenced=False,
             in_controlled_shutdown=False,
-            log_dirs=(),
+            log_dirs=(log_dir_of("", node),) if node == node_id else (),
             cordoned_log_dirs=(),
         )
         for node in (node_id, *replicas)

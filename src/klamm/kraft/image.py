@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.security import PROTOCOLS
+from klamm.kraft.log_dirs import is_without_storage
 from klamm.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -73,6 +74,11 @@ class BrokerImage:
     cordoned_log_dirs: tuple[UUID, ...]
     """Log directories that get no new partitions (metadata.version 4.3 and later)."""
 
+    @property
+    def has_storage(self) -> bool:
+        """Whether the broker stores data: it is none of klamm's."""
+        return not any(map(is_without_storage, self.log_dirs))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
@@ -121,6 +127,11 @@ class ClusterImage:
     """ACLs by id, as the brokers' ``StandardAuthorizer`` applies them."""
     scram_credentials: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
     """SCRAM credentials of users (KIP-554)."""
+
+    @property
+    def live_brokers(self) -> tuple[BrokerImage, ...]:
+        """Live brokers that store data: neither fenced ones nor klamm's."""
+        return tuple(each for each in self.brokers.values() if each.has_storage and not each.is_fenced)
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return the topic of a name, or None if there is none."""

@@ -24,7 +24,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
-from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+from uuid import UUID, uuid4
 
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.kraft.controllers import REQUEST_TIMEOUT_S, ControllerChannel
@@ -36,6 +36,7 @@ from klamm.kraft.errors import (
     UnsupportedFeaturesError,
     WrongClusterError,
 )
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.observer import MetadataObserver
 from klamm.kraft.registration import common_features, registration_request
 from klamm.protocol.errors import ErrorCode, KafkaApiError
@@ -114,7 +115,7 @@ class MemberSettings:
     read_authorizers: Callable[[Collection[int]], Mapping[int, str]] = lambda _: {}
     """Returns the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
     check_brokers: Callable[[Iterable[BrokerImage]], None] = lambda _: None
-    """Called with all registered brokers before the member registers. Raises MembershipError if it must not."""
+    """Called with the live brokers with storage before the member registers. Raises MembershipError if it must not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ class BrokerMember:
     @property
     def log_dir(self) -> UUID:
         """Id of the log directory that the member claims to have. It is the same after a loss of the state."""
-        return uuid5(NAMESPACE_URL, f"klamm:{self.cluster_id}/{self.node_id}")
+        return log_dir_of(self.cluster_id, self.node_id)
 
     def is_leased(self, now: float | None = None) -> bool:
         """Return whether the member may act as leader.
@@ -237,13 +238,26 @@ class BrokerMember:
         self.observer.start()
         try:
             self.observer.wait_until_caught_up(timeout_s)
-            self._settings.check_brokers(self.observer.image.brokers.values())
+            self._check_node_id()
+            self._settings.check_brokers(self.observer.image.live_brokers)
             self.observer.subscribe(self._on_image)
             self._thread.start()
             self._wait(lambda: not self.is_fenced, deadline, "unfence this broker")
         except BaseException:
             self.close()
             raise
+
+    def _check_node_id(self) -> None:
+        """Check that the member does not replace the registration of a broker with storage, which may be down.
+
+        Raises:
+            DuplicateBrokerError: It would.
+        """
+        registered = self.observer.image.brokers.get(self.node_id)
+        if registered is not None and registered.has_storage:
+            raise DuplicateBrokerError(
+                f"Broker {self.node_id} is registered as a broker with storage, live or not: use another node id"
+            )
 
     def fence(self, fenced: bool, timeout_s: float = 10.0) -> None:
         """Ask the controller to fence or unfence this member, and wait until it has.
@@ -500,7 +514,7 @@ class BrokerMember:
         if self.observer.error is not None:
             raise _as_membership_error(self.observer.error)
         image = self.observer.image
-        features = common_features(image.brokers[node_id] for node_id in image.brokers if node_id != self.node_id)
+        features = common_features(image.brokers.values())
         if self.broker_epoch < 0 or self._features != features:
             self._register(image, features)
         self._check_registration(image)
@@ -532,7 +546,9 @@ class BrokerMember:
     def _register(self, image: ClusterImage, features: Mapping[str, tuple[int, int]]) -> None:
         """Register, or change the feature ranges of the registration."""
         if not features:
-            raise ConnectionLostError("No other broker is registered, whose feature levels this one could take over")
+            raise ConnectionLostError(
+                "No broker with storage is registered, whose feature levels this one could take over"
+            )
         self._session_s = self._session_timeout_s()
         self._store.save(MembershipState(cluster_id=self.cluster_id, incarnation_id=self.incarnation_id))
         version = self._heartbeats.connection().version_of(BrokerRegistrationRequest)
@@ -543,7 +559,6 @@ class BrokerMember:
             incarnation_id=self.incarnation_id,
             listeners=self._settings.listeners,
             features={name: levels for name, levels in features.items() if levels[0] >= lowest},
-            log_dir=self.log_dir,
             previous_broker_epoch=self._previous_broker_epoch,
         )
         self._registered_after, self._registered_at = image.offset, -1

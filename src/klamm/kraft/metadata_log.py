@@ -19,6 +19,7 @@ from uuid import UUID
 from klamm.configs.names import CLUSTER_METADATA
 from klamm.kraft.errors import WrongClusterError, raise_for_metadata
 from klamm.kraft.image import ClusterImage, ImageDelta, replayed
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.records import MetadataBatch, read_batches
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -28,6 +29,7 @@ from klamm.protocol.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
+from klamm.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +59,7 @@ class MetadataLogReader:
     def __init__(self, node_id: int, cluster_id: str | None) -> None:
         self._node_id = node_id
         self._cluster_id = cluster_id
+        self._log_dir = ZERO_UUID if node_id < 0 or cluster_id is None else log_dir_of(cluster_id, node_id)
         self.image = ClusterImage()
         self.high_watermark = -1
         """First offset that is not committed, as in the last response; -1 before the first one."""
@@ -90,6 +93,7 @@ class MetadataLogReader:
             last_fetched_epoch=last.epoch,
             log_start_offset=0,
             partition_max_bytes=_MAX_BYTES,
+            replica_directory_id=self._log_dir,
             high_watermark=self.high_watermark,
         )
         wait_ms = _PENDING_WAIT_MS if self._pending else MAX_WAIT_MS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.security import PROTOCOLS
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.protocol.messages.broker_registration import BrokerRegistrationRequest
 
 if TYPE_CHECKING:
@@ -24,10 +25,9 @@ def registration_request(
     incarnation_id: UUID,
     listeners: Iterable[BrokerEndpoint],
     features: Mapping[str, tuple[int, int]],
-    log_dir: UUID,
     previous_broker_epoch: int = -1,
 ) -> BrokerRegistrationRequest:
-    """Return the registration of a broker with one log directory and without a rack.
+    """Return the registration of a broker with a log directory that stores nothing, and without a rack.
 
     Args:
         node_id: Node id.
@@ -35,7 +35,6 @@ def registration_request(
         incarnation_id: Id of the incarnation of the broker.
         listeners: Listeners as brokers and clients reach them.
         features: Lowest and highest supported level of each feature.
-        log_dir: Id of the log directory.
         previous_broker_epoch: Broker epoch of the incarnation before, if it was shut down in a controlled way. -1: not.
     """
     return BrokerRegistrationRequest(
@@ -56,18 +55,18 @@ def registration_request(
             for name, (low, high) in features.items()
         ],
         rack=None,
-        log_dirs=[log_dir],
+        log_dirs=[log_dir_of(cluster_id, node_id)],
         previous_broker_epoch=previous_broker_epoch,
     )
 
 
 def common_features(brokers: Iterable[BrokerImage]) -> Mapping[str, tuple[int, int]]:
-    """Return the feature ranges that all brokers support.
+    """Return the feature ranges that all brokers with storage support.
 
-    A member that registers with them never blocks an upgrade that the other brokers could follow. Brokers that are
-    registered for a moment do not count: the member would register again because of them.
+    A member that registers with them never blocks an upgrade that the other brokers could follow. Those without storage
+    do not count: their ranges follow these ones.
     """
-    ranges = [broker.features for broker in brokers if broker.node_id < MIN_MOMENTARY_ID]
+    ranges = [broker.features for broker in brokers if broker.has_storage]
     names = set.intersection(*map(set, ranges)) if ranges else set[str]()
     return {
         name: (max(each[name][0] for each in ranges), min(each[name][1] for each in ranges)) for name in sorted(names)

@@ -320,11 +320,20 @@ def create_internal_topic(
     replication_factor: int,
     partition_count: int = 1,
     configs: Mapping[str, str] = MappingProxyType({}),
+    place: Callable[[NewTopic], NewTopic] = lambda topic: topic,
 ) -> KafkaApiError | None:
     """Create a compacted topic. Return the rejection, or None if the topic exists or is assumed to exist.
 
     An existing topic is not changed, and the principal need not be allowed to create it. On a cluster without
     CreateTopics, the topic is assumed to exist (Kafka's ``MirrorUtils.createCompactedTopic``).
+
+    Args:
+        admin: Admin client of the cluster.
+        name: Name of the topic.
+        replication_factor: Replication factor. -1: the default of the cluster.
+        partition_count: Number of partitions.
+        configs: Its other configs.
+        place: Returns the topic with the brokers of its partitions, or as it is.
 
     Raises:
         ConnectionError, TimeoutError: The cluster is unavailable.
@@ -333,7 +342,7 @@ def create_internal_topic(
         name, replication_factor=replication_factor, partition_count=partition_count, configs=configs
     )
     try:
-        rejected = create_topics(admin, [topic]).get(name)
+        rejected = create_topics(admin, [place(topic)]).get(name)
         if rejected is None or rejected.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
             return None
         if is_denial(rejected) and name in partition_counts(admin):

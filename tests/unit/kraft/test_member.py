@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from base64 import urlsafe_b64encode
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -13,10 +14,11 @@ import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.kraft.errors import MembershipError, WrongClusterError
+from klamm.kraft.errors import DuplicateBrokerError, MembershipError, WrongClusterError
 from klamm.kraft.image import BrokerImage, ClusterImage
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
-from klamm.kraft.registration import common_features
+from klamm.kraft.registration import common_features, registration_request
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerResponse
 from tests.support.replicas import MemoryMembershipStore
 
@@ -57,12 +59,15 @@ def member(cluster_id: str = "cluster", previous_broker_epoch: int = -1) -> Brok
     return BrokerMember(SETTINGS, state)
 
 
+OF_KLAMM = replace(broker(), log_dirs=(log_dir_of("cluster", 8),))
+
+
 def test_features_are_those_that_all_brokers_support() -> None:
     old = broker(metadata_version=(7, 29), group_version=(0, 1))
     new = broker(metadata_version=(8, 33), group_version=(0, 1), share_version=(0, 2))
     assert common_features([old, new]) == {"group.version": (0, 1), "metadata.version": (8, 29)}
-    assert common_features([old, new]) == common_features([old, new, replace(new, node_id=2**31 - 1, features={})])
-    assert common_features([]) == {}
+    assert common_features([old, new]) == common_features([old, new, OF_KLAMM])
+    assert common_features([]) == common_features([OF_KLAMM]) == {}
 
 
 def test_only_crashed_incarnation_continues() -> None:
@@ -102,12 +107,36 @@ def test_member_that_may_not_join_these_brokers_sends_no_registration() -> None:
         raise MembershipError("another protocol")
 
     joining = BrokerMember(replace(SETTINGS, check_brokers=reject), MemoryMembershipStore())
-    joining.observer = Mock(image=ClusterImage(brokers={1: broker()}))
+    others = {8: OF_KLAMM, 2: replace(broker(), is_fenced=True)}
+    joining.observer = Mock(image=ClusterImage(brokers={1: broker(), **others}))
     with pytest.raises(MembershipError, match="another protocol"):
         joining.start()
     assert seen == [broker()]
     assert not joining._thread.is_alive()
     joining.observer.close.assert_called_once_with()
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_node_id_of_a_broker_with_storage_is_rejected_before_it_is_replaced(*, is_fenced: bool) -> None:
+    joining = BrokerMember(SETTINGS, MemoryMembershipStore())
+    own = replace(broker(), node_id=9, log_dirs=(UUID(int=5),), is_fenced=is_fenced)
+    joining.observer = Mock(image=ClusterImage(brokers={9: own}))
+    with pytest.raises(DuplicateBrokerError, match="Broker 9 is registered as a broker with storage, live or not"):
+        joining.start()
+    assert not joining._thread.is_alive()
+
+
+def test_registrations_of_klamm_are_known_by_their_log_directory() -> None:
+    own, other = (log_dir_of("cluster", node_id) for node_id in (8, 9))
+    assert own != other != log_dir_of("another", 9)
+    assert urlsafe_b64encode(own.bytes).startswith(b"klammdir")
+    assert broker().has_storage
+    assert replace(broker(), log_dirs=(INCARNATION,)).has_storage
+    assert not OF_KLAMM.has_storage
+    request = registration_request(
+        node_id=8, cluster_id="cluster", incarnation_id=INCARNATION, listeners=(), features={}
+    )
+    assert request.log_dirs == [own]
 
 
 def test_unexpected_error_of_the_heartbeats_ends_the_membership_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import ClusterActionDeniedError, WrongClusterError
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.metadata_log import MetadataLogReader
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -62,6 +63,7 @@ def test_first_request_starts_at_offset_0(reader: MetadataLogReader) -> None:
     request = reader.request()
     assert isinstance(request, FetchRequest)
     assert (request.cluster_id, request.replica_id, request.replica_state.replica_id) == ("cluster", 9, 9)
+    assert fetch(reader).replica_directory_id == log_dir_of("cluster", 9)
     assert (fetch(reader).fetch_offset, fetch(reader).last_fetched_epoch, fetch(reader).current_leader_epoch) == (
         0,
         0,

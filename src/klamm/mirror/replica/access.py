@@ -144,9 +144,7 @@ class Access:
         The config is read-only, so it lasts as long as a registration. Everything is allowed only while each live
         broker is known to have no authorizer. One that does not name it is asked again after some seconds.
         """
-        brokers = member.observer.image.brokers.values()
-        own = self._settings.node_id
-        live = {(each.node_id, each.broker_epoch) for each in brokers if not each.is_fenced and each.node_id != own}
+        live = {(each.node_id, each.broker_epoch) for each in member.observer.image.live_brokers}
         unread, now = live - self._authorizers.keys(), time.monotonic()
         if unread and (unread != self._unread or now >= self._read_at):
             read = await asyncio.to_thread(member.read_authorizers, sorted(node_id for node_id, _ in unread))

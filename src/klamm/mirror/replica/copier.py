@@ -180,7 +180,7 @@ class ReplicaCopier(Copier):
             throttle=self.throttle,
         )
         node_id = self._replica.node_id
-        brokers = TargetBrokers(self._target, node_id)
+        brokers = TargetBrokers(self._target, node_id, self.node.live_brokers)
         self._promotion = Promotion(self.node, node_id, brokers, self._remember)
         self._demotion = Demotion(self.node, node_id, brokers, self._remember_floors)
 
@@ -500,18 +500,24 @@ class ReplicaCopier(Copier):
             PromotionError: They do not.
             ConnectionLostError: The source is unavailable.
         """
-        if not set(keys.values()) <= self._ends.get(topic, {}).keys():
+        before = self._ends.get(topic, {})
+        if any(key not in before or self._has_lost(key, before[key]) for key in keys.values()):
             self._refresh_source(topic)
             ends = self._source.list_offsets(list(keys.values()), clusters.LATEST)
             if len(ends) < len(keys):
                 raise PromotionError(f"the source does not name the log ends of {topic}. {KEEP}")
-            self._ends[topic] = ends
+            self._ends[topic] = {key: min(end, before.get(key, end)) for key, end in ends.items()}
         for remote, key in keys.items():
             leader, end = self.node.partition(*remote), self._ends[topic][key]
             if leader is not None and leader.halted:
                 raise PromotionWaitsError(leader.halted)
             if leader is None or leader.tail is None or leader.high_watermark < end:
                 raise PromotionWaitsError(f"the replicas of {remote.name} do not have offset {end} yet")
+
+    def _has_lost(self, key: PartitionTuple, end: int) -> bool:
+        """Return whether a source partition may have lost the records before a former log end, which are awaited."""
+        copy = self._copies.get(key)
+        return copy is not None and 0 <= copy.end_offset < end
 
     def _refresh_source(self, topic: str) -> None:
         """Find the leaders of a topic on the source. While it is away, the topics that need it share its pauses.

@@ -15,6 +15,7 @@ from klamm.kafka_client.errors import raise_for_code
 from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.registration import registration_request
 from klamm.mirror.replica.obstacles import finalized_features
+from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.protocol.messages.broker_registration import BrokerRegistrationResponse
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -43,7 +44,8 @@ def fenced_brokers(replica: ReplicaSettings, target: Cluster, count: int) -> Ite
         KafkaApiError: The controller rejects a registration.
     """
     target.refresh([])
-    features = {name: (level, level) for name, level in finalized_features(target).items()}
+    broker = target_nodes(target).connection(target)
+    features = {name: (level, level) for name, level in finalized_features(broker).items()}
     ids = tuple(range(_MAX_ID, _MAX_ID - count, -1))
     with contextlib.closing(ControllerChannel(replica.controllers)) as controller:
         try:
@@ -54,7 +56,6 @@ def fenced_brokers(replica: ReplicaSettings, target: Cluster, count: int) -> Ite
                     incarnation_id=uuid4(),
                     listeners=replica.listeners,
                     features=features,
-                    log_dir=uuid4(),
                 )
                 raise_for_code(controller.call(request, BrokerRegistrationResponse).error_code)
             yield ids

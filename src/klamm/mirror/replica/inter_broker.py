@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.errors import MembershipError
 from klamm.properties import parse_list
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -71,16 +71,19 @@ class InterBrokerConfigs:
 
 
 def check_registrations(replica: ReplicaSettings, brokers: Iterable[BrokerImage]) -> None:
-    """Check that the live brokers have klamm's listeners, by their registrations.
+    """Check that brokers have klamm's listeners, by their registrations.
+
+    Args:
+        replica: Listeners of klamm.
+        brokers: Live brokers of the target with storage.
 
     Raises:
         MembershipError: A listener of klamm has another security protocol, or is none of the brokers'.
     """
     protocols: dict[str, set[str]] = {}
     for broker in brokers:
-        if broker.node_id != replica.node_id and not broker.is_fenced:
-            for endpoint in broker.endpoints:
-                protocols.setdefault(endpoint.name, set()).add(endpoint.security_protocol)
+        for endpoint in broker.endpoints:
+            protocols.setdefault(endpoint.name, set()).add(endpoint.security_protocol)
     if reason := _listener_mismatch(replica, protocols):
         raise MembershipError(reason)
 
@@ -108,19 +111,20 @@ def _listener_mismatch(replica: ReplicaSettings, protocols: Mapping[str, Collect
     return ""
 
 
-def inter_broker_configs(cluster: Cluster, replica: ReplicaSettings) -> InterBrokerConfigs:
+def inter_broker_configs(cluster: Cluster, replica: ReplicaSettings, node_id: int) -> InterBrokerConfigs:
     """Return the configs of one broker of the target.
 
     They need DESCRIBE_CONFIGS on the cluster. Without it, klamm's first listener counts as that of the brokers.
 
+    Args:
+        cluster: Connections to the target.
+        replica: Listeners of klamm.
+        node_id: Node id of a live broker with storage.
+
     Raises:
-        ConnectionLostError: No broker responds.
+        ConnectionLostError: It does not respond.
         SettingsError: The brokers have a security protocol that does not exist.
     """
-    # A plan also reports a broker that has klamm's id, which may be the only one.
-    node_id = min(cluster.node_ids - {replica.node_id} or cluster.node_ids, default=None)
-    if node_id is None:
-        raise ConnectionLostError("no broker of the target is alive")
     configs = _configs(cluster, node_id, (_LISTENER, _PROTOCOL, _MECHANISM, _AUTHORIZER, PROTOCOL_MAP, *_LISTENERS))
     own = replica.listeners[0].name
     if configs is None:

@@ -348,6 +348,11 @@ class ReplicaNode:
         """ClusterMembership in the target, None before ``start`` and after ``close``."""
         return self._member
 
+    def live_brokers(self) -> frozenset[int]:
+        """Return the node ids of the target's live brokers with storage. Empty before ``start``."""
+        brokers = () if self._member is None else self._member.observer.image.live_brokers
+        return frozenset(each.node_id for each in brokers)
+
     # --- metadata of the target ---------------------------------------------------------------------------------------
 
     def _rack_of(self, node_id: int) -> str | None:
@@ -363,12 +368,15 @@ class ReplicaNode:
         own = next(each for each in self._settings.listeners if each.name == listener)
         if member is None or self.access.authorizer != "" or own.security_protocol != _PLAINTEXT:
             return None
-        for broker in member.observer.image.brokers.values():
-            if broker.node_id != self._settings.node_id and not broker.is_fenced:
-                for endpoint in broker.endpoints:
-                    if endpoint.name == listener and endpoint.security_protocol == _PLAINTEXT:
-                        return endpoint
-        return None
+        return next(
+            (
+                endpoint
+                for broker in member.observer.image.live_brokers
+                for endpoint in broker.endpoints
+                if endpoint.name == listener and endpoint.security_protocol == _PLAINTEXT
+            ),
+            None,
+        )
 
     def _apply(self, image: ClusterImage) -> None:
         """Take over a new image: leaders, leader epochs and live replicas of the wanted partitions."""

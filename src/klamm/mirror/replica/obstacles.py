@@ -6,12 +6,11 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final
 
-from klamm.configs.names import CLUSTER_METADATA
 from klamm.kafka_client.acls import describe_acls_request, described_acls
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError, DeniedError, error_text
 from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.errors import ClusterActionDeniedError
 from klamm.kraft.member import CORDON_LEVEL
@@ -19,9 +18,9 @@ from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER, inter_broker_configs
 from klamm.mirror.replica.rights import ReplicaRights
 from klamm.mirror.replica.state import TopicStateStore
+from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsResponse
-from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.security.acls import (
     CLUSTER_NAME,
@@ -38,8 +37,10 @@ from klamm.server.listeners import setting_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from klamm.kafka_client.connection.connection import Connection
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.replica.inter_broker import InterBrokerConfigs
+    from klamm.mirror.replica.target_nodes import TargetNodes
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.security.acls import Acl
 
@@ -47,13 +48,6 @@ _TIMEOUT_S: Final = 10.0
 _ANY_USER: Final = "User:"
 """Principal of a broker that no ACL and no super user names."""
 _FEATURE: Final = "metadata.version"
-_QUORUM: Final = DescribeQuorumRequest(
-    topics=[
-        DescribeQuorumRequest.TopicData(
-            topic_name=CLUSTER_METADATA, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
-        )
-    ]
-)
 
 
 def obstacles(flow: FlowSettings, topics: Collection[str] = ()) -> dict[str, str]:
@@ -67,13 +61,18 @@ def obstacles(flow: FlowSettings, topics: Collection[str] = ()) -> dict[str, str
         ConnectionLostError: The target is unavailable.
     """
     with contextlib.closing(connect(flow)) as cluster:
+        cluster.refresh([])
+        try:
+            nodes = target_nodes(cluster)
+        except DeniedError as error:
+            return {"": error_text(error)}
         reasons = [
-            _quorum_obstacle(flow, cluster),
+            _target_obstacle(flow, cluster, nodes),
             _controllers_obstacle(flow),
-            _listener_obstacle(flow, cluster),
-            _node_id_obstacle(flow, cluster),
+            _listener_obstacle(flow, cluster, nodes),
+            _node_id_obstacle(flow, cluster, nodes),
         ]
-        unreadable = _unreadable(cluster, topics)
+        unreadable = _unreadable(nodes.connection(cluster), topics)
     text = "; ".join(filter(None, reasons))
     return ({"": text} if text else {}) | unreadable
 
@@ -87,23 +86,17 @@ def target_obstacle(flow: FlowSettings) -> str:
         ConnectionLostError: The target is unavailable.
     """
     with contextlib.closing(connect(flow)) as cluster:
-        return _quorum_obstacle(flow, cluster)
+        cluster.refresh([])
+        try:
+            return _target_obstacle(flow, cluster, target_nodes(cluster))
+        except DeniedError as error:
+            return error_text(error)
 
 
-def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
-    cluster.refresh([])
-    level = finalized_features(cluster).get(_FEATURE, 0)
-    quorum = cluster.connection(min(cluster.node_ids)).call(_QUORUM, DescribeQuorumResponse, timeout_s=_TIMEOUT_S)
-    voters = {
-        voter.replica_id
-        for topic in quorum.topics
-        for partition in topic.partitions
-        for voter in partition.current_voters
-    }
-    if flow.replica is not None and flow.replica.node_id in voters:
+def _target_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
+    if flow.replica is not None and flow.replica.node_id in nodes.controllers:
         return f"klamm.replica.node.id={flow.replica.node_id}: a controller of cluster {flow.target.alias} has this id"
-    if not voters:
-        return f"cluster {flow.target.alias} does not name its controllers (DescribeQuorum): expected DESCRIBE on it"
+    level = finalized_features(nodes.connection(cluster)).get(_FEATURE, 0)
     if level >= CORDON_LEVEL:
         return ""
     return (
@@ -112,15 +105,14 @@ def _quorum_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
     )
 
 
-def finalized_features(cluster: Cluster) -> dict[str, int]:
-    """Return the finalized feature levels of a cluster.
+def finalized_features(broker: Connection) -> dict[str, int]:
+    """Return the finalized feature levels of a broker's cluster.
 
     Raises:
-        ConnectionLostError: It is unavailable.
+        ConnectionLostError: It does not respond.
     """
     request = ApiVersionsRequest(client_software_name="klamm", client_software_version="1")
-    connection = cluster.connection(min(cluster.node_ids))
-    response = connection.call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
+    response = broker.call(request, ApiVersionsResponse, timeout_s=_TIMEOUT_S)
     return {each.name: each.max_version_level for each in response.finalized_features}
 
 
@@ -150,31 +142,37 @@ def _controllers_obstacle(flow: FlowSettings) -> str:
     return ""
 
 
-def _listener_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
+def _listener_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
     """Return why brokers could not fetch from klamm's listener."""
     settings = replica_settings(flow)
     if settings is None:
         return ""
-    configs = inter_broker_configs(cluster, settings)
+    configs = inter_broker_configs(cluster, settings, nodes.broker)
     if reason := configs.mismatch(settings):
         return reason
     own = {settings.controllers.security.principal, _connection(flow).security.principal}
-    return _rights_obstacle(flow.target.alias, settings, configs, cluster, own)
+    return _rights_obstacle(flow.target.alias, settings, configs, (cluster, nodes), own)
 
 
 def _rights_obstacle(
-    alias: str, settings: ReplicaSettings, configs: InterBrokerConfigs, cluster: Cluster, own: Collection[str]
+    alias: str,
+    settings: ReplicaSettings,
+    configs: InterBrokerConfigs,
+    target: tuple[Cluster, TargetNodes],
+    own: Collection[str],
 ) -> str:
     """Return why brokers could not fetch from klamm's listener although they log in."""
     if configs.authorizer == "":
         return ""
-    acls = _cluster_acls(cluster) if configs.authorizer in (None, STANDARD_AUTHORIZER) else ()
+    cluster, nodes = target
+    broker = nodes.connection(cluster)
+    acls = _cluster_acls(broker) if configs.authorizer in (None, STANDARD_AUTHORIZER) else ()
     if acls is None:
         return ""  # no authorizer, or a right that is missing
     rights = ReplicaRights(settings, configs.authorizer, acls)
     principals = _broker_principals(settings, configs.listener, acls, own)
     remedy = "expected klamm.replica.super.users with the principals of the brokers"
-    for host, addresses in _broker_addresses(cluster, settings.node_id).items():
+    for host, addresses in _broker_addresses(broker, nodes.brokers).items():
         if any(rights.allow_broker(principal, address) for principal in principals for address in addresses):
             continue
         if configs.authorizer not in (None, STANDARD_AUTHORIZER):
@@ -204,13 +202,12 @@ def _broker_principals(
     return frozenset(named - {EVERYBODY, *own} | {_ANY_USER})
 
 
-def _broker_addresses(cluster: Cluster, node_id: int) -> dict[str, Collection[str]]:
-    """Return the IP addresses of the live brokers but klamm, by host. ``*`` stands for one that is not known."""
-    response = cluster.connection(min(cluster.node_ids)).call(
-        MetadataRequest(topics=[], allow_auto_topic_creation=False), MetadataResponse, timeout_s=_TIMEOUT_S
-    )
+def _broker_addresses(broker: Connection, node_ids: Collection[int]) -> dict[str, Collection[str]]:
+    """Return the IP addresses of brokers, by host. ``*`` stands for one that is not known."""
+    request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+    response = broker.call(request, MetadataResponse, timeout_s=_TIMEOUT_S)
     addresses: dict[str, Collection[str]] = {}
-    for host in {broker.host for broker in response.brokers if broker.node_id != node_id} or {WILDCARD}:
+    for host in {each.host for each in response.brokers if each.node_id in node_ids} or {WILDCARD}:
         try:
             addresses[host] = {str(address[4][0]) for address in socket.getaddrinfo(host, None)}
         except OSError:
@@ -218,16 +215,16 @@ def _broker_addresses(cluster: Cluster, node_id: int) -> dict[str, Collection[st
     return addresses
 
 
-def _cluster_acls(cluster: Cluster) -> tuple[Acl, ...] | None:
+def _cluster_acls(broker: Connection) -> tuple[Acl, ...] | None:
     """Return the ACLs of the target that concern the cluster. None: the brokers do not return them."""
     request = describe_acls_request(
         AclFilter(resource_type=AclResourceType.CLUSTER, resource_name=CLUSTER_NAME, pattern_type=PatternType.MATCH)
     )
-    response = cluster.connection(min(cluster.node_ids)).call(request, DescribeAclsResponse, timeout_s=_TIMEOUT_S)
+    response = broker.call(request, DescribeAclsResponse, timeout_s=_TIMEOUT_S)
     return None if response.error_code else described_acls(response)
 
 
-def _unreadable(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
+def _unreadable(broker: Connection, topics: Collection[str]) -> dict[str, str]:
     """Return why topics could not be promoted, for those that exist."""
     if not topics:
         return {}
@@ -236,7 +233,7 @@ def _unreadable(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=True,
     )
-    response = cluster.connection(min(cluster.node_ids)).call(request, MetadataResponse, timeout_s=_TIMEOUT_S)
+    response = broker.call(request, MetadataResponse, timeout_s=_TIMEOUT_S)
     return {
         topic.name: "the principal lacks READ on it, which klamm mirror promote needs (DescribeProducers)"
         for topic in response.topics
@@ -244,14 +241,14 @@ def _unreadable(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
     }
 
 
-def _node_id_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
-    """Return whether a live broker that is not klamm's has the broker id."""
+def _node_id_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
+    """Return whether a live broker that is not this flow's has the broker id."""
     broker = flow.replica
     if broker is None:
         return ""
     cluster.refresh([flow.source_offsets_topic])
     is_taken = broker.node_id in cluster.node_ids
-    if is_taken and flow.source_offsets_topic in cluster.topics:
+    if is_taken and broker.node_id in nodes.klamms and flow.source_offsets_topic in cluster.topics:
         store = TopicStateStore(
             _connection(flow),
             topic=flow.source_offsets_topic,
@@ -261,4 +258,5 @@ def _node_id_obstacle(flow: FlowSettings, cluster: Cluster) -> str:
         is_taken = store.read(cluster) is None
     if not is_taken:
         return ""
-    return f"klamm.replica.node.id={broker.node_id}: another broker of cluster {flow.target.alias} has this id"
+    who = "another flow's broker" if broker.node_id in nodes.klamms else "another broker"
+    return f"klamm.replica.node.id={broker.node_id}: {who} of cluster {flow.target.alias} has this id"

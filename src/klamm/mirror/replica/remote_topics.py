@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
@@ -13,6 +14,7 @@ from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.replica import placement
 from klamm.mirror.replica.fenced_brokers import fenced_brokers
 from klamm.mirror.replica.obstacles import connect, target_obstacle
+from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.protocol.errors import (
     InvalidPartitionsError,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node
+    from klamm.mirror.replica.target_nodes import TargetNodes
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.remote_topics import Outcomes
 
@@ -36,7 +39,7 @@ _EMPTY: Final = "no other broker has them, so they are empty: delete the topic a
 class ReplicaTopics(RemoteTopics):
     """Remote topics that klamm leads as a broker of the target.
 
-    They are created with klamm as the only replica, then reassigned to the other brokers (``replica.placement``).
+    They are created with klamm as the only replica, then reassigned to brokers with storage (``replica.placement``).
 
     Args:
         settings: Settings of the flow.
@@ -64,13 +67,27 @@ class ReplicaTopics(RemoteTopics):
                 f"broker {self._node_id} is not in cluster {self._alias} yet: it joins when a task of Spark has started"
             )
 
+    def place(self, topic: NewTopic) -> NewTopic:
+        """Return an internal topic with brokers with storage. With too few of them, it stays as it is.
+
+        The target may place it on a klamm that accepts partitions at this moment.
+        """
+        brokers, factor = self._brokers(), topic.replication_factor
+        if not 0 < factor <= len(brokers):
+            return topic
+        replicas = {
+            number: placement.replicas(TopicPartition(topic.name, number), brokers, factor)
+            for number in range(topic.num_partitions)
+        }
+        return replace(topic, num_partitions=-1, replication_factor=-1, replicas_assignments=replicas)
+
     def create(self, topics: Sequence[NewTopic]) -> Outcomes:
         """Create topics with klamm as the only replica.
 
         Raises:
             NoPartitionsYetError: klamm accepts no partitions yet, because an earlier task is still registered.
         """
-        if (few := self._too_few_brokers()) is not None:
+        if (few := self._too_few(self._brokers())) is not None:
             return {topic.name: few for topic in topics}
         return self._check_accepted(placement.create(self._target, topics, self._node_id))
 
@@ -129,9 +146,10 @@ class ReplicaTopics(RemoteTopics):
     def _spread(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, KafkaApiError]:
         if not partitions:
             return {}
-        if (few := self._too_few_brokers()) is not None:
+        brokers = self._brokers()
+        if (few := self._too_few(brokers)) is not None:
             return dict.fromkeys(partitions, few)
-        placed = placement.spread(self._target, partitions, self._brokers(), self._factor)
+        placed = placement.spread(self._target, partitions, brokers, self._factor)
         return {partition: rejected for partition, rejected in placed.items() if rejected is not None}
 
     def led(self) -> Sequence[tuple[str, str, int]]:
@@ -151,19 +169,31 @@ class ReplicaTopics(RemoteTopics):
         """Return the remote topics that have a partition that a broker leads, or without klamm."""
         return placement.led_by_brokers(self._target, topics, self._node_id)
 
+    def led_by_other_flows(self, topics: Collection[str]) -> dict[str, int]:
+        """Return the topics that another klamm leads, each with its node id."""
+        described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
+        klamms = self._known_nodes().klamms - {self._node_id} if described else frozenset()
+        return {
+            topic.name: partition.leader
+            for topic in described.values()
+            if not isinstance(topic, Exception)
+            for partition in topic.partitions
+            if partition.leader in klamms
+        }
+
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
         """Return the other topics that have partitions on klamm, and move those away that brokers have too."""
         names = set(self._target.list_topics(include_internal=True).result()) - set(remote_topics) - self._mirrored()
         described = outcomes(self._target.describe_topics(sorted(names))) if names else {}
-        others = {
-            TopicPartition(topic.name, partition.partition): [
-                node_id for node_id in partition.replicas if node_id != self._node_id
-            ]
+        here = {
+            TopicPartition(topic.name, partition.partition): partition.replicas
             for topic in described.values()
             if not isinstance(topic, Exception)
             for partition in topic.partitions
             if self._node_id in partition.replicas
         }
+        klamms = self._known_nodes().klamms | {self._node_id} if here else frozenset()
+        others = {partition: [each for each in nodes if each not in klamms] for partition, nodes in here.items()}
         moved = {partition: nodes for partition, nodes in others.items() if nodes}
         rejected = rejections(self._target.alter_partition_reassignments(moved)) if moved else {}
         reasons: dict[str, str] = {}
@@ -184,10 +214,16 @@ class ReplicaTopics(RemoteTopics):
         return described.nodes
 
     def _brokers(self) -> list[Node]:
-        return [node for node in self._nodes() if node.id != self._node_id]
+        """Return the live brokers with storage."""
+        brokers = self._known_nodes().brokers
+        return [node for node in self._nodes() if node.id in brokers]
 
-    def _too_few_brokers(self) -> InvalidReplicationFactorError | None:
-        count = len(self._brokers())
-        if count >= self._factor:
+    def _known_nodes(self) -> TargetNodes:
+        with contextlib.closing(connect(self._settings)) as cluster:
+            cluster.refresh([])
+            return target_nodes(cluster)
+
+    def _too_few(self, brokers: Sequence[Node]) -> InvalidReplicationFactorError | None:
+        if len(brokers) >= self._factor:
             return None
-        return InvalidReplicationFactorError(f"cluster {self._alias} has {count} live brokers with storage")
+        return InvalidReplicationFactorError(f"cluster {self._alias} has {len(brokers)} live brokers with storage")

@@ -20,6 +20,7 @@ from klamm.kraft.errors import MembershipError
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.mirror.records.source_offsets import own_key
 from klamm.mirror.replica.inter_broker import check_registrations, inter_broker_configs, read_authorizers
+from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
 
@@ -126,7 +127,7 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
     )
     with contextlib.closing(Cluster(settings.target, BufferPool(max_free_bytes=0))) as cluster:
         cluster.refresh([])
-        configs = inter_broker_configs(cluster, replica)
+        configs = inter_broker_configs(cluster, replica, target_nodes(cluster).broker)
     if reason := configs.mismatch(replica):
         raise MembershipError(reason)
     member = MemberSettings(

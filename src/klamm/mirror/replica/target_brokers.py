@@ -20,7 +20,7 @@ from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, Wr
 from klamm.protocol.types import TopicPartition, by_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from klamm.kafka_client.connection.connection import Connection
@@ -40,11 +40,13 @@ class TargetBrokers:
     Args:
         cluster: Connections to the target.
         node_id: Node id of klamm, which is not one of them.
+        live_brokers: Returns the node ids of the live brokers with storage.
     """
 
-    def __init__(self, cluster: Cluster, node_id: int) -> None:
+    def __init__(self, cluster: Cluster, node_id: int, live_brokers: Callable[[], Collection[int]]) -> None:
         self._cluster = cluster
         self._node_id = node_id
+        self._live_brokers = live_brokers
 
     def refresh(self, topics: Collection[str]) -> None:
         """Find the brokers, and the leaders of topics.
@@ -91,13 +93,12 @@ class TargetBrokers:
         return out
 
     def givers_of_producer_ids(self) -> Sequence[ProducerIdBroker]:
-        """Return all live brokers.
+        """Return all live brokers with storage.
 
         Raises:
-            ConnectionLostError: One cannot be reached.
+            ConnectionLostError: One cannot be reached, or there is none.
         """
-        nodes = sorted(self._cluster.node_ids - {self._node_id})
-        return [BrokerConnection(node_id, self._cluster.connection(node_id)) for node_id in nodes]
+        return [BrokerConnection(node_id, self._cluster.connection(node_id)) for node_id in self._brokers()]
 
     def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
         """Abort the open transactions of producers in a partition, by markers that its leader writes.
@@ -226,10 +227,16 @@ class TargetBrokers:
         return answers
 
     def _any(self) -> Connection:
-        node_ids = self._cluster.node_ids - {self._node_id}
+        known = [node_id for node_id in self._brokers() if node_id in self._cluster.node_ids]
+        if not known:
+            raise ConnectionLostError("the brokers of the target are not found yet")
+        return self._cluster.connection(known[0])
+
+    def _brokers(self) -> Sequence[int]:
+        node_ids = sorted(self._live_brokers())
         if not node_ids:
-            raise ConnectionLostError("the target has no live broker but klamm")
-        return self._cluster.connection(min(node_ids))
+            raise ConnectionLostError("the target has no live broker with storage")
+        return node_ids
 
 
 class ReplicaFetch(NamedTuple):

@@ -16,7 +16,13 @@ from klamm.config_providers import resolve
 from klamm.configs.names import is_of_topic_characters
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
-from klamm.mirror.settings.definitions import DEPRECATED, MAX_BYTES_PER_SECOND, OFFSETS_BY, parse_seconds
+from klamm.mirror.settings.definitions import (
+    DEPRECATED,
+    MAX_BYTES_PER_SECOND,
+    REPLICA_LISTENERS,
+    REPLICA_NODE_ID,
+    parse_seconds,
+)
 from klamm.mirror.settings.flow import FlowSettings, parse_flow
 from klamm.mirror.settings.groups import HeartbeatSettings, parse_heartbeats
 from klamm.mirror.settings.key_reader import KeyReader
@@ -156,7 +162,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
     _check_offsets_apart(flows)
-    _check_one_broker(flows)
+    _check_brokers_apart(flows)
     if not flows:
         served = f" to {', '.join(target_aliases)}" if target_aliases else ""
         nothing = f"No flow{served} is enabled: expected a key such as {aliases[0]}->B.enabled=true"
@@ -298,19 +304,23 @@ def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:
             )
 
 
-def _check_one_broker(flows: Sequence[FlowSettings]) -> None:
-    """Reject several flows that are brokers of one target: each would take the others for a broker with storage.
+def _check_brokers_apart(flows: Sequence[FlowSettings]) -> None:
+    """Reject flows that would be the same broker of a target, or brokers at the same address.
 
     Raises:
-        SettingsError: Two flows to one target have ``klamm.offsets.by=replica``.
+        SettingsError: Two flows have the same broker id in one target, or share an advertised address.
     """
-    brokers: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for flow in flows:
-        if flow.replica is not None and (other := brokers.setdefault(flow.target.alias, flow.name)) != flow.name:
-            raise SettingsError(
-                f"{flow.name}.{OFFSETS_BY.key}=replica: expected replay, because {other} is already a broker of "
-                f"cluster {flow.target.alias}, and one flow to each target can be"
-            )
+        if (broker := flow.replica) is None:
+            continue
+        node_id = f"{REPLICA_NODE_ID.key}={broker.node_id} in cluster {flow.target.alias}"
+        for shared in (node_id, *(f"the address {address}" for address in broker.advertised.values())):
+            if (other := owners.setdefault(shared, flow.name)) != flow.name:
+                raise SettingsError(
+                    f"{other} and {flow.name} both have {shared}: expected an id and listeners of its own for each "
+                    f"flow, such as {flow.name}.{REPLICA_NODE_ID.key} and {flow.name}.{REPLICA_LISTENERS.key}"
+                )
 
 
 def _same_addresses(flows: Sequence[FlowSettings]) -> list[str]:

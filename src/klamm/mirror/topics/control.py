@@ -337,6 +337,7 @@ class FlowControl:
             replication_factor=factor,
             partition_count=settings.source_offsets_partitions,
             configs=settings.source_offsets_topic_configs,
+            place=self._remote_topics.place,
         )
         if rejected is not None:
             raise api_error(
@@ -351,6 +352,7 @@ class FlowControl:
                 self._target,
                 settings.groups.checkpoints_topic,
                 replication_factor=settings.groups.checkpoints_replication_factor,
+                place=self._remote_topics.place,
             )
         if settings.syncs_topic is not None:
             self._create_syncs_topic(settings.syncs_topic)
@@ -459,14 +461,21 @@ class FlowControl:
         return tuple(sorted(row for row in rows if row[0] not in selected))
 
     def _note_handed_over(self, remote_topics: Collection[str]) -> None:
-        """Record the topics that brokers lead although no operator promotes them."""
-        for name in sorted(self._remote_topics.led_by_brokers(remote_topics)):
-            alias = self._settings.target.alias
-            error = InvalidPartitionsError(
+        """Record the topics that brokers or other flows lead although no operator promotes them."""
+        alias, handed_over = self._settings.target.alias, self._remote_topics.led_by_brokers(remote_topics)
+        of_other_flows = self._remote_topics.led_by_other_flows(handed_over)
+        for name in sorted(handed_over):
+            reason = (
                 f"brokers of cluster {alias} lead it, because it was handed over or klamm did not create it: it is not "
                 "mirrored. It can be mirrored again after its deletion, which also deletes all records written since"
             )
-            self._note_rejection(name, error, f"mirror to topic {name} on cluster {alias}")
+            if (node_id := of_other_flows.get(name)) is not None:
+                reason = (
+                    f"another flow of klamm, broker {node_id} of cluster {alias}, mirrors a topic to it: it is not "
+                    "mirrored by this one. Expected flows with different topics, or a replication.policy.class that "
+                    "names their remote topics differently"
+                )
+            self._note_rejection(name, InvalidPartitionsError(reason), f"mirror to topic {name} on cluster {alias}")
 
     def _note_misplaced(self, remote_topics: Collection[str]) -> None:
         """Record the topics of others that the target has placed on klamm. Log each when it is new.

@@ -44,6 +44,14 @@ class RemoteTopics:
             ConnectionLostError: klamm is not a broker of the target yet.
         """
 
+    def place(self, topic: NewTopic) -> NewTopic:
+        """Return an internal topic that the target must not place on a klamm, with the brokers of its partitions.
+
+        Raises:
+            ConnectionLostError: They are not known at present.
+        """
+        return topic
+
     def create(self, topics: Sequence[NewTopic]) -> Outcomes:
         """Create topics. Return the error of each, None: it was created.
 
@@ -64,6 +72,11 @@ class RemoteTopics:
         """Return the remote topics that were handed over to brokers of the target, which klamm changes no more."""
         _ = topics
         return frozenset()
+
+    def led_by_other_flows(self, topics: Collection[str]) -> dict[str, int]:
+        """Return the topics that the klamm of another flow leads as a broker, each with its node id."""
+        _ = topics
+        return {}
 
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
         """Return the other topics that have partitions on klamm, each with what that means.

@@ -177,6 +177,26 @@ def test_topics_that_wait_for_the_source_try_to_reach_it_once_for_all(
     assert copier._waiting == dict.fromkeys(("orders", "users"), "the source is away")
 
 
+def test_promotion_awaits_no_records_that_the_source_has_lost(
+    copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unclean leader election removes records that no replica has yet. Later records do not replace them."""
+    leader = LeaderPartition("A.orders", UUID(int=7), 0)
+    leader.tail, leader.high_watermark, ends = Window(90), 90, [100, 96, 200, 90]
+    copier.node._by_name["A.orders", 0] = leader
+    monkeypatch.setattr(copier._source, "refresh", lambda _: None)
+    monkeypatch.setattr(copier._source, "list_offsets", lambda keys, _: dict.fromkeys(keys, ends.pop(0)))
+    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, leader.tail, copier.node, lambda _: None)
+    copier._copies["orders", 0] = copy
+    for end, awaited in ((-1, 100), (100, 100), (95, 96), (95, 96), (96, 96)):
+        copy.fetched(end_offset=end)
+        with pytest.raises(PromotionWaitsError, match=f"the replicas of A.orders-0 do not have offset {awaited} yet"):
+            copier._check_ends("orders", {REMOTE: ("orders", 0)})
+    copy.fetched(end_offset=90)
+    copier._check_ends("orders", {REMOTE: ("orders", 0)})
+    assert ends == []
+
+
 def let_demote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, **partition: object) -> list[float]:
     """Request that a topic is mirrored again whose partition has this state. Return the times of reads of the store."""
     member = copier.node._member

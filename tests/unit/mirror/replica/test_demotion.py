@@ -271,6 +271,16 @@ def test_partition_that_was_deleted_is_not_taken_back() -> None:
 
 
 def test_target_without_a_live_broker_lets_the_demotion_wait() -> None:
-    brokers = TargetBrokers(Mock(node_ids=frozenset({KLAMM})), KLAMM)
-    with pytest.raises(ConnectionLostError, match="the target has no live broker but klamm"):
+    brokers = TargetBrokers(Mock(node_ids=frozenset({KLAMM, KLAMM + 1})), KLAMM, frozenset)
+    with pytest.raises(ConnectionLostError, match="the target has no live broker with storage"):
         brokers.reassign({REMOTE: REPLICAS})
+
+
+def test_brokers_that_are_asked_have_storage() -> None:
+    cluster = Mock(node_ids=frozenset({1, KLAMM, KLAMM + 1}))
+    brokers = TargetBrokers(cluster, KLAMM, lambda: {2, 1})
+    assert len(brokers.givers_of_producer_ids()) == 2
+    assert [call.args for call in cluster.connection.call_args_list] == [(1,), (2,)]
+    cluster.node_ids = frozenset({KLAMM, KLAMM + 1})
+    with pytest.raises(ConnectionLostError, match="the brokers of the target are not found yet"):
+        brokers.elect_preferred([REMOTE])

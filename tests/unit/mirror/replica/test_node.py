@@ -21,7 +21,7 @@ import pytest
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import StaleBrokerError
-from klamm.kraft.image import BrokerEndpoint, ClusterImage
+from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.replica import access as accesses
 from klamm.mirror.replica import inter_broker
@@ -51,6 +51,12 @@ if TYPE_CHECKING:
 KLAMM, TOPIC, TOPIC_ID = 9, "t", UUID(int=7)
 SOON_S = 30.0
 NO_CONFIGS: Mapping[str, str] = MappingProxyType({})
+
+
+def other_klamm() -> BrokerImage:
+    """Return the broker of another flow, with the lowest node id and a listener that nobody listens on."""
+    endpoint = BrokerEndpoint(name="INTERNAL", host="127.0.0.1", port=1, security_protocol="PLAINTEXT")
+    return replace(image_of(TOPIC, TOPIC_ID, 0, ()).brokers[0], endpoints=(endpoint,))
 
 
 class Member(FakeMember):
@@ -380,7 +386,7 @@ def test_requests_are_relayed_only_if_no_broker_has_to_know_the_client(
         endpoint = BrokerEndpoint(
             name="INTERNAL", host="127.0.0.1", port=broker.port, security_protocol=protocol_of_brokers
         )
-        brokers = {**member.image.brokers, 1: replace(member.image.brokers[1], endpoints=(endpoint,))}
+        brokers = {0: other_klamm(), **member.image.brokers, 1: replace(member.image.brokers[1], endpoints=(endpoint,))}
         member.image = replace(member.image, brokers=brokers)
         node.start()
         wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
@@ -429,7 +435,8 @@ def test_authorizer_that_a_restarted_broker_has_got_is_applied(member: Member, a
 def test_nothing_is_checked_only_if_each_live_broker_has_no_authorizer(
     address: Address, monkeypatch: pytest.MonkeyPatch, authorizers: Mapping[int, str], expected: str | None
 ) -> None:
-    member = Member(image_of(TOPIC, TOPIC_ID, KLAMM, (1, 2)))
+    image = image_of(TOPIC, TOPIC_ID, KLAMM, (1, 2))
+    member = Member(replace(image, brokers={0: other_klamm(), **image.brokers}))
     monkeypatch.setattr(member, "read_authorizers", lambda _: authorizers)
     access = new_node(member, address).access
     asyncio.run(access.read_authorizers(member))

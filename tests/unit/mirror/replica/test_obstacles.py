@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
+from uuid import UUID
 
 import pytest
 
 from klamm.kraft.errors import ClusterActionDeniedError
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.replica import obstacles
 from klamm.mirror.replica.remote_topics import ReplicaTopics
@@ -142,9 +144,12 @@ def finalized(level: int) -> ApiVersionsResponse:
     return ApiVersionsResponse(finalized_features=[feature])
 
 
-def quorum(voter: int) -> DescribeQuorumResponse:
-    voters = [DescribeQuorumResponse.ReplicaState(replica_id=voter)]
-    partition = DescribeQuorumResponse.PartitionData(current_voters=voters)
+def quorum(voter: int, *klamms: int) -> DescribeQuorumResponse:
+    """Return a quorum of one controller, from which the brokers 1 and 9 fetch. Some of them are klamm's."""
+    state = DescribeQuorumResponse.ReplicaState
+    log_dirs = {1: UUID(int=1), 9: UUID(int=9), **{each: log_dir_of("", each) for each in klamms}}
+    observers = [state(replica_id=each, replica_directory_id=log_dir) for each, log_dir in log_dirs.items()]
+    partition = DescribeQuorumResponse.PartitionData(current_voters=[state(replica_id=voter)], observers=observers)
     return DescribeQuorumResponse(topics=[DescribeQuorumResponse.TopicData(partitions=[partition])])
 
 
@@ -180,8 +185,33 @@ def test_node_id_of_another_broker_is_named(target: Mock, node_ids: set[int]) ->
     assert obstacles.obstacles(FLOW) == {"": expected}
 
 
+def test_node_id_of_another_flow_is_named(target: Mock) -> None:
+    target.node_ids = frozenset({1, 9})
+    answer(target, quorum(3000, 9))
+    expected = "klamm.replica.node.id=9: another flow's broker of cluster B has this id"
+    assert obstacles.obstacles(FLOW) == {"": expected}
+
+
+def test_controllers_that_are_not_named_fail_the_flow(target: Mock) -> None:
+    answer(target, DescribeQuorumResponse())
+    expected = "the target does not name its controllers (DescribeQuorum): expected DESCRIBE on the cluster"
+    assert obstacles.obstacles(FLOW) == {"": expected}
+    assert obstacles.target_obstacle(FLOW) == expected
+
+
+def test_only_brokers_with_storage_are_asked(target: Mock) -> None:
+    """The klamm of another flow has the lowest id. Its listener passes DescribeQuorum on to a broker."""
+    target.node_ids = frozenset({0, 1})
+    answer(target, quorum(3000, 0))
+    assert obstacles.obstacles(FLOW, ["A.orders"]) == {}
+    asked = [call.args[0] for call in target.connection.call_args_list]
+    assert asked[:1] == [0]
+    assert set(asked[1:]) == {1}
+
+
 def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     target.node_ids = frozenset({1, 9})
+    answer(target, quorum(3000, 9))
     target.topics = {"mm2-offsets.A.internal": Mock()}
     monkeypatch.setattr(TopicStateStore, "read", lambda _self, cluster: Mock() if cluster is target else None)
     assert obstacles.obstacles(FLOW) == {}

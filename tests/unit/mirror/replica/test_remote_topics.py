@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, Mock
 from uuid import UUID
@@ -13,6 +14,7 @@ from klamm.admin import NewTopic, Node, PartitionDescription, PartitionReassignm
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.replica import placement, remote_topics
 from klamm.mirror.replica.remote_topics import ReplicaTopics
+from klamm.mirror.replica.target_nodes import TargetNodes
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError
 from klamm.properties import parse_properties
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from klamm.admin import KafkaApiError
 
 KLAMM = 9
+OTHER_KLAMM = 8
+NODES = TargetNodes(frozenset({3000}), frozenset({1, 2}), frozenset({OTHER_KLAMM, KLAMM}))
 FILE = f"""
 clusters = A, B
 A.bootstrap.servers = a:9092
@@ -47,13 +51,14 @@ NEW = NewTopic(name="A.orders", num_partitions=1, replication_factor=2)
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Admin client whose calls return outcomes, of a target with the brokers 1 and 2, and klamm."""
+    """Admin client whose calls return outcomes, of a target with the brokers 1 and 2, and two klamms."""
     monkeypatch.setattr(remote_topics, "outcome", lambda value: value)
     monkeypatch.setattr(remote_topics, "outcomes", lambda value: value)
     for module in (placement, remote_topics):
         monkeypatch.setattr(module, "rejections", lambda value: value)
+    monkeypatch.setattr(ReplicaTopics, "_known_nodes", lambda _: NODES)
     admin = Mock()
-    admin.describe_cluster.return_value.nodes = nodes(1, 2, KLAMM)
+    admin.describe_cluster.return_value.nodes = nodes(1, 2, OTHER_KLAMM, KLAMM)
     admin.alter_partition_reassignments.return_value = {}
     return admin
 
@@ -92,8 +97,20 @@ def test_creation_reports_other_errors(
     assert topics(target).create([NEW]) == {"A.orders": error}
 
 
+def test_internal_topics_are_placed_on_brokers_with_storage(target: Mock) -> None:
+    """Another klamm may accept partitions at this moment."""
+    topic = NewTopic(name="mm2-offsets.A.internal", num_partitions=3, replication_factor=1, configs={"a": "b"})
+    placed = topics(target).place(topic)
+    assert (placed.num_partitions, placed.replication_factor, placed.configs) == (-1, -1, {"a": "b"})
+    assert placed.replicas_assignments.keys() == {0, 1, 2}
+    assert {node for nodes in placed.replicas_assignments.values() for node in nodes} == {1, 2}
+    for factor in (-1, 3):
+        unplaced = replace(topic, replication_factor=factor)
+        assert topics(target).place(unplaced) == unplaced
+
+
 def test_creation_with_too_few_brokers_is_rejected(target: Mock) -> None:
-    target.describe_cluster.return_value.nodes = nodes(1, KLAMM)
+    target.describe_cluster.return_value.nodes = nodes(1, OTHER_KLAMM, KLAMM)
     (error,) = topics(target).create([NEW]).values()
     assert isinstance(error, InvalidReplicationFactorError)
     target.create_topics.assert_not_called()
@@ -241,7 +258,7 @@ def test_topics_that_the_target_places_on_klamm_are_moved_to_their_other_brokers
     place(
         target,
         described("other", (1, 2), (KLAMM, 1)),
-        described("alone", (KLAMM,)),
+        described("alone", (KLAMM,), (KLAMM, OTHER_KLAMM)),
         described("A.orders", (KLAMM,)),
         described("A.stopped", (1, KLAMM)),
         mirrored=("A.stopped",),
@@ -251,6 +268,12 @@ def test_topics_that_the_target_places_on_klamm_are_moved_to_their_other_brokers
     assert reasons["other"].endswith("they are moved away, and have one replica less until they are reassigned")
     assert reasons["alone"].endswith("so they are empty: delete the topic and create it again")
     target.alter_partition_reassignments.assert_called_once_with({TopicPartition("other", 1): [1]})
+
+
+def test_topics_of_another_flow_have_the_node_id_of_its_klamm(target: Mock) -> None:
+    place(target, described("A.orders", (OTHER_KLAMM, 1)), described("A.users", (KLAMM,), (1, 2)))
+    assert topics(target).led_by_other_flows(["A.orders", "A.users"]) == {"A.orders": OTHER_KLAMM}
+    assert topics(target).led_by_other_flows([]) == {}
 
 
 def test_reassignment_that_the_target_rejects_is_named(target: Mock) -> None:

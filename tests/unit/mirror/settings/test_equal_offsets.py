@@ -227,10 +227,41 @@ def test_each_config_of_listeners_is_one_of_a_broker() -> None:
     assert names - own <= broker_configs().keys()
 
 
-def test_two_replicas_in_one_target_are_rejected() -> None:
-    more = "clusters = A, B, C\nC.bootstrap.servers = c:9092\nC->B.enabled = true\nC->B.klamm.offsets = preserve\n"
-    with pytest.raises(SettingsError, match=r"C->B.klamm.offsets.by=replica: expected replay, because A->B is already"):
-        flow_of(REPLICA + more)
+SECOND = "clusters = A, B, C\nC.bootstrap.servers = c:9092\nC->B.enabled = true\nC->B.klamm.offsets = preserve\n"
+OWN_LISTENERS = """
+C->B.klamm.replica.listeners = 0.0.0.0:9292, INTERNAL://10.0.0.9:9293
+C->B.klamm.replica.advertised.listeners = klamm:9292
+"""
+
+
+def test_two_replicas_in_one_target_are_two_brokers() -> None:
+    text = f"{BASE}{REPLICA}{SECOND}{OWN_LISTENERS}C->B.klamm.replica.node.id = 1001\n"
+    flows = parse_settings(parse_properties(text)).flows
+    assert [flow.replica.node_id for flow in flows if flow.replica is not None] == [1000, 1001]
+
+
+@pytest.mark.parametrize(
+    ("more", "shared"),
+    [
+        (OWN_LISTENERS, "klamm.replica.node.id=1000 in cluster B"),
+        ("C->B.klamm.replica.node.id = 1001\n", "the address klamm:9192"),
+        (
+            f"{OWN_LISTENERS}C->B.klamm.replica.node.id = 1001\nC->B.klamm.replica.listeners = h:1, INTERNAL://h:9192\n"
+            "C->B.klamm.replica.advertised.listeners = h:1, INTERNAL://klamm:9192\n",
+            "the address klamm:9192",
+        ),
+    ],
+)
+def test_two_replicas_with_one_id_or_address_are_rejected(more: str, shared: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(parse_properties(BASE + REPLICA + SECOND + more))
+    assert str(caught.value).startswith(f"A->B and C->B both have {shared}: expected an id and listeners of its own")
+    assert str(caught.value).endswith("such as C->B.klamm.replica.node.id and C->B.klamm.replica.listeners")
+
+
+def test_two_replicas_of_two_targets_may_have_one_id() -> None:
+    more = f"{SECOND.replace('C->B', 'A->C')}{OWN_LISTENERS.replace('C->B', 'A->C')}C.bootstrap.controllers = d:1\n"
+    assert len(parse_settings(parse_properties(BASE + REPLICA + more)).flows) == 2
 
 
 def test_keys_of_a_replica_without_one_are_reported() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -265,6 +266,11 @@ class TopicsOfBroker(RemoteTopics):
 
     def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
         return self.handed_over & set(topics)
+
+    of_other_flows: Mapping[str, int] = MappingProxyType({})
+
+    def led_by_other_flows(self, topics: Collection[str]) -> dict[str, int]:
+        return {name: self.of_other_flows[name] for name in topics if name in self.of_other_flows}
 
     changing: Collection[str] = ()
 
@@ -779,6 +785,21 @@ def test_topic_that_brokers_lead_is_neither_synced_nor_deleted_without_its_promo
     assert "A.users" not in deletion.run.call_args.args[1]
     assert target.configs["A.users"] == {}
     assert "brokers of cluster B lead it" in dict(run.progress().rejected)["A.users"]
+
+
+def test_topic_that_another_flow_leads_is_left_to_it_and_named() -> None:
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    source.configs["users"] = {"retention.ms": "7"}
+    topics = TopicsOfBroker(target)
+    topics.handed_over, topics.of_other_flows = frozenset({"A.users", "A.orders"}), {"A.users": 1001}
+    run = Run(source, target, topics, **REPLICA)
+    # when
+    run.control.turn()
+    # then
+    rejected = dict(run.progress().rejected)
+    assert "another flow of klamm, broker 1001 of cluster B, mirrors a topic to it" in rejected["A.users"]
+    assert "brokers of cluster B lead it" in rejected["A.orders"]
+    assert target.configs["A.users"] == {}
 
 
 @pytest.mark.parametrize("is_away", [False, True])

@@ -177,6 +177,54 @@ def test_mirror_that_starts_without_its_source_lets_clients_read(cluster: KafkaC
         assert again.stop() == 0
 
 
+def second_flow(source: str) -> str:
+    """Return keys of a flow from C to B. Both flows keep the names of topics, and have one that the other has too."""
+    return f"""
+clusters = A, B, C
+C.bootstrap.servers = {source}
+C->B.enabled = true
+replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
+A->B.topics = both, only-A
+C->B.topics = both, only-C
+C->B.klamm.replica.node.id = {KLAMM + 1}
+C->B.klamm.replica.listeners = 127.0.0.1:{free_port()}
+"""
+
+
+@pytest.mark.long
+def test_two_flows_of_a_file_lead_their_topics_and_name_one_that_both_select(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    # given
+    records = {topic: [(0, Seen(topic.encode(), b"%d" % at, (), TIME)) for at in range(40)] for topic in "AC"}
+    with KlammBroker() as first, KlammBroker() as second:
+        sources = {"A": first.bootstrap_servers, "C": second.bootstrap_servers}
+        for alias, address in sources.items():
+            for topic in ("both", f"only-{alias}"):
+                create_topic(address, topic, 1, {"retention.ms": "-1"})
+                produce(address, topic, records[alias])
+        keys = replica_keys(KLAMM, cluster.bootstrap_controllers) + second_flow(sources["C"])
+        file = properties(sources["A"], cluster.bootstrap_servers, keys, topics="none")
+        # when
+        with MirrorProcess(file, tmp_path, as_users_run_it=True) as mirror:
+            # then
+            for alias in sources:
+                read(cluster.bootstrap_servers, f"only-{alias}", {0: 40}, timeout_s=120)
+            mirror.wait_for("of cluster B, mirrors a topic to it")
+            both = read(cluster.bootstrap_servers, "both", {0: 40}, timeout_s=60)[0]
+            with AdminClient(cluster.bootstrap_servers) as admin:
+                described = admin.describe_topics(["both", "only-A", "only-C"]).all().result(30)
+            assert mirror.stop() == 1  # a topic is not mirrored
+    leaders = {name: topic.partitions[0].leader for name, topic in described.items()}
+    owner = "A" if leaders["both"] == KLAMM else "C"
+    assert both == [record for _, record in records[owner]]
+    assert leaders == {"both": leaders[f"only-{owner}"], "only-A": KLAMM, "only-C": KLAMM + 1}
+    assert {partition.replicas for topic in described.values() for partition in topic.partitions} == {
+        (1, KLAMM),
+        (1, KLAMM + 1),
+    }
+
+
 def test_plan_reports_obstacles_of_replica(real_kafka: KafkaCluster, tmp_path: Path) -> None:
     # given
     address, port = real_kafka.bootstrap_servers, free_port()

@@ -105,7 +105,7 @@ test-long:
 	@$(MAKE) --no-print-directory test PYTEST_FLAGS='--long $(PYTEST_FLAGS)'
 
 test-fast: setup
-	$(PYTHON_BIN)/pytest -q -n $(PYTEST_AT_ONCE) -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
+	$(PYTHON_BIN)/pytest -q $(DISTRIBUTED) -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
 
 format: setup
 	$(PYTHON_BIN)/ruff check --fix .

@@ -6,12 +6,14 @@ import asyncio
 import gc
 import inspect
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from xdist import is_xdist_worker  # type: ignore[import-untyped]
 
+from tests.support import placeholders
 from tests.support.browser import Browser, find_browser
 from tests.support.distribution import (
     FileScheduling,
@@ -54,7 +56,7 @@ _MAX_ASYNC_TEST_S = 300.0
 
 _GARBAGE_THRESHOLDS = (10_000, 10, 10)
 """With Python's own, a tenth of the processor time of the unit tests goes into garbage collections."""
-_LAST_WITH_THREE_NODES = pytest.StashKey[pytest.Item | None]()
+_LAST_WITH_THREE_NODES = pytest.StashKey[Path | None]()
 _CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()
 """Shared clusters of real Kafka that were started, by their number of nodes."""
 RACKS = {
@@ -84,6 +86,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reverse", action="store_true", help="run the tests in the reverse of their order")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the workers of pytest-xdist collect each file when they run it."""
+    config.pluginmanager.register(placeholders)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Leave what the collection of the tests creates to the end of the process: the garbage collector skips it."""
@@ -96,9 +103,12 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Iterator[None]:
     """Leave out the long tests, and let workers begin with the files that take longest."""
+    kept = placeholders.in_items(items)
+    yield
+    items[:] = kept or items
     if not _IS_SOAK:
         marks = ["soak"] if session.config.getoption("long") else ["soak", "long"]
         _leave_out(items, [item for item in items if any(map(item.get_closest_marker, marks))])
@@ -108,7 +118,8 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         items[:] = filter(shares_something, items)
     if session.config.getoption("reverse"):
         items.reverse()
-    session.stash[_LAST_WITH_THREE_NODES] = last_with_three_nodes(items)
+    items[:] = placeholders.in_pairs(items)
+    session.stash.setdefault(_LAST_WITH_THREE_NODES, last_with_three_nodes(items))
 
 
 def _leave_out(items: list[pytest.Item], unwanted: list[pytest.Item]) -> None:
@@ -159,7 +170,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if shares_kafka(item):
         for shared in clusters.values():
             shared.check()
-    if item is item.session.stash[_LAST_WITH_THREE_NODES] and 3 in clusters:
+    is_end_of_file = nextitem is None or nextitem.path != item.path
+    if is_end_of_file and item.path == item.session.stash[_LAST_WITH_THREE_NODES] and 3 in clusters:
         clusters.pop(3).cluster.stop()
     if nextitem is not None and is_fast(nextitem) and is_xdist_worker(item.session):
         while clusters:

@@ -14,12 +14,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pytest
+    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 SHARED: Final = "real_kafka_3"
@@ -76,9 +77,9 @@ def rank(item: pytest.Item) -> int:
     return _rank(item.path)
 
 
-def last_with_three_nodes(items: Sequence[pytest.Item]) -> pytest.Item | None:
-    """Return the last of the sorted tests that may use three nodes of real Kafka."""
-    using = (item for item in reversed(items) if _rank(item.path) == FIRST.index(SHARED))
+def last_with_three_nodes(items: Sequence[pytest.Item]) -> Path | None:
+    """Return the file of the last of the sorted tests that may use three nodes of real Kafka."""
+    using = (item.path for item in reversed(items) if _rank(item.path) == FIRST.index(SHARED))
     return next(using, None)
 
 
@@ -98,7 +99,43 @@ def shares_something(item: pytest.Item) -> bool:
 
 
 class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Whole files for each worker, and the files that share three nodes of real Kafka for one worker."""
+    """Whole files for each worker, and the files that share three nodes of real Kafka for one worker.
+
+    A worker gets its next file when it has one item left: this one waits for the name of its successor.
+    """
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        super().__init__(config, log)
+        self._names: set[str] = set()
+        self._completed = 0
+        config.pluginmanager.register(self)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Estimate the progress for the terminal."""
+        self._names.add(report.nodeid)
+        self._estimate()
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Note that a worker has run an item."""
+        self._completed += 1
+        super().mark_test_complete(node, item_index, duration)
+        self._estimate()
+
+    def _estimate(self) -> None:
+        """Estimate the number of all tests, which workers that collect placeholders do not know."""
+        items = len(self.collection or ())
+        pending = items - self._completed
+        session = self.config.pluginmanager.get_plugin("session")
+        session.testscollected = max(len(self._names) + pending, len(self._names) * items // max(self._completed, 1))
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if node.shutting_down:
+            return
+        if not self.workqueue:
+            node.shutdown()
+        elif self._pending_of(self.assigned_work[node]) <= 1:
+            self._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.partition("::")[0])

@@ -44,7 +44,7 @@ from klamm.kafka_client.data.fetch import (
     fetched_partitions,
 )
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.copy.partition import UNKNOWN_EPOCH, PartitionCopy, TopicRefreshes, stop_and_log
+from klamm.mirror.copy.partition import PartitionCopy, TopicRefreshes, stop_and_log
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.protocol.codec import encode
@@ -527,14 +527,17 @@ class Fetcher:
         returns that epoch, and as its end the start of its own first epoch (``LeaderEpochFileCache.endOffsetFor``),
         which is its log start. The end of an epoch that it has is after its log start.
         """
-        offset = min(leader.end_offset, copy.fetch_offset)
         has_common_epoch = leader.leader_epoch < copy.last_fetched_epoch or 0 <= log_start < leader.end_offset
+        go_on_at = SourceOffset(leader.end_offset)
+        if has_common_epoch:
+            go_on_at = copy.common_end(leader.leader_epoch, leader.end_offset)
+        go_on_at = go_on_at._replace(next_offset=min(go_on_at.next_offset, copy.fetch_offset))
         loss = (
             f"the source lost records that were mirrored, as after an unclean leader election: its log diverges at "
-            f"offset {offset} from what was read up to offset {copy.fetch_offset} of leader epoch "
+            f"offset {go_on_at.next_offset} from what was read up to offset {copy.fetch_offset} of leader epoch "
             f"{copy.last_fetched_epoch}{'' if has_common_epoch else ', and it has no leader epoch in common'}"
         )
-        self._lost(copy, loss, SourceOffset(offset, leader.leader_epoch if has_common_epoch else UNKNOWN_EPOCH), now)
+        self._lost(copy, loss, go_on_at, now)
 
     def _lost(self, copy: PartitionCopy, loss: str, go_on_at: SourceOffset, now: float) -> None:
         """Stop the partition, or resume at an earlier offset if ``klamm.on.source.loss=continue``.

@@ -62,6 +62,8 @@ class TopicRefreshes:
 
 UNKNOWN_EPOCH = -1
 _BEGINNING = -1
+_KEPT_EPOCHS: Final = 32
+"""Leader epochs of copied batches that are kept for each partition."""
 
 
 class _Entry(NamedTuple):
@@ -72,7 +74,7 @@ class _Entry(NamedTuple):
 
 
 class FetchedEpochs:
-    """Leader epochs of the batches from the last copied one to the last fetched one.
+    """Leader epochs of the batches up to the last fetched one: those since the last copied one, and some before.
 
     They reveal that the log of the source was truncated. After an unclean leader election, a partition holds other
     records at offsets that were already read. Offsets alone do not show this, because the new leader may have appended
@@ -105,10 +107,36 @@ class FetchedEpochs:
             (entry.leader_epoch for entry in reversed(self.entries) if entry.first_offset < offset), UNKNOWN_EPOCH
         )
 
-    def forget_before(self, offset: int) -> None:
-        """Remove entries that are needed for earlier offsets only."""
+    def common_end(self, leader_epoch: int, end_offset: int) -> tuple[int, int]:
+        """Return up to which offset, and with which leader epoch, the fetched batches may be those of the source.
+
+        The source may have an epoch that was never fetched, after two unclean leader elections. Then the epoch before
+        that was fetched is returned, and the next fetch shows whether the source has all of that one, as for a replica
+        (KIP-595).
+
+        Args:
+            leader_epoch: Largest leader epoch of the source up to that of the last fetched batch.
+            end_offset: Offset at which it ends on the source.
+        """
+        fetched_end = end_offset
+        for entry in reversed(self.entries):
+            if 0 <= entry.leader_epoch <= leader_epoch:
+                return min(fetched_end, end_offset), entry.leader_epoch
+            fetched_end = entry.first_offset
+        return end_offset, leader_epoch  # it was fetched by an earlier process, or too long ago
+
+    def rewind(self, offset: int, leader_epoch: int) -> None:
+        """Resume after a batch before an offset, which has this leader epoch. -1: unknown."""
         entries = self.entries
-        while len(entries) > 1 and entries[1].first_offset < offset:
+        while len(entries) > 1 and entries[-1].first_offset >= offset:
+            entries.pop()
+        if entries[-1].leader_epoch != leader_epoch:
+            self.entries = [_Entry(_BEGINNING, leader_epoch)]
+
+    def forget_before(self, offset: int) -> None:
+        """Remove entries that are needed for earlier offsets only, but the latest ones."""
+        entries = self.entries
+        while len(entries) > _KEPT_EPOCHS and entries[1].first_offset < offset:
             del entries[0]
 
 
@@ -313,7 +341,11 @@ class PartitionCopy:
         """Resume at an earlier source offset. Only allowed while ``is_settled``."""
         self.fetch_offset = self.acked_offset = source_offset.next_offset
         self.committed_offset = self.end_offset = self._ahead_offset = -1
-        self._epochs = FetchedEpochs(source_offset.leader_epoch)
+        self._epochs.rewind(*source_offset)
+
+    def common_end(self, leader_epoch: int, end_offset: int) -> SourceOffset:
+        """Return where to resume if the log of the source diverges. See ``FetchedEpochs.common_end``."""
+        return SourceOffset(*self._epochs.common_end(leader_epoch, end_offset))
 
     @property
     def is_settled(self) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 STARTING: Final = "starting"
 """Reason of partitions that a task has just received."""
+NO_REMOTE_TOPIC: Final = "its remote topic does not exist"
+"""Reason of partitions that klamm would lead: it was deleted, or is not created yet."""
 WINDOW_MS: Final = 30_000
 """Length of a window in milliseconds.
 

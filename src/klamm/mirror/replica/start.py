@@ -10,6 +10,8 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import MembershipError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.start import Start
+from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC
+from klamm.mirror.records.source_offsets import SourceOffset
 from klamm.mirror.replica.leader_partition import KEEP
 from klamm.mirror.replica.window import Window, read_chunk
 from klamm.properties import SettingsError
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
-    from klamm.mirror.records.source_offsets import SourceOffset, StoredPromotion
+    from klamm.mirror.records.source_offsets import StoredPromotion
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.node import ReplicaNode
     from klamm.protocol.types import AbortedTransaction, PartitionTuple
@@ -105,6 +107,10 @@ class ReplicaCopy(PartitionCopy):
         """Let the replicas start again at the log start of the source, because records were purged there."""
         self._node.post(self.leader.begin, offset, self.leader.log_end)
         self.retry_at = time.monotonic() + _REFRESH_S
+
+    def common_end(self, leader_epoch: int, end_offset: int) -> SourceOffset:
+        """Return what the source has: each replica compares it with its own leader epochs."""
+        return SourceOffset(end_offset, leader_epoch)
 
     def can_rewind(self, source_offset: SourceOffset) -> bool:
         """Return whether the replicas may be truncated to what they have in common with the source.
@@ -196,9 +202,11 @@ class ReplicaStart(Start):
     def _leader(self, partition_id: PartitionId) -> LeaderPartition | None:
         topic, index, remote_topic = partition_id
         leader = self._node.partition(remote_topic, index)
-        if self._source.leader(topic, index) is None:
+        if leader is None:
+            self.reasons[partition_id] = NO_REMOTE_TOPIC
+        elif self._source.leader(topic, index) is None:
             self.reasons[partition_id] = f"{topic}-{index} has no leader on the source"
-        elif leader is None or leader.leadership is None:
+        elif leader.leadership is None:
             self.reasons[partition_id] = f"klamm does not lead {remote_topic}-{index} on the target"
         elif not leader.leadership.is_safe:
             self.reasons[partition_id] = f"{remote_topic}-{index} is not reassigned to brokers of the target yet"

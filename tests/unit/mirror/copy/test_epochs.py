@@ -25,14 +25,35 @@ def test_refetched_batches_replace_recorded_epochs() -> None:
     assert [epochs.before(offset) for offset in (15, 16, 21, 99)] == [3, 4, 4, 4]
 
 
-def test_epochs_before_acknowledged_offset_are_dropped() -> None:
+def test_epochs_long_before_acknowledged_offset_are_dropped() -> None:
     epochs = FetchedEpochs()
     for number in range(1, 100):
         epochs.begin(number * 10, number)
         epochs.forget_before(number * 10)
-    assert len(epochs.entries) == 2
+    assert len(epochs.entries) == 32
     assert epochs.before(990) == 98
     assert epochs.before(991) == 99
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "end_offset", "common"),
+    [
+        (8, 90, (90, 8)),
+        (7, 70, (30, 5)),
+        (7, 25, (25, 5)),
+        (4, 30, (20, 3)),
+        (2, 30, (30, 2)),  # before all that are known
+    ],
+)
+def test_common_end_is_within_the_latest_epoch_that_was_fetched(
+    leader_epoch: int, end_offset: int, common: tuple[int, int]
+) -> None:
+    epochs = FetchedEpochs(3)
+    epochs.begin(20, 5)
+    epochs.begin(30, 8)
+    assert epochs.common_end(leader_epoch, end_offset) == common
+    epochs.rewind(*common)
+    assert epochs.before(common[0]) == common[1]
 
 
 def test_source_offset_after_purged_records_has_no_epoch() -> None:

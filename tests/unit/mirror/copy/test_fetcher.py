@@ -274,6 +274,26 @@ def test_diverging_epoch_rewinds_to_divergence_offset() -> None:
     assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == (70, 3)
 
 
+def test_epoch_that_was_never_fetched_is_compared_with_the_one_before() -> None:
+    """The leader of epoch 2 was away while 3 led, as the one of 3 while 2 led. Both were elected uncleanly.
+
+    Offsets 5 to 14 of epoch 2 were never fetched: 5 to 9 were of epoch 1, the others of 3.
+    """
+    rig = Rig(0, continue_after_loss=True, start=20)
+    for first_offset, epoch in ((0, 1), (10, 3)):
+        rig.copy._epochs.begin(first_offset, epoch)
+    rig.copy._epochs.forget_before(20)
+    for epoch, end_offset, resumes_at in ((2, 15, (10, 1)), (1, 5, (5, 1))):
+        (fetch,) = rig.send(after_s=1.0)
+        assert fetch.request.topics[0].partitions[0].last_fetched_epoch == rig.copy.last_fetched_epoch
+        # when
+        diverging = FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        fetch.answer(response(part(end=30, diverging_epoch=diverging, log_start_offset=0)))
+        # then
+        assert (rig.copy.fetch_offset, rig.copy.last_fetched_epoch) == resumes_at
+        rig.copy.committed_offset = rig.copy.acked_offset
+
+
 @pytest.mark.parametrize(("end_offset", "last_epoch"), [(70, 4), (20, -1)], ids=["common", "not common"])
 def test_epoch_that_the_source_does_not_have_ends_at_its_log_start(end_offset: int, last_epoch: int) -> None:
     """LeaderEpochFileCache.endOffsetFor of an epoch before all that it has."""

@@ -64,11 +64,12 @@ _LISTENER: Final = (
     }
 )
 """Configs of all listeners, or of one with the prefix ``listener.name.<listener>.``."""
+LISTENER_CONFIGS: Final = _LISTENER | _ALL_LISTENERS
 
 
 def read_listener_configs(reader: KeyReader) -> dict[str, str]:
     """Return the keys with the name of a config of listeners, without ``klamm.replica.``. Other keys do not exist."""
-    return reader.with_prefix(PREFIX, accepts=_concerns_listeners)
+    return reader.with_prefix(PREFIX, accepts=concerns_listeners)
 
 
 def check_listener_configs(reader: KeyReader, configs: Mapping[str, str], listeners: Collection[str]) -> None:
@@ -90,10 +91,11 @@ def check_listener_configs(reader: KeyReader, configs: Mapping[str, str], listen
         _check_value(key, base, value)
 
 
-def _concerns_listeners(name: str) -> bool:
+def concerns_listeners(name: str) -> bool:
+    """Return whether a name, without ``klamm.replica.``, is meant for listeners."""
     _, base = _split(name)
     is_security = base.startswith(("ssl.", "sasl.")) and find_broker_config(base) is not None
-    return name.lower().startswith(_LISTENER_PREFIX) or is_security or base in _LISTENER | _ALL_LISTENERS
+    return name.lower().startswith(_LISTENER_PREFIX) or is_security or base in LISTENER_CONFIGS
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -74,6 +74,8 @@ class MirrorSettings:
     """Warnings about deprecated keys and risky settings."""
     unused: tuple[str, ...] = ()
     """Warnings about keys that are unknown, at a wrong place, or not supported."""
+    misspelt: tuple[str, ...] = ()
+    """Keys of klamm, TLS, SASL and security that do not exist, with the nearest ones."""
     transforms: tuple[str, ...] = ()
     """Keys that set single message transforms and predicates, which do not exist here."""
 
@@ -102,6 +104,8 @@ class MirrorSettings:
                 f"{', '.join(self.transforms)}: transforms do not exist here, so records would be copied unchanged, "
                 "even if they should be masked or dropped. Remove the keys, or copy unchanged with --ignore-transforms"
             )
+        if self.misspelt:
+            raise SettingsError("; ".join((*self.misspelt, "correct or remove these keys")))
         if strict and self.unused:
             raise SettingsError("; ".join((*self.unused, "remove these keys, or run without --strict")))
 
@@ -187,7 +191,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         return settings
     clients = [flow.clients for flow in flows] + [pair.target_clients for pair in heartbeats]
     unused = unused_keys(properties, aliases, [flow.name for flow in flows], clients)
-    return replace(settings, notes=unused.notes, unused=unused.warnings)
+    return replace(settings, notes=unused.notes, unused=unused.warnings, misspelt=unused.misspelt)
 
 
 def _address(key: str, value: str) -> tuple[str, int] | None:

@@ -7,9 +7,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.configs.definitions import find_broker_config
 from klamm.kafka_client.connection.security import SECURITY_KEYS
 from klamm.mirror.settings import definitions
-from klamm.mirror.settings.clients import ALL_PROPERTIES, ROLES, properties_of, reasons_without_effect
+from klamm.mirror.settings.clients import (
+    ALL_PROPERTIES,
+    ROLES,
+    SECURITY_PREFIXES,
+    properties_of,
+    reasons_without_effect,
+)
+from klamm.mirror.settings.listener_configs import LISTENER_CONFIGS, PREFIX, concerns_listeners
 from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,6 +30,10 @@ _OPEN_PREFIXES: Final = ("spark.", "config.providers")
 _ROLE: Final = re.compile(
     r"(?:(?:source|target)\.)?(?P<role>producer|consumer|admin|controller)\.(?:override\.)?|(?:source|target)\.cluster\."
 )
+_CHECKED_FAMILIES: Final = ("klamm.", *SECURITY_PREFIXES)
+"""Prefixes of keys that no plugin of MirrorMaker has: a name that does not exist is an error, not a warning."""
+_CLIENT_SECURITY: Final = frozenset({"sasl.mechanism", "sasl.oauthbearer.header.urlencode", "security.protocol"})
+"""Names of these families that Kafka's clients have and its brokers have not (``SaslConfigs``, ``SslConfigs``)."""
 _SIMILAR_CLIENT_KEYS: Final = 0.8
 """Similarity of names of client properties. Kafka's clients have many properties with similar names."""
 
@@ -47,6 +59,8 @@ class UnusedKeys:
     """Keys whose purpose is fulfilled or has no counterpart here."""
     warnings: tuple[str, ...]
     """Keys that probably should have an effect."""
+    misspelt: tuple[str, ...]
+    """Keys of klamm, TLS, SASL and security that do not exist, so that what they should protect is not protected."""
 
 
 def flow_key(key: str, aliases: Iterable[str]) -> tuple[str, str, str] | None:
@@ -112,6 +126,7 @@ class _Search:
         self._names = {self._split(key)[1] for key in self._read}
         self._notes: list[str] = []
         self._warnings: list[str] = []
+        self._misspelt: list[str] = []
         self._unsupported: dict[str, list[str]] = defaultdict(list)
         """Keys of clients without a suggestion, by reason."""
 
@@ -121,7 +136,7 @@ class _Search:
             if key not in self._read and not key.startswith(_OPEN_PREFIXES):
                 self._classify(key)
         self._warnings += [f"{', '.join(names)}: no effect: {reason}" for reason, names in self._unsupported.items()]
-        return UnusedKeys(notes=tuple(self._notes), warnings=tuple(self._warnings))
+        return UnusedKeys(notes=tuple(self._notes), warnings=tuple(self._warnings), misspelt=tuple(self._misspelt))
 
     def _classify(self, key: str) -> None:
         """Add a sentence about a key that nothing looked up, unless a client uses it."""
@@ -138,10 +153,21 @@ class _Search:
             if not definitions.is_of_heartbeats(name):
                 is_off = f"{place}enabled" in self._properties
                 (self._notes if is_off else self._warnings).append(f"{key} has no effect: {flow} is not enabled")
+        elif self._is_misspelt(name):
+            self._misspelt.append(f"{key} does not exist{self._suggestion(place, name)}")
         elif name in definitions.ONLY_OF_FLOWS:
             self._warnings.append(f"{key} has no effect: {definitions.ONLY_OF_FLOWS[name]}")
         else:
             self._warn(key, place, name)
+
+    def _is_misspelt(self, name: str) -> bool:
+        """Return whether neither klamm nor a client, connector, worker or broker of Kafka has such a key."""
+        base = _property(name)
+        if not base.startswith(_CHECKED_FAMILIES):
+            return False
+        if base.startswith("klamm."):
+            return base not in self._names and not concerns_listeners(base.removeprefix(PREFIX))
+        return base not in SECURITY_KEYS | _CLIENT_SECURITY and find_broker_config(base) is None
 
     def _warn(self, key: str, place: str, name: str) -> None:
         reason = self._clients.get(key)
@@ -165,7 +191,8 @@ class _Search:
             return similar.replace("mean ", f"mean {place}{part}")
         if role := next((role for role in ROLES if name in properties_of(role) - SECURITY_KEYS), None):
             return f"; did you mean {place or flow}{role}.{name}?"
-        similar = did_you_mean(name, {name} if name in self._names else {*self._names, *SECURITY_KEYS})
+        names = {PREFIX + each for each in LISTENER_CONFIGS} if name.startswith(PREFIX) else SECURITY_KEYS
+        similar = did_you_mean(name, {name} if name in self._names else {*self._names, *names})
         suggested = similar.removeprefix("; did you mean ").removesuffix("?")
         return similar and f"; did you mean {self._place_of(suggested, place, flow)}{suggested}?"
 

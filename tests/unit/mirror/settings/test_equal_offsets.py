@@ -291,7 +291,7 @@ klamm.replica.log.dirs = /data
         "super.users": "User:CN=a,O=b;User:c",
     }
     assert settings.super_users == {"User:CN=a,O=b", "User:c"}
-    assert sorted(warning.partition(" ")[0] for warning in parsed.unused) == [
+    assert sorted(error.partition(" ")[0] for error in parsed.misspelt) == [
         "klamm.replica.log.dirs",
         "klamm.replica.ssl.keystore.lokation",
     ]
@@ -330,9 +330,8 @@ B.controller.sasl.jaas.config = module required username="node" password="q";
     assert parsed.unused == ()
 
 
-def test_controller_property_that_does_not_exist_is_reported() -> None:
+def test_controller_property_that_does_not_exist_is_rejected() -> None:
     parsed = parse_settings(parse_properties(BASE + REPLICA + "B.controller.ssl.keystore.lokation = k\n"))
-    assert parsed.unused == (
-        "B.controller.ssl.keystore.lokation has no effect: klamm's clients do not support it; did you mean "
-        "B.controller.ssl.keystore.location?",
+    assert parsed.misspelt == (
+        "B.controller.ssl.keystore.lokation does not exist; did you mean B.controller.ssl.keystore.location?",
     )

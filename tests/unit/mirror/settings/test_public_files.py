@@ -30,7 +30,6 @@ ACCEPTED: dict[str, tuple[dict[str, str | None], tuple[str, ...]]] = {
     "groups": ({"A->B": "A.orders"}, ("consumer.auto.offset.reset",)),
     "identity": ({"onprem->cloud": "orders"}, ()),
     "intervals": ({"A->B": "A.orders"}, ()),
-    "misspelt_protocol": ({"A->B": "A.orders"}, ("B.security.protocl", "B.topics")),
     "msk_migration": ({"msksource->mskdest": "orders"}, ()),
     "no_prefix_cloud": (
         {"source->cloud": "orders"},
@@ -66,6 +65,7 @@ REJECTED = {
     "comment_after_a_value": "expected no comment after the value",
     "connector_style": "clusters: expected the aliases of the clusters",
     "masking_transform": "A->B.transforms: transforms do not exist here",
+    "misspelt_protocol": "B.security.protocl does not exist; did you mean B.security.protocol?",
     "msk_iam": "sasl.mechanism=AWS_MSK_IAM: expected one of PLAIN",
     "own_filter_in_java": "topic.filter.class=com.example.kafka.RegexTopicFilter: expected one of Kafka's default",
     "repetition_in_a_list": "has an unclosed brace: the list is split at its commas",

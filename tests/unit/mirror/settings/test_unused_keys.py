@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from klamm.configs.definitions import broker_configs
 from klamm.mirror.settings.mirror import MirrorSettings, parse_settings
 from klamm.properties import SettingsError, parse_properties
 
@@ -27,7 +28,6 @@ def settings(text: str) -> MirrorSettings:
         ("tpoics", "it is unknown; did you mean topics?"),
         ("A->B.tpoics", "it is unknown; did you mean A->B.topics?"),
         ("B.tpoics", "it is unknown; did you mean A->B.topics?"),
-        ("klamm.exactly.onec", "it is unknown; did you mean klamm.exactly.once?"),
         ("B.topics", "nothing reads it at this place; did you mean A->B.topics?"),
         ("B.tasks.max", "nothing reads it at this place; did you mean A->B.tasks.max?"),
         ("A.exactly.once.source.support",
@@ -37,10 +37,6 @@ def settings(text: str) -> MirrorSettings:
         ("B->A.transforms", "B->A is not enabled"),
         ("B.transforms", "it is unknown"),
         ("transforms.mask.type", "it is unknown"),
-        ("A.security.protocl", "klamm's clients do not support it; did you mean A.security.protocol?"),
-        ("sasl.mechanims", "klamm's clients do not support it; did you mean sasl.mechanism?"),
-        ("A.consumer.ssl.keystore.loaction",
-         "klamm's clients do not support it; did you mean A.consumer.ssl.keystore.location?"),
         ("A.consumer.fetch.max.byte", "klamm's clients do not support it; did you mean A.consumer.fetch.max.bytes?"),
         ("A.fetch.max.bytes", "nothing reads it at this place; did you mean A.consumer.fetch.max.bytes?"),
         ("consumer.auto.offset.reset", "nothing reads it at this place; did you mean A->B.consumer.auto.offset.reset?"),
@@ -61,6 +57,48 @@ def test_unused_key_is_warning_and_error_with_strict(key: str, reason: str) -> N
     parsed.check_keys()
     with pytest.raises(SettingsError, match="remove these keys, or run without --strict"):
         parsed.check_keys(strict=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("klamm.exactly.onec", "; did you mean klamm.exactly.once?"),
+        ("A->B.klamm.ofsets", "; did you mean A->B.klamm.offsets?"),
+        ("klamm.replica.ssl.keystore.lokation", "; did you mean klamm.replica.ssl.keystore.location?"),
+        ("A->B.klamm.replica.max.conections", "; did you mean A->B.klamm.replica.max.connections?"),
+        ("A.ssl.keystore.lokation", "; did you mean A.ssl.keystore.location?"),
+        ("A.security.protocl", "; did you mean A.security.protocol?"),
+        ("sasl.mechanims", "; did you mean sasl.mechanism?"),
+        ("A->B.source.cluster.sasl.jas.config", "; did you mean A->B.source.cluster.sasl.jaas.config?"),
+        ("A.consumer.ssl.keystore.loaction", "; did you mean A.consumer.ssl.keystore.location?"),
+        ("A.sasl.user", ""),
+    ],
+)
+def test_key_of_a_checked_family_that_does_not_exist_is_rejected(key: str, hint: str) -> None:
+    """A misspelt security property would not protect what it should."""
+    parsed = settings(f"A.security.protocol = SASL_SSL\n{key} = 1\n")
+    assert [each for each in parsed.misspelt if each.startswith(key)] == [f"{key} does not exist{hint}"]
+    with pytest.raises(SettingsError, match=r"correct or remove these keys$"):
+        parsed.check_keys()
+
+
+@pytest.mark.parametrize("place", ["", "A.", "A->B.", "A.consumer.", "A->B.target.producer."])
+def test_security_property_that_kafka_has_is_not_rejected(place: str) -> None:
+    brokers = [name for name in broker_configs() if name.startswith(("ssl.", "sasl.", "security."))]
+    names = [*brokers, "sasl.mechanism", "sasl.oauthbearer.header.urlencode", "security.protocol"]
+    assert len(names) > 75
+    text = "".join(f"{place}{name} = PLAINTEXT\n" for name in names)
+    parsed = settings(text)
+    assert parsed.misspelt == ()
+    parsed.check_keys()
+
+
+def test_keys_of_the_replica_are_no_error_without_it() -> None:
+    lines = "klamm.offsets=preserve\nklamm.offsets.by=replay\nklamm.replica.node.id=9\n"
+    parsed = settings(
+        f"{lines}klamm.replica.ssl.keystore.location=k\nklamm.replica.listener.name.x.ssl.client.auth=none\n"
+    )
+    assert parsed.misspelt == ()
 
 
 @pytest.mark.parametrize(

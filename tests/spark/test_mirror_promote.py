@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from klamm.admin import AdminClient
+from klamm.admin import AdminClient, TopicPartition
 from klamm.cli import main
 from tests.spark.test_mirror_commands import flow_of, listener
 from tests.spark.test_mirror_replica import KLAMM, replica_keys
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 FLOW = "A->B"
 TIME = 1_700_000_000_000
+_RARELY = """sync.group.offsets.enabled = true
+sync.group.offsets.interval.seconds = 3600
+emit.checkpoints.interval.seconds = 3600
+"""
+"""Group offsets are synced at the start, and when a topic is promoted."""
 
 
 @pytest.fixture
@@ -68,6 +73,13 @@ def consume(servers: str, topic: str, count: int) -> list[bytes | None]:
     return values
 
 
+def group_offset(servers: str, group: str, topic: str) -> int:
+    """Return the committed offset of a group on partition 0."""
+    with AdminClient(servers) as admin:
+        offsets = admin.list_group_offsets({group: None}).all().result(30)[group]
+        return offsets[TopicPartition(topic, 0)].offset
+
+
 def write(servers: str, topic: str) -> None:
     """Write a record by an idempotent producer, and one in a transaction."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
@@ -101,9 +113,10 @@ def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_th
         left_open.begin()
         left_open.send("orders", "open")
         file = str(tmp_path / "mm2.properties")
-        with MirrorProcess(properties_of(a, cluster, "orders,users"), tmp_path) as mirror:
+        with MirrorProcess(properties_of(a, cluster, "orders,users") + _RARELY, tmp_path) as mirror:
             address = listener(mirror)
             wait_for_ends(address, {"orders": 11, "users": 5})
+            assert len(consume(a, "orders", 10)) == 10
             # when
             plan = json.loads(run("promote", file, "-o", "json"))
             results = json.loads(run("promote", file, "orders", "--yes", "-o", "json"))
@@ -116,6 +129,7 @@ def test_promoted_topics_are_written_on_the_target_and_another_process_leaves_th
             assert orders["is_done"]
             assert orders["partitions"][0]["target_end"] == 11
             assert "1 open transaction aborted" in orders["partitions"][0]["reason"]
+            assert group_offset(b, "readers-orders", "A.orders") == 10
             assert "A.orders-0 ends at offset 12, not at 11" in run("demote", file, "orders", code=1)
             assert "topic orders is PROMOTED" in run("resume", FLOW, "orders", code=1)
             write(b, "A.orders")

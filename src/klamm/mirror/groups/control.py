@@ -56,7 +56,6 @@ from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.replica.placement import led_by_brokers
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import log_rejection
-from klamm.mirror.topics.states import FlowStates
 from klamm.properties import SettingsError
 from klamm.retries import Backoff, LoggedReasons
 
@@ -102,7 +101,6 @@ class GroupControl:
         target_bounds: Bounds,
         mirrored: MirroredOffsets,
         status: GroupStatus,
-        states: FlowStates | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -119,7 +117,6 @@ class GroupControl:
             target_bounds: Same for target partitions.
             mirrored: Progress of the flow.
             status: Status of the groups, updated after each step.
-            states: Requested states of the flow. None: no topic is promoted.
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
         """
@@ -133,8 +130,6 @@ class GroupControl:
         self._target_bounds = target_bounds
         self._mirrored = mirrored
         self._status = status
-        self._states = states or FlowStates()
-        self._has_states = False
         self._led_by_brokers: frozenset[str] = frozenset()
         """Remote topics that were handed over, as of the latest sync of offsets."""
         self._clock = clock
@@ -183,11 +178,15 @@ class GroupControl:
 
     def _finish(self) -> None:
         """Run a last round, so that after a mirror run to completion all groups have their final offsets."""
-        self._checkpoints_due = self._sync_due = 0.0
         try:
-            self.turn()
+            self.sync()
         except _PASSING as error:
             logger.info("%s: the last round of groups failed: %s", self._flow.name, error)
+
+    def sync(self) -> None:
+        """Write checkpoints and commit offsets now. Errors as of ``turn``."""
+        self._checkpoints_due = self._sync_due = 0.0
+        self.turn()
 
     def turn(self) -> None:
         """Run the steps that are due.
@@ -345,9 +344,6 @@ class GroupControl:
     # --- offsets of groups on the target ------------------------------------------------------------------------------
 
     def _sync_offsets(self) -> None:
-        if self._flow.replica is not None and not self._has_states:
-            self._states.load()
-            self._has_states = True
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
         self._led_by_brokers = self._topics_led_by_brokers(groups)
         states = group_uses(self._target, groups)
@@ -386,10 +382,7 @@ class GroupControl:
         self, group: str, current: CommittedOffsets
     ) -> tuple[dict[PartitionTuple, str], dict[PartitionTuple, str]]:
         """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
-        states = self._states.current.topics
-        promoted = {self._flow.remote_topic(topic) for topic, own in states.items() if own.is_promoted}
-        left_out = dict.fromkeys(self._led_by_brokers, f"brokers of cluster {self._flow.target.alias} lead its topic")
-        left_out |= dict.fromkeys(promoted, "its topic is promoted")
+        left_out = self._led_by_brokers
         checkpoints = [each for each in self._checkpoints.of_group(group) if each.topic not in left_out]
         due = offsets_to_commit(checkpoints, current)
         reasons: dict[PartitionTuple, str] = {}
@@ -406,7 +399,11 @@ class GroupControl:
         for where, row in rows.items():
             rows[where] = replace(row, committed=have.get((row.remote_topic, row.partition)))
         further = {
-            (each.topic, each.partition): f"{left_out[each.topic]}: groups continue with their offsets of the target"
+            (
+                each.topic,
+                each.partition,
+            ): f"brokers of cluster {self._flow.target.alias} lead its topic: groups continue "
+            "with their offsets of the target"
             for each in self._checkpoints.of_group(group)
             if each.topic in left_out
         } | {
@@ -488,7 +485,6 @@ def translate_groups(
     stop: threading.Event,
     *,
     claim: FlowClaim | None = None,
-    states: FlowStates | None = None,
 ) -> None:
     """Run the group control loop of a flow until ``stop`` is set, while the flow is claimed. Blocks.
 
@@ -499,7 +495,6 @@ def translate_groups(
         status: Status of the groups.
         stop: Event that ends the loop.
         claim: Claim of the flow. None: always held.
-        states: Requested states of the flow. None: no topic is promoted.
     """
     if flow.groups is None:
         return
@@ -507,15 +502,15 @@ def translate_groups(
     try:
         while not stop.is_set():
             if claim.wait_held(_TURN_S):
-                with group_control(flow, status, states) as control:
+                with group_control(flow, status) as control:
                     control.run(stop, claim)
     except Exception:  # log every error before the thread ends
         logger.exception("%s: offsets of groups are no longer translated, because of an unexpected error", flow.name)
 
 
 @contextlib.contextmanager
-def group_control(flow: FlowSettings, status: GroupStatus, states: FlowStates | None = None) -> Iterator[GroupControl]:
-    """Open the connections of a group control loop for the duration of the context. ``turn`` may be called directly.
+def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupControl]:
+    """Open the connections of a group control loop for the duration of the context. ``sync`` may be called directly.
 
     Raises:
         SettingsError: A client property is not supported, or checkpoints are disabled for the flow.
@@ -539,7 +534,6 @@ def group_control(flow: FlowSettings, status: GroupStatus, states: FlowStates | 
             target_bounds=reader.log_bounds,
             mirrored=MirroredOffsets(flow, mirrored_offsets),
             status=status,
-            states=states,
         )
 
 

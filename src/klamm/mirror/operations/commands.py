@@ -39,10 +39,13 @@ from klamm.mirror.operations.offset_reset import (
     reset_topics,
 )
 from klamm.mirror.operations.promotion import (
+    MIN_ISR,
     handed_over_topics,
     missing_partitions,
     plan,
     promotions,
+    sync_groups,
+    topics_at_risk,
     topics_not_mirrored,
     written_topics,
 )
@@ -51,6 +54,7 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.settings.definitions import OFFSETS_BY, OffsetsBy
 from klamm.properties import did_you_mean
+from klamm.protocol.errors import KafkaApiError, ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -260,41 +264,64 @@ class MirrorCommands:
         self._check_running(flow.name, topics)
         self._check_topics(flow.name, topics)
         mirrored = sorted(self.status.topics(flow.name) or ())
-        names = topics or [topic for topic in mirrored if not is_heartbeats_topic(flow.policy, topic)]
+        names = topics or [topic for topic in mirrored if _is_promoted_by_default(flow, topic)]
         if not names:
             raise MirrorCommandError(503, f"{flow.name}: its topics are not known yet; retry")
         rows = tuple(row for row in progress.partitions if row.topic in names)
         if execute:
-            state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
-            new = self._new_promotions(flow, names, rows, state)
-            if new and not accepts_loss and (missing := missing_partitions(flow, new)):
-                raise MirrorCommandError(409, f"{flow.name}: {next(iter(missing.values()))}; nothing was changed")
+            new = self._new_promotions(flow, names, rows)
+            if new and not accepts_loss:
+                self._prepare(flow, new)
             if new:
+                state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
                 self._change(flow.name, new, state)
             plans = promotions(flow, names, rows)
         else:
             plans = plan(flow, names, rows, accepts_loss=accepts_loss)
         return {"flow": flow.name, "executed": execute, "topics": [asdict(each) for each in plans]}
 
-    def _new_promotions(
-        self, flow: FlowSettings, names: Sequence[str], rows: Sequence[PartitionStatus], state: RequestedState
-    ) -> list[str]:
+    def _new_promotions(self, flow: FlowSettings, names: Sequence[str], rows: Sequence[PartitionStatus]) -> list[str]:
         """Return the topics that are not promoted yet.
 
         Raises:
-            MirrorCommandError: One is being promoted in another way. Another operator may wait for it.
+            MirrorCommandError: One is being promoted, so another operator may wait for it, or an operator paused it.
         """
         states = self.states[flow.name].current
         promoted = [topic for topic in names if states.of(topic).is_promoted]
         unfinished = {row.topic for row in rows if row.state is not CopyState.PROMOTED}
-        for topic in promoted:
-            if topic in unfinished and states.of(topic) is not state:
+        for topic in names:
+            if topic in promoted and topic in unfinished:
                 raise MirrorCommandError(
                     409,
-                    f"{flow.name}: topic {topic} is {states.of(topic)} already, not {state}: withdraw that with "
-                    f"{_demote_line([topic])}, then repeat the command",
+                    f"{flow.name}: topic {topic} is {states.of(topic)} already, by an earlier command: klamm mirror "
+                    f"status names what it waits for. To withdraw it: {_demote_line([topic])}",
+                )
+            if states.topics.get(topic) is RequestedState.PAUSED:
+                raise MirrorCommandError(
+                    409, f"{flow.name}: topic {topic} is PAUSED: first {_line('resume', flow.name, topic)}"
                 )
         return [topic for topic in names if topic not in promoted]
+
+    def _prepare(self, flow: FlowSettings, topics: Sequence[str]) -> None:
+        """Check that topics have all partitions, and sync the offsets of groups a last time.
+
+        An error that a repetition may not mend does not prevent the promotion: the status of the groups shows it.
+
+        Raises:
+            MirrorCommandError: Partitions are missing, or a cluster does not respond.
+        """
+        if missing := missing_partitions(flow, topics):
+            raise MirrorCommandError(409, f"{flow.name}: {next(iter(missing.values()))}; nothing was changed")
+        try:
+            sync_groups(flow, topics)
+        except (ConnectionError, TimeoutError) as error:
+            raise MirrorCommandError(
+                503,
+                f"{flow.name}: offsets of groups cannot be synced: {error_text(error)}; nothing was changed: repeat "
+                "the command, or promote with --accept-loss",
+            ) from error
+        except (KafkaApiError, ProtocolError) as error:
+            logger.warning("%s: promoted without another sync of group offsets: %s", flow.name, error_text(error))
 
     def _demote(self, flow: FlowSettings, topics: Sequence[str], *, takes_back: bool) -> dict[str, Any]:
         """Let klamm mirror promoted topics again. Without ``takes_back``, only those that are not handed over yet."""
@@ -316,6 +343,7 @@ class MirrorCommands:
         if takes_back and handed_over:
             with open_store(flow) as store:
                 kept = written_topics(flow, handed_over, store.read())
+            self._check_safe(flow, [topic for topic in handed_over if topic not in kept])
         left = [topic for topic in names if topic not in kept]
         if not topics and not left:
             reasons = "; ".join(filter(None, kept.values())) or f"{', '.join(kept)} handed over to brokers"
@@ -342,6 +370,16 @@ class MirrorCommands:
                 for each in promotions(flow, list(kept), rows)
             ],
         }
+
+    def _check_safe(self, flow: FlowSettings, topics: Sequence[str]) -> None:
+        if topics and (at_risk := topics_at_risk(flow, topics)):
+            remote_topic, alias = flow.remote_topic(at_risk[0]), flow.target.alias
+            raise MirrorCommandError(
+                409,
+                f"{flow.name}: {remote_topic} has {MIN_ISR} above 1, so cluster {alias} could elect a broker with "
+                f"fewer records if klamm died (KIP-966): set {MIN_ISR}=1 for it until it is promoted again. Nothing "
+                "was changed",
+            )
 
     def _progress(self, flow: str) -> FlowProgress:
         return next(progress for progress in self.status.snapshot() if progress.flow == flow)
@@ -419,6 +457,10 @@ def _check_stopped(flow: str, states: RequestedStates, names: Collection[str]) -
         which = f"topic {running[0]} is" if running else "it is"
         state = states.of(running[0] if running else "")
         raise MirrorCommandError(409, f"{flow}: {which} {state}: first {_line('stop', flow, *running)}")
+
+
+def _is_promoted_by_default(flow: FlowSettings, topic: str) -> bool:
+    return flow.selection.includes(topic) and not is_heartbeats_topic(flow.policy, topic)
 
 
 def _line(action: str, flow: str, *topics: str) -> str:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError, OffsetSpec, TopicPartition
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
-from klamm.mirror.cluster_admin import admin_client, check_reachable, outcomes
+from klamm.mirror.cluster_admin import admin_client, check_reachable, outcomes, topic_configs
+from klamm.mirror.groups.control import group_control
+from klamm.mirror.progress.flow_progress import GroupStatus
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.records.source_offsets import resume_offset
+from klamm.mirror.replica.obstacles import connect, finalized_features
 from klamm.mirror.replica.placement import is_led_by_broker, led_by_brokers, not_mirrored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from klamm.admin import AdminClient, TopicDescription
+    from klamm.admin import AdminClient, ConfigEntry, TopicDescription
     from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
     from klamm.mirror.progress.flow_progress import PartitionStatus
     from klamm.mirror.settings.flow import FlowSettings
 
 _TIMEOUT_MS: Final = 10_000
+MIN_ISR: Final = "min.insync.replicas"
+_ELIGIBLE_LEADERS: Final = "eligible.leader.replicas.version"
+_GROUPS_S: Final = 10.0
+"""Seconds in which the replicas should have the records up to the offsets of the groups."""
+_GROUPS_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +126,35 @@ def missing_partitions(flow: FlowSettings, topics: Sequence[str]) -> dict[str, s
     return out
 
 
+def sync_groups(flow: FlowSettings, topics: Collection[str]) -> None:
+    """Commit the offsets that groups have on the source on the target, where the replicas have the records before them.
+
+    Those that they do not have yet are awaited for ten seconds.
+
+    Args:
+        flow: Settings of the flow.
+        topics: Source topics whose offsets are awaited.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: A cluster does not respond, or rejects a request.
+    """
+    if flow.groups is None:
+        return
+    with admin_client(flow, "source", timeout_ms=_TIMEOUT_MS) as source:
+        check_reachable(source, flow.source.alias)
+    status, deadline = GroupStatus(), time.monotonic() + _GROUPS_S
+    with group_control(flow, status) as control:
+        while True:
+            with contextlib.suppress(TopicGoneError):  # a broker that does not know the new topic of checkpoints yet
+                control.sync()
+                offsets = status.snapshot()[flow.name].offsets
+                if not any(each.reason for each in offsets if each.topic in topics):
+                    return
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(_GROUPS_EVERY_S)
+
+
 def _partition_counts(admin: AdminClient, topics: Sequence[str]) -> dict[str, int]:
     described = outcomes(admin.describe_topics(topics))
     return {name: len(topic.partitions) for name, topic in described.items() if not isinstance(topic, KafkaApiError)}
@@ -183,6 +223,33 @@ def written_topics(flow: FlowSettings, topics: Sequence[str], stored: StoredSour
                 "over: records or markers of aborted transactions were written to it",
             )
     return out
+
+
+def topics_at_risk(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
+    """Return the topics that klamm should not take back: if it died, a broker with fewer records could be elected.
+
+    Brokers that leave the ISR can be elected where it has fewer members than ``min.insync.replicas`` then (KIP-966).
+
+    Args:
+        flow: Settings of the flow.
+        topics: Source topics whose remote topics brokers lead.
+
+    Raises:
+        ConnectionError, TimeoutError, KafkaApiError: The target does not respond.
+    """
+    with contextlib.closing(connect(flow)) as cluster:
+        cluster.refresh([])
+        if not finalized_features(cluster).get(_ELIGIBLE_LEADERS):
+            return []
+    with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
+        configs = topic_configs(target, map(flow.remote_topic, topics))
+    return [topic for topic in topics if _min_isr(configs[flow.remote_topic(topic)]) > 1]
+
+
+def _min_isr(configs: Mapping[str, ConfigEntry] | KafkaApiError) -> int:
+    """Return ``min.insync.replicas``. 1 if the principal may not read it: then the task finds it out."""
+    entry = None if isinstance(configs, KafkaApiError) else configs.get(MIN_ISR)
+    return int(entry.value) if entry is not None and entry.value else 1
 
 
 def _of_target(

@@ -357,6 +357,11 @@ class MirrorStatus:
                 return None
             return frozenset(topic for topic, _ in state.wanted | state.partitions.keys())
 
+    def topics_that_wait(self, flow: str, reason: str) -> frozenset[str]:
+        """Return the source topics that have a partition with a reason."""
+        with self._lock:
+            return frozenset(topic for (topic, _), row in self._flows[flow].partitions.items() if row.reason == reason)
+
     def update(self, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add the progress reported by a task.
 

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.display import counted
 from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.cluster import Cluster
-from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.errors import MembershipError
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId, stop_and_log
 from klamm.mirror.copy.producer import CopyProducer
-from klamm.mirror.progress.partition_progress import STARTING, CopyState
+from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC, STARTING, CopyState
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion, resume_offset
 from klamm.mirror.replica.demotion import Demotion
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP, UNKNOWN
 from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.source_logs import SourceLogReader
 from klamm.mirror.replica.start import ReplicaCopy, ReplicaStart
 from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.membership import ClusterMembership
     from klamm.mirror.replica.promotion import EndedTransactions
+    from klamm.mirror.replica.source_logs import SourceLogs
     from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,6 @@ _REFRESH_S: Final = 1.0
 _PROMOTE_EVERY_S: Final = 0.5
 _MAX_PROMOTE_PAUSE_S: Final = 30.0
 """Longest pause after failed attempts to promote a topic: each seals it, so its replicas wait."""
-_DELETED: Final = "the topic was deleted on the target"
 _NOT_FETCHED: Final = "its replicas do not fetch, or start again"
 
 
@@ -138,10 +138,10 @@ class ReplicaCopier(Copier):
         """Topics that are not promoted or demoted yet, with the reason."""
         self._pauses: dict[str, tuple[float, Backoff]] = {}
         """Earliest time of the next attempt to promote or demote a topic after a failure."""
-        self._source_away = 0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S), ""
-        """Earliest time of the next attempt to reach the source for a promotion or a demotion, and why it failed."""
         self._stored: dict[str, StoredPromotion | None] = {}
         """Stored promotions of topics, as far as they were needed. None: there is none for this topic id."""
+        self._stored_now: StoredSourceOffsets | None = None
+        """What was read for the first topic of this turn that brokers lead already. None: nothing was."""
         self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
         """Log ends of the source when the promotion of a topic began."""
         self._handed_over: dict[TopicPartition, HandedOver] = {}
@@ -183,6 +183,7 @@ class ReplicaCopier(Copier):
         brokers = TargetBrokers(self._target, node_id, self.node.live_brokers)
         self._promotion = Promotion(self.node, node_id, brokers, self._remember)
         self._demotion = Demotion(self.node, node_id, brokers, self._remember_floors)
+        self._source_logs = SourceLogReader(self._settings.source)
 
     def _new_producer(self) -> CopyProducer:
         return _NoProducer(
@@ -238,7 +239,7 @@ class ReplicaCopier(Copier):
     def _refresh_copy(self, key: PartitionTuple, copy: ReplicaCopy, now: float) -> None:
         leader = copy.leader
         if self._leader_of(copy) is not leader:
-            self._start_again(key, copy, _DELETED)
+            self._start_again(key, copy, NO_REMOTE_TOPIC)
             return
         if copy.state is not CopyState.STOPPED:
             copy.refresh()
@@ -322,6 +323,7 @@ class ReplicaCopier(Copier):
         if now < self._promote_due or self.node.member is None:
             return
         self._promote_due = now + _PROMOTE_EVERY_S
+        self._stored_now = None
         for topic, state in requested.items():
             due, backoff = self._pauses.get(topic, (0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S)))
             if now < due:
@@ -348,37 +350,25 @@ class ReplicaCopier(Copier):
         """Let klamm lead the partitions of a topic again that brokers lead, and mirror them on."""
         self._demotion.check_metadata(keys)
         led = {remote: key for remote, key in keys.items() if not self._demotion.is_alone(remote)}
-        if led:
-            self._refresh_source(topic)
+        logs = self._source_logs.read(topic) if led else None
         stored = self._read_stored(topic, keys)
         ends = self._promoted_ends(topic, keys, stored)
-        if led:
-            self._check_source(topic, led, stored)
-        first = self._source.list_offsets(list(led.values()), clusters.EARLIEST) if led else {}
-        last = self._source.list_offsets(list(led.values()), clusters.LATEST) if led else {}
-        for remote, key in led.items():
-            end = ends[remote]
-            if end == UNKNOWN:
-                raise PromotionError(f"klamm did not hand {remote.name} over: delete the remote topic to mirror it")
-            if key not in first or key not in last:
-                raise PromotionError(f"{topic}-{key[1]} has no leader on the source")
-            if not first[key] <= end <= last[key]:
-                raise PromotionError(
-                    f"{topic}-{key[1]} has the offsets {first[key]} to {last[key]} on the source, and "
-                    f"{remote.name} continues at {end}: it cannot be mirrored on"
-                )
+        if logs is not None:
+            self._check_source(topic, led, stored, logs)
+            for remote, key in led.items():
+                logs.check_continues(key, remote, ends[remote])
         self._demotion.take_back(ends)
         logger.warning("%s: klamm leads %s again", self._settings.flow, next(iter(keys)).topic)
 
     def _check_source(
-        self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], stored: StoredSourceOffsets
+        self, topic: str, keys: Mapping[TopicPartition, PartitionTuple], stored: StoredSourceOffsets, logs: SourceLogs
     ) -> None:
         """Check that the source is the cluster and the topic from which klamm mirrored. Else it could only halt.
 
         Raises:
             PromotionError: It is not. The brokers keep the topic.
         """
-        alias, cluster_id, topic_id = self._settings.source_alias, self._source.cluster_id, self._source.topic_id(topic)
+        alias, cluster_id, topic_id = self._settings.source_alias, logs.cluster_id, logs.topic_id
         if stored.cluster_id not in (None, cluster_id):
             raise PromotionError(
                 f"{alias} is cluster {cluster_id}, but {topic} was mirrored from cluster {stored.cluster_id}: correct "
@@ -449,9 +439,9 @@ class ReplicaCopier(Copier):
         ends = self._log_ends(keys)
         ended = self._promotion.end_transactions(ends)
         self._note_promotion(keys, is_finished=True)
-        now = {} if accepts_loss else self._source.list_offsets(list(keys.values()), clusters.LATEST)
+        logs = None if accepts_loss else self._logs_now(topic)
         for remote, key in keys.items():
-            later = max(0, now.get(key, 0) - ends[remote])
+            later = "" if logs is None else logs.describe_more(key, ends[remote], self._partition_count(topic))
             result = _result(self._handed_over.get(remote), ended[remote], later)
             self._release(key, remote, ends[remote], result)
             logger.warning("%s: promoted %s-%d: %s", self._settings.flow, *remote, result)
@@ -468,8 +458,10 @@ class ReplicaCopier(Copier):
         """Return whether nothing is left to do for a topic that brokers lead: it is finished, or another topic now."""
         if keys.keys() <= self._handed_over.keys():
             return False
-        self._collect_source_offsets(wait=True)
-        stored = self._store.read()
+        if self._stored_now is None:
+            self._collect_source_offsets(wait=True)
+            self._stored_now = self._store.read()
+        stored = self._stored_now
         promotion, topic_ids = stored.promotions.get(topic), self._topic_ids(keys)
         self._stored[topic] = promotion
         if promotion is None or (not promotion.is_finished and topic_ids == {promotion.topic_id}):
@@ -497,16 +489,20 @@ class ReplicaCopier(Copier):
         """Check that the replicas have what the source had when the promotion began.
 
         Raises:
-            PromotionError: They do not.
+            PromotionError: They do not, or the source has partitions that they do not have.
             ConnectionLostError: The source is unavailable.
         """
         before = self._ends.get(topic, {})
         if any(key not in before or self._has_lost(key, before[key]) for key in keys.values()):
-            self._refresh_source(topic)
-            ends = self._source.list_offsets(list(keys.values()), clusters.LATEST)
-            if len(ends) < len(keys):
+            logs, count = self._source_logs.read(topic), self._partition_count(topic)
+            if not logs.bounds.keys() >= set(keys.values()):
                 raise PromotionError(f"the source does not name the log ends of {topic}. {KEEP}")
-            self._ends[topic] = {key: min(end, before.get(key, end)) for key, end in ends.items()}
+            if logs.partitions > count:
+                raise PromotionWaitsError(
+                    f"{topic} has {logs.partitions} partitions on the source, and its remote topic has {count}: "
+                    "withdraw the promotion, so that the mirror adds them"
+                )
+            self._ends[topic] = {key: min(each.stop, before.get(key, each.stop)) for key, each in logs.bounds.items()}
         for remote, key in keys.items():
             leader, end = self.node.partition(*remote), self._ends[topic][key]
             if leader is not None and leader.halted:
@@ -519,22 +515,16 @@ class ReplicaCopier(Copier):
         copy = self._copies.get(key)
         return copy is not None and 0 <= copy.end_offset < end
 
-    def _refresh_source(self, topic: str) -> None:
-        """Find the leaders of a topic on the source. While it is away, the topics that need it share its pauses.
+    def _partition_count(self, topic: str) -> int:
+        """Return the number of partitions of a topic that are mirrored or promoted."""
+        return sum(key[0] == topic for key in self._keys.values())
 
-        Raises:
-            PromotionWaitsError: It was away a moment ago.
-            ConnectionLostError: It is away.
-        """
-        due, backoff, reason = self._source_away
-        if self._clock() < due:
-            raise PromotionWaitsError(reason)
+    def _logs_now(self, topic: str) -> SourceLogs | None:
+        """Return the logs of a topic on the source. None: it does not respond at once."""
         try:
-            self._source.refresh([topic])
-        except ConnectionLostError as error:
-            self._source_away = self._clock() + backoff.next_s(), backoff, error_text(error)
-            raise
-        backoff.reset()
+            return self._source_logs.read(topic)
+        except (PromotionWaitsError, *CLUSTER_ERRORS):
+            return None
 
     def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
         """Store the log ends of partitions as their source offsets."""
@@ -593,12 +583,12 @@ class ReplicaCopier(Copier):
         self._handed_over.pop(TopicPartition(row.remote_topic, row.partition), None)
         self._before[partition_id] = row
         self._unstarted[partition_id] = "demoted by an operator"
-        self._ends.pop(row.topic, None)
 
     def _withdraw(self, topic: str) -> None:
         self._waiting.pop(topic, None)
         self._pauses.pop(topic, None)
         self._ends.pop(topic, None)
+        self._source_logs.forget(topic)
         for remote, key in self._keys.items():
             if key[0] == topic and (leader := self.node.partition(*remote)) is not None:
                 self.node.post(leader.unseal)
@@ -624,6 +614,7 @@ class ReplicaCopier(Copier):
     def _disconnect(self) -> None:
         super()._disconnect()
         self._again.close()
+        self._source_logs.close()
 
 
 def _source_partitions(partitions: Iterable[PartitionId]) -> dict[PartitionTuple, PartitionTuple]:
@@ -634,11 +625,9 @@ def _activate(active: dict[PartitionTuple, PartitionCopy], copy: ReplicaCopy) ->
     active[copy.partition_id[:2]] = copy
 
 
-def _result(handed_over: HandedOver | None, ended: EndedTransactions, later: int) -> str:
-    """Return the result of a promotion as text, with the number of offsets that the source got after it."""
-    aborted = f"{counted(ended.aborted, 'open transaction')} aborted, leader epoch {ended.leader_epoch}"
-    if later:
-        aborted = f"the source has {counted(later, 'offset')} more, which are not on the target; {aborted}"
+def _result(handed_over: HandedOver | None, ended: EndedTransactions, later: str) -> str:
+    """Return the result of a promotion as text, with what the source got after it."""
+    aborted = f"{later}{counted(ended.aborted, 'open transaction')} aborted, leader epoch {ended.leader_epoch}"
     if handed_over is None:
         return f"handed over by an earlier process; {aborted}"
     at = datetime.fromtimestamp(handed_over.sealed_at, UTC).isoformat(timespec="milliseconds")

@@ -514,7 +514,11 @@ class ReplicaNode:
         """Return a partition that needs a higher leader epoch, and why. None: there is none."""
         for leader in self._leaders.values():
             leadership = leader.leadership
-            if leadership is not None and not leader.halted and leader.wanted_epoch > leadership.leader_epoch:
+            if leadership is None or leader.wanted_epoch <= leadership.leader_epoch:
+                continue
+            if leader.is_in_doubt:
+                return leader, f"it is not known whether {leader.name} was handed over"
+            if not leader.halted:
                 return leader, f"the next batch of {leader.name} has leader epoch {leader.wanted_epoch}"
         if now < self._raise_at:
             return None

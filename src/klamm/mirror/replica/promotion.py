@@ -117,6 +117,14 @@ class _Promoting:
         return self.leader.in_sync() >= self.replicas
 
     @property
+    def is_stuck(self) -> bool:
+        """Return whether a replica needs batches that are not in memory. For a sealed partition, none are read."""
+        tail, followers = self.leader.tail, self.leader.followers
+        return tail is not None and any(
+            follower.fetch_offset < tail.start for node, follower in followers.items() if node in self.replicas
+        )
+
+    @property
     def missing(self) -> str:
         """The replicas that do not have everything."""
         missing = self.replicas - self.leader.in_sync()
@@ -323,8 +331,13 @@ class Promotion:
                 each.end = each.log_end
 
         self._node.call(seal)
-        # Those that halted get nothing more.
-        self._node.wait_for(lambda: all(each.is_in_sync or each.leader.halted for each in all_of), self._sync_s)
+
+        def is_over() -> bool:
+            # Those that halted get nothing more.
+            is_complete = all(each.is_in_sync or each.leader.halted for each in all_of)
+            return is_complete or (not accepts_loss and any(each.is_stuck for each in all_of))
+
+        self._node.wait_for(is_over, self._sync_s)
         if accepts_loss:
             self._freeze(all_of)
             self._prefer_latest(all_of)

@@ -25,7 +25,7 @@ from klamm.protocol.errors import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node
+    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicDescription
     from klamm.mirror.replica.target_nodes import TargetNodes
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.remote_topics import Outcomes
@@ -154,7 +154,7 @@ class ReplicaTopics(RemoteTopics):
 
     def led(self) -> Sequence[tuple[str, str, int]]:
         """Return source topic, name and number of partitions of the remote topics that klamm leads."""
-        policy, selection, alias = self._settings.policy, self._settings.selection, self._settings.source_alias
+        policy, alias = self._settings.policy, self._settings.source_alias
         sources = {name: policy.upstream_topic(name) for name in self._mirrored() if policy.topic_source(name) == alias}
         described = outcomes(self._target.describe_topics(sorted(sources))) if sources else {}
         return sorted(
@@ -162,8 +162,13 @@ class ReplicaTopics(RemoteTopics):
             for topic in described.values()
             if not isinstance(topic, Exception)
             and (source := sources[topic.name]) is not None
-            and selection.includes(source)
+            and (self._settings.selection.includes(source) or self._is_kept(topic, source))
         )
+
+    def _is_kept(self, topic: TopicDescription, source: str) -> bool:
+        """Return whether klamm still leads a topic that is not selected. Others are moved away, see ``misplaced``."""
+        is_internal = self._settings.policy.is_internal_topic(source)
+        return not is_internal and all(each.isr == (self._node_id,) for each in topic.partitions)
 
     def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
         """Return the remote topics that have a partition that a broker leads, or without klamm."""

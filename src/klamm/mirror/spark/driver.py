@@ -163,7 +163,7 @@ class ControlLoops:
             *(
                 thread(
                     f"{flow.name} groups",
-                    partial(translate_groups, claim=self._claims[flow.name], states=self._states[flow.name]),
+                    partial(translate_groups, claim=self._claims[flow.name]),
                     flow,
                     self.groups,
                 )

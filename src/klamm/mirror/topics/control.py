@@ -35,8 +35,9 @@ their records are not fetched. Promoted topics stay in the assignment, so that a
 source is unavailable. Nothing else happens to them: they are not created, grown, deleted or synced. The same holds for
 topics that brokers lead although they are not promoted, until a task has taken them back (``klamm mirror demote``).
 
-Remote topics that klamm leads as a broker stay in the assignment without their source topic, too. Only klamm can serve
-and promote them.
+Remote topics that klamm leads as a broker stay in the assignment without their source topic, too, and PAUSED if the
+flow no longer selects it. Only klamm can serve and promote them. If a task reports that one was deleted, the topics are
+refreshed at once: until then, klamm accepts partitions of all topics.
 
 The outcome of a turn determines the state of the flow:
 
@@ -73,6 +74,7 @@ from klamm.mirror.cluster_admin import (
 )
 from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
+from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topics
 from klamm.mirror.settings.definitions import SyncsLocation, TopicDeletions
@@ -181,6 +183,8 @@ class FlowControl:
         """Rows last published, also of stopped topics. klamm as a broker gets those of topics that do not exist yet."""
         self._kept: Assignment = ()
         """Rows of remote topics that klamm leads or hands over, and whose source topics are not selected now."""
+        self._missing: frozenset[str] = frozenset()
+        """Source topics whose remote topics were deleted, as tasks report."""
         self._is_none_selected = False
         self._rejected: dict[str, str] = {}
         """Remote topics that the target rejected in the latest refresh, with the reason."""
@@ -252,6 +256,7 @@ class FlowControl:
             self._release()
             return
         self._note_demoted(states)
+        self._note_missing()
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
@@ -299,6 +304,15 @@ class FlowControl:
         before = self._published_states.topics
         if any(own.is_promoted and not states.of(topic).is_promoted for topic, own in before.items()):
             self._refresh_due = 0.0
+
+    def _note_missing(self) -> None:
+        """Refresh the topics in this turn if another remote topic was deleted."""
+        if self._settings.replica is None:
+            return
+        missing = self._status.topics_that_wait(self._settings.name, NO_REMOTE_TOPIC)
+        if missing - self._missing:
+            self._refresh_due = 0.0
+        self._missing = missing
 
     def _promoted(self, states: RequestedStates) -> Assignment:
         """Return the promoted topics whose remote topics exist: a promotion that was interrupted is finished."""
@@ -635,12 +649,18 @@ class FlowControl:
         self._publish_rows([*self._assignment, *self._kept], states)
 
     def _publish_rows(self, rows: Sequence[tuple[str, str, int]], states: RequestedStates) -> None:
-        by_topic = {topic: states.of(topic) for topic, _, _ in rows}
+        by_topic = {topic: self._state_of(topic, states) for topic, _, _ in rows}
         # Stopped topics too: a topic that was paused before must not be fetched while its lease ends.
         self._request({topic: state for topic, state in by_topic.items() if state is not RequestedState.RUNNING})
         self._is_published = True
         self._published = tuple(rows)
         self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
+
+    def _state_of(self, topic: str, states: RequestedStates) -> RequestedState:
+        """Return the state of a source topic. One that is not selected is only kept: klamm leads its remote topic."""
+        state = states.of(topic)
+        is_kept = state is RequestedState.RUNNING and not self._settings.selection.includes(topic)
+        return RequestedState.PAUSED if is_kept else state
 
     def _mirrored_topics(self) -> list[str]:
         """Return the source topics to sync: all of the assignment that are neither stopped nor promoted."""

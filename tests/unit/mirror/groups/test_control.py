@@ -24,9 +24,7 @@ from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
 from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, TopicGoneError
 from klamm.mirror.records.offset_translation import RunSync, SyncPair
-from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster, completed_result, done, rejection
 
@@ -134,7 +132,6 @@ class Run:
         self.mirrored: dict[PartitionTuple, int] = {}
         """Last mirrored offset by source partition."""
         self.status = GroupStatus()
-        self.states = FlowStates()
         properties = {
             "clusters": "A,B",
             "A.bootstrap.servers": "a:1",
@@ -164,7 +161,6 @@ class Run:
             },
             mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
             status=self.status,
-            states=self.states,
             clock=lambda: self.now,
             now=lambda: self.now,
         )
@@ -294,29 +290,6 @@ REPLICA = {
     "klamm.replica.node.id": "9",
     "klamm.replica.listeners": "klamm:9192",
 }
-
-
-class PromotedStates:
-    """Stored states of a flow whose topic an earlier process has promoted."""
-
-    def load(self) -> RequestedStates:
-        return RequestedStates(topics={"orders": RequestedState.PROMOTED})
-
-    def save(self, states: RequestedStates) -> None:
-        raise AssertionError(states)
-
-
-def test_group_offsets_of_promoted_topics_are_not_committed() -> None:
-    """The records behind the log end of the promotion are others on the target."""
-    run = Run(**REPLICA)
-    run.states.store = PromotedStates()
-    run.topics.sync(999, 899, first=100)
-    run.commit(500)
-    # when
-    (row,) = run.turn().offsets
-    # then
-    assert run.target.offsets.get("g", {}) == {}
-    assert (row.committed, row.sync_reason[:21]) == (None, "its topic is promoted")
 
 
 def test_group_offsets_of_topics_that_brokers_lead_are_not_committed() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 from uuid import UUID
@@ -16,7 +18,7 @@ from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.operations import commands, promotion
 from klamm.mirror.operations.commands import MirrorCommandError, MirrorCommands
 from klamm.mirror.operations.offset_reset import OffsetChange
-from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowGroups, FlowState, MirrorStatus
 from klamm.mirror.progress.partition_progress import CopyState, PartitionProgress
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.source_offsets import StoredPromotion
@@ -26,9 +28,11 @@ from klamm.mirror.topics.states import FlowStates
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.kafka_client.pool.calls import Outcome
+    from klamm.mirror.progress.flow_progress import GroupStatus
+    from klamm.mirror.settings.flow import FlowSettings
 
 FLOW = "A->B"
 PROPERTIES = {
@@ -107,6 +111,8 @@ class Rig:
 @pytest.fixture(autouse=True)
 def _no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "missing_partitions", lambda _flow, _topics: {})
+    monkeypatch.setattr(commands, "sync_groups", lambda _flow, _topics: None)
+    monkeypatch.setattr(commands, "topics_at_risk", lambda _flow, _topics: [])
 
 
 def test_requested_states_are_stored_before_they_count() -> None:
@@ -266,9 +272,10 @@ def test_restart_of_failed_flow_lets_it_try_again() -> None:
     assert rig.states.restarts == 2
 
 
-def replica_rig() -> Rig:
+def replica_rig(**more: Any) -> Rig:
     """Return a mirror of a flow whose remote topics klamm leads."""
     return Rig(
+        **more,
         klamm_offsets="preserve",
         klamm_offsets_by="replica",
         klamm_replica_experimental="true",
@@ -405,16 +412,112 @@ def test_topic_that_is_handed_over_during_its_withdrawal_stays_promoted(
     assert [each["topic"] for each in answer["handed_over"]] == ["orders"]
 
 
-def test_pending_promotion_is_not_changed_by_another_way_to_promote() -> None:
+def test_paused_topic_is_not_promoted() -> None:
+    """It would be copied on during the promotion, and after its withdrawal."""
+    rig = replica_rig()
+    rig.run("pause", "orders")
+    for topics in ((), ("orders",)):
+        with pytest.raises(MirrorCommandError, match="topic orders is PAUSED: first klamm mirror resume 'A->B' orders"):
+            rig.promote(*topics, execute=True)
+    rig.run("resume", "orders")
+    rig.promote("orders", execute=True)
+
+
+def test_topic_that_is_not_selected_is_promoted_by_name_only() -> None:
+    rig = replica_rig(topics="users")
+    assert [each["topic"] for each in rig.promote(execute=True, accept_loss=True)["topics"]] == ["users"]
+    assert [each["topic"] for each in rig.promote("orders", execute=True, accept_loss=True)["topics"]] == ["orders"]
+
+
+def test_group_offsets_are_synced_before_a_promotion_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    synced: list[object] = []
+    monkeypatch.setattr(commands, "sync_groups", lambda _, topics: synced.append((topics, len(rig.store.saved))))
+    rig.promote("orders", "users", execute=True)
+    rig.report("orders", CopyState.PROMOTED)
+    rig.report("users", CopyState.PROMOTED)
+    rig.promote("orders", execute=True)
+    assert synced == [(["orders", "users"], 0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_requested"),
+    [(ConnectionLostError("A is away"), False), (rejection("INVALID_REPLICATION_FACTOR", "2 > 1"), True)],
+)
+def test_promotion_waits_for_a_cluster_to_sync_groups_but_not_for_a_correction(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, is_requested: bool
+) -> None:
+    rig = replica_rig()
+    monkeypatch.setattr(commands, "sync_groups", MagicMock(side_effect=error))
+    message = "offsets of groups cannot be synced: A is away; nothing was changed: repeat the command, or promote with"
+    with contextlib.nullcontext() if is_requested else pytest.raises(MirrorCommandError, match=message):
+        rig.promote("orders", execute=True)
+    assert bool(rig.store.saved) == is_requested
+
+
+def test_sync_of_groups_awaits_the_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(["offset 9 is not mirrored yet", ""])
+
+    @contextlib.contextmanager
+    def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[object]:
+        def sync() -> None:
+            offset = MagicMock(topic="orders", reason=next(reasons))
+            other = MagicMock(topic="other", reason="offset 3 is not mirrored yet")
+            status.set(flow.name, FlowGroups(offsets=(offset, other)))
+
+        yield SimpleNamespace(sync=sync)
+
+    monkeypatch.setattr(promotion, "group_control", group_control)
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: FakeCluster())
+    monkeypatch.setattr(promotion, "_GROUPS_EVERY_S", 0.0)
+    flow = replica_rig().commands.flows[FLOW]
+    promotion.sync_groups(flow, ["orders"])
+    assert list(reasons) == []
+    promotion.sync_groups(replica_rig(emit_checkpoints_enabled="false").commands.flows[FLOW], ["orders"])
+
+
+@pytest.mark.parametrize(
+    ("level", "min_isr", "is_at_risk"), [(1, "2", True), (1, "1", False), (0, "2", False)], ids=str
+)
+def test_topic_of_which_another_broker_could_be_elected_is_not_taken_back(
+    monkeypatch: pytest.MonkeyPatch, level: int, min_isr: str, *, is_at_risk: bool
+) -> None:
+    target = FakeCluster(**{"A.orders": 1, "A.users": 1})
+    target.configs["A.orders"] = {"min.insync.replicas": min_isr}
+    target.configs["A.users"] = {"min.insync.replicas": "1"}
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)
+    monkeypatch.setattr(promotion, "connect", MagicMock())
+    features = {"eligible.leader.replicas.version": level}
+    monkeypatch.setattr(promotion, "finalized_features", lambda _: features)
+    monkeypatch.setattr(commands, "topics_at_risk", promotion.topics_at_risk)
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, topics: list(topics))
+    monkeypatch.setattr(commands, "open_store", MagicMock())
+    monkeypatch.setattr(commands, "written_topics", lambda *_: {})
+    rig = replica_rig()
+    rig.promote("orders", "users", execute=True)
+    command = {"action": "demote", "flow": FLOW, "topics": [], "take_back": True}
+    if is_at_risk:
+        with pytest.raises(MirrorCommandError, match=r"A\.orders has min\.insync\.replicas above 1, so clust"):
+            rig.commands.run(command)
+    else:
+        rig.commands.run(command)
+    assert (rig.states.current.of("users") is RequestedState.DEMOTED) != is_at_risk
+
+
+def test_pending_promotion_is_not_requested_again() -> None:
     rig = replica_rig()
     rig.promote("orders", execute=True)
-    message = "topic orders is PROMOTED already, not FAILED_OVER: withdraw that with klamm mirror demote FILE orders"
-    with pytest.raises(MirrorCommandError, match=message):
-        rig.promote("orders", "users", execute=True, accept_loss=True)
+    message = (
+        "topic orders is PROMOTED already, by an earlier command: .* To withdraw it: klamm mirror demote FILE orders"
+    )
+    for accepts_loss in (False, True):
+        with pytest.raises(MirrorCommandError, match=message):
+            rig.promote("orders", "users", execute=True, accept_loss=accepts_loss)
     assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
     # when it is done
     rig.report("orders", CopyState.PROMOTED)
     rig.promote("orders", "users", execute=True, accept_loss=True)
+    rig.report("users", CopyState.PROMOTED)
     rig.promote("orders", "users", execute=True, accept_loss=True)
     # then
     assert rig.store.saved[-1] == RequestedStates(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import wait
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
@@ -12,8 +14,6 @@ import pytest
 
 from klamm.admin import TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kafka_client.data import cluster as clusters
-from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER, BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
@@ -23,6 +23,7 @@ from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, Stored
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership, Presence, ReplicaProgress
 from klamm.mirror.replica.promotion import EndedTransactions, HandedOver, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.source_logs import SourceLogs
 from klamm.mirror.replica.start import ReplicaCopy
 from klamm.mirror.replica.window import Window
 from klamm.server.listeners import Address
@@ -154,27 +155,116 @@ def test_replicas_that_klamm_may_have_rejected_are_named(copier: ReplicaCopier) 
     assert copier._missing_replicas(leader) == ""
 
 
-def test_topics_that_wait_for_the_source_try_to_reach_it_once_for_all(
+def logs_of(**ends: int) -> SourceLogs:
+    """Return the logs of a source topic with these log ends: ``at_0=3`` is that of partition 0."""
+    bounds = {("orders", int(name.removeprefix("at_"))): range(end) for name, end in ends.items()}
+    return SourceLogs("source", UUID(int=1), len(bounds), bounds)
+
+
+def let_promote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, high_watermark: int) -> list[object]:
+    """Request the promotion of a topic whose replicas have some records. Return what is handed over."""
+    leader = copier.node._by_name[REMOTE] = LeaderPartition("A.orders", UUID(int=7), 0)
+    leader.tail, leader.high_watermark = Window(0), high_watermark
+    handed_over: list[object] = []
+
+    def hand_over(led: dict[TopicPartition, object], **_: object) -> dict[TopicPartition, HandedOver]:
+        handed_over.extend(led)
+        return {REMOTE: HandedOver(high_watermark, 0.0, 0.5, 1_000)}
+
+    monkeypatch.setattr(copier._promotion, "is_handed_over", lambda _: bool(handed_over))
+    monkeypatch.setattr(copier._promotion, "hand_over", hand_over)
+    monkeypatch.setattr(
+        copier._promotion, "end_transactions", lambda ends: dict.fromkeys(ends, EndedTransactions(9, 0))
+    )
+    monkeypatch.setattr(copier._store, "read", StoredSourceOffsets)
+    monkeypatch.setattr(copier._store, "write_promotion", MagicMock())
+    copier.promoted = {"orders": "PROMOTED"}
+    return handed_over
+
+
+def test_source_that_does_not_respond_holds_up_no_other_topic(
     copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refreshed: list[tuple[float, str]] = []
+    responds = threading.Event()
+    handed_over = let_promote(copier, monkeypatch, high_watermark=3)
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=3 if responds.wait(60) else -1))
+    reason = "the source has not named the log ends of orders yet"
 
-    def refresh(topics: list[str]) -> None:
-        refreshed.append((clock.now - 100, topics[0]))
-        raise ConnectionLostError("the source is away")
-
-    for topic in ("orders", "users"):
-        copier._keys[f"A.{topic}", 0] = topic, 0
-    copier.promoted = {"orders": "PROMOTED", "users": "PROMOTED"}
-    monkeypatch.setattr(copier._promotion, "is_handed_over", lambda _: False)
-    monkeypatch.setattr(copier._source, "refresh", refresh)
-
-    for _ in range(60):
+    for _ in range(3):
         copier._change_leaders(clock.now)
+        assert (handed_over, copier._waiting) == ([], {"orders": reason})
         clock.now += 0.5
+    responds.set()
+    wait(copier._source_logs._requests.values(), 60)
+    copier._change_leaders(clock.now)
 
-    assert [time for time, _ in refreshed] == [0, 0.5, 1.5, 3.5, 7.5, 15.5]
-    assert copier._waiting == dict.fromkeys(("orders", "users"), "the source is away")
+    assert (handed_over, copier._waiting) == ([REMOTE], {})
+
+
+def test_log_ends_that_were_requested_for_a_withdrawn_promotion_do_not_count_for_the_next_one(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responds, ends = threading.Event(), iter([3, 5])
+    handed_over = let_promote(copier, monkeypatch, high_watermark=4)
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: responds.wait(60) and logs_of(at_0=next(ends)))
+    copier._change_leaders(clock.now)
+    first = tuple(copier._source_logs._requests.values())
+    for promoted in ({}, {"orders": "PROMOTED"}):
+        copier.promoted = promoted
+        clock.now += 0.5
+        copier._change_leaders(clock.now)
+    responds.set()
+    wait((*first, *copier._source_logs._requests.values()), 60)
+    clock.now += 0.5
+    copier._change_leaders(clock.now)
+
+    assert handed_over == []
+    assert copier._waiting == {"orders": "the replicas of A.orders-0 do not have offset 5 yet"}
+
+
+def test_topic_that_got_partitions_on_the_source_is_not_promoted(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_over = let_promote(copier, monkeypatch, high_watermark=3)
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=3, at_1=0))
+
+    copier._change_leaders(clock.now)
+
+    assert (handed_over, list(copier._waiting)) == ([], ["orders"])
+    assert copier._waiting["orders"].startswith(
+        "orders has 2 partitions on the source, and its remote topic has 1: with"
+    )
+
+
+def test_result_of_a_promotion_names_what_the_source_got_since(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_promote(copier, monkeypatch, high_watermark=3)
+    logs = iter([logs_of(at_0=3), logs_of(at_0=5, at_1=0)])
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: next(logs))
+
+    copier._change_leaders(clock.now)
+
+    (row,) = copier.progress()
+    assert row.state is CopyState.PROMOTED
+    assert "the source has 2 offsets and 1 partition more, which are not on the target; 0 open trans" in row.reason
+
+
+def test_source_offsets_are_read_once_for_all_topics_that_an_earlier_process_promoted(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [f"topic-{number}" for number in range(5)]
+    promotions = {topic: StoredPromotion(UUID(int=7), is_finished=True) for topic in topics}
+    reads = MagicMock(return_value=StoredSourceOffsets(promotions=promotions))
+    monkeypatch.setattr(copier._store, "read", reads)
+    monkeypatch.setattr(copier._promotion, "is_handed_over", lambda _: True)
+    copier._keys = {(f"A.{topic}", 0): (topic, 0) for topic in topics}
+    copier.node._by_name |= {(name, 0): LeaderPartition(name, UUID(int=7), 0) for name, _ in copier._keys}
+    copier.promoted = dict.fromkeys(topics, "PROMOTED")
+
+    copier._change_leaders(clock.now)
+
+    assert (len(copier._promoted), reads.call_count) == (5, 1)
 
 
 def test_promotion_awaits_no_records_that_the_source_has_lost(
@@ -184,8 +274,7 @@ def test_promotion_awaits_no_records_that_the_source_has_lost(
     leader = LeaderPartition("A.orders", UUID(int=7), 0)
     leader.tail, leader.high_watermark, ends = Window(90), 90, [100, 96, 200, 90]
     copier.node._by_name["A.orders", 0] = leader
-    monkeypatch.setattr(copier._source, "refresh", lambda _: None)
-    monkeypatch.setattr(copier._source, "list_offsets", lambda keys, _: dict.fromkeys(keys, ends.pop(0)))
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=ends.pop(0)))
     copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, leader.tail, copier.node, lambda _: None)
     copier._copies["orders", 0] = copy
     for end, awaited in ((-1, 100), (100, 100), (95, 96), (95, 96), (96, 96)):
@@ -215,8 +304,7 @@ def let_demote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, **partiti
         return stored
 
     monkeypatch.setattr(copier._store, "read", read)
-    monkeypatch.setattr(copier._source, "refresh", lambda _: None)
-    monkeypatch.setattr(copier._source, "list_offsets", lambda _keys, _at: {})
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of())
     copier.promoted = {}
     copier.demoted = frozenset({"orders"})
     return reads
@@ -260,7 +348,7 @@ def test_cancelled_reassignment_begins_again_without_the_source(
     copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_demote(copier, monkeypatch, replicas=(1, 2, 3, KLAMM), isr=(KLAMM,), removing=(), leader=KLAMM)
-    monkeypatch.setattr(copier._source, "refresh", lambda _: pytest.fail("needs the source"))
+    monkeypatch.setattr(copier._source_logs, "read", lambda _: pytest.fail("needs the source"))
     taken_back = list[object]()
     monkeypatch.setattr(copier._demotion, "take_back", taken_back.append)
     monkeypatch.setattr(copier._demotion, "release", taken_back.append)
@@ -379,12 +467,9 @@ def test_brokers_keep_a_topic_that_the_source_cannot_continue(
     let_demote(copier, monkeypatch, **BY_BROKERS)
     taken_back: list[object] = []
     promotions = {"orders": StoredPromotion(UUID(int=7), is_finished=True)}
-    bounds = {clusters.EARLIEST: 0, clusters.LATEST: 12}
     monkeypatch.setattr(copier._store, "read", lambda: replace(stored, promotions=promotions))
     monkeypatch.setattr(copier._demotion, "take_back", taken_back.append)
-    monkeypatch.setattr(copier._source, "list_offsets", lambda keys, spec: dict.fromkeys(keys, bounds[spec]))
-    monkeypatch.setattr(copier._source, "topic_id", lambda _: UUID(int=1))
-    copier._source.cluster_id = "source"
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=12))
 
     copier._change_leaders(clock.now)
 

@@ -84,7 +84,7 @@ class Member(FakeMember):
     def publish_elections(self) -> None:
         """Publish an image with the elections so far."""
         topic = self.image.topics[TOPIC_ID]
-        partition = replace(topic.partitions[0], leader_epoch=self._elections)
+        partition = replace(topic.partitions[0], leader_epoch=self._elections, partition_epoch=self._elections)
         self.publish_topics({TOPIC_ID: replace(topic, partitions={0: partition})})
 
     def publish_topics(self, topics: Mapping[UUID, TopicMetadata]) -> None:
@@ -185,6 +185,28 @@ def test_i3_leader_epoch_is_raised_as_often_as_the_source_epoch_needs(node: Repl
     # then
     wait_until(lambda: leader_epoch(node) == 8, timeout_s=SOON_S, what="the higher epoch")
     assert member.fences == [True, False] * 4
+
+
+def test_halted_partition_that_may_have_been_handed_over_is_decided_by_another_election(
+    node: ReplicaNode, member: Member
+) -> None:
+    member.is_late = False
+    node.start()
+    wait_until(lambda: leader_epoch(node) == 0, timeout_s=SOON_S, what="the leadership")
+    leader = node.partition(TOPIC, 0)
+    assert leader is not None
+
+    def withdraw() -> None:
+        leader.seal()
+        leader.in_doubt_epoch = 0
+        leader.halt("the source lost records")
+        leader.unseal()
+
+    # when
+    node.call(withdraw)
+    # then
+    wait_until(lambda: leader_epoch(node) == 2, timeout_s=SOON_S, what="the higher epoch")
+    assert (leader.is_in_doubt, leader.is_sealed, leader.halted) == (False, False, "the source lost records")
 
 
 def test_new_partitions_are_accepted_only_while_a_remote_topic_is_missing(node: ReplicaNode, member: Member) -> None:

@@ -403,6 +403,28 @@ def test_replica_that_returns_with_an_empty_log_after_the_seal_is_not_elected() 
     assert not node.leader.is_sealed
 
 
+def test_attempt_ends_at_once_when_a_replica_needs_batches_that_are_not_read_any_more() -> None:
+    """It restarted after the log ended. The other replicas and producers wait no longer than that."""
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    waits: list[bool] = []
+
+    def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+        assert timeout_s > 0
+        node.followers[0] = KafkaFollower(1)
+        node.followers[0].fetch(node.leader, NOW)
+        waits.append(condition())
+        return waits[-1]
+
+    node.wait_for = wait_for  # type: ignore[method-assign]
+
+    with pytest.raises(PromotionError, match="replicas 1 of remote-0 do not have offset 3"):
+        node.promotion().hand_over([REMOTE])
+
+    assert waits == [True]
+
+
 def test_replica_that_has_restarted_since_its_last_fetch_is_not_elected() -> None:
     node = Node()
     node.source.produce(3)

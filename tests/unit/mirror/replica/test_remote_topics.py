@@ -254,6 +254,18 @@ def test_topics_that_klamm_leads_have_the_names_of_their_sources(target: Mock) -
     assert ReplicaTopics(flow, target, KLAMM).led() == [("orders", "A.orders", 2)]
 
 
+def test_topic_that_is_not_selected_any_more_is_led_unless_it_is_moved_away_from_klamm(target: Mock) -> None:
+    """Otherwise it would have no leader."""
+    led, moved = described("A.payments", (1, KLAMM)), described("A.other", (KLAMM, 1))
+    internal = described("A.__consumer_offsets", (1, KLAMM))
+    alone = {
+        each.name: replace(each, partitions=(replace(each.partitions[0], isr=(KLAMM,)),)) for each in (led, internal)
+    }
+    place(target, *alone.values(), moved, mirrored=("A.payments", "A.__consumer_offsets", "A.other"))
+    (flow,) = parse_settings(parse_properties(f"{FILE}topics = orders")).flows
+    assert ReplicaTopics(flow, target, KLAMM).led() == [("payments", "A.payments", 1)]
+
+
 def test_topics_that_the_target_places_on_klamm_are_moved_to_their_other_brokers(target: Mock) -> None:
     place(
         target,

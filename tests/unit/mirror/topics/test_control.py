@@ -13,6 +13,7 @@ import pytest
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowProgress, FlowState, MirrorStatus, describe
+from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC, CopyState, PartitionProgress
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import FlowClaim
@@ -328,6 +329,43 @@ def test_flow_of_a_broker_that_another_process_takes_is_released_while_the_sourc
         run.control.turn()
     # then
     assert run.published == [(("orders", "A.orders", 3),), ()]
+
+
+def test_topic_of_a_broker_that_is_not_selected_any_more_is_led_but_not_copied() -> None:
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    run = Run(source, target, TopicsOfBroker(target), **REPLICA, topics="users")
+    run.control.turn()
+    assert run.published == [(("users", "A.users", 1), ("orders", "A.orders", 3))]
+    assert run.requested[-1] == {"orders": RequestedState.PAUSED}
+    # when
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.FAILED_OVER))
+    run.control.turn()
+    # then
+    assert run.requested[-1] == {"orders": RequestedState.FAILED_OVER}
+
+
+def test_deleted_remote_topic_of_a_broker_is_created_again_as_soon_as_a_task_reports_it() -> None:
+    """Until then klamm accepts partitions of other topics."""
+    source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.orders": 1, "A.users": 1})
+    run = Run(source, target, **REPLICA)
+    run.control.turn()
+    del target.topics["A.orders"]
+    run.now += 1
+    run.control.turn()
+    assert "A.orders" not in target.topics
+    # when
+    row = PartitionProgress(
+        flow="A->B", topic="orders", partition=0, remote_topic="A.orders", next_offset=0, end_offset=0, records=0,
+        bytes=0, last_timestamp=-1, state=CopyState.WAITING, reason=NO_REMOTE_TOPIC,
+    )  # fmt: skip
+    run.status.update("session", [row.to_json()])
+    run.control.turn()
+    # then
+    assert "A.orders" in target.topics
+    # when
+    del target.topics["A.orders"]
+    run.control.turn()
+    assert "A.orders" not in target.topics, "one report causes one refresh"
 
 
 def test_reassignments_of_promoted_and_demoted_topics_are_left_to_the_task() -> None:

@@ -17,6 +17,7 @@ from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.records.source_offsets import resume_offset
 from klamm.mirror.replica.obstacles import connect, finalized_features
 from klamm.mirror.replica.placement import is_led_by_broker, led_by_brokers, not_mirrored
+from klamm.mirror.replica.target_nodes import target_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -239,7 +240,7 @@ def topics_at_risk(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
     """
     with contextlib.closing(connect(flow)) as cluster:
         cluster.refresh([])
-        if not finalized_features(cluster).get(_ELIGIBLE_LEADERS):
+        if not finalized_features(target_nodes(cluster).connection(cluster)).get(_ELIGIBLE_LEADERS):
             return []
     with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:
         configs = topic_configs(target, map(flow.remote_topic, topics))

@@ -11,6 +11,7 @@ from klamm.kafka_client.errors import ConnectionLostError, error_text
 from klamm.mirror.cluster_admin import outcome, outcomes, rejections
 from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.progress.flow_progress import FlowFailedError
+from klamm.mirror.records.worker_offsets import mirrored_topics
 from klamm.mirror.replica import placement
 from klamm.mirror.replica.fenced_brokers import fenced_brokers
 from klamm.mirror.replica.obstacles import connect, target_obstacle
@@ -157,18 +158,20 @@ class ReplicaTopics(RemoteTopics):
         policy, alias = self._settings.policy, self._settings.source_alias
         sources = {name: policy.upstream_topic(name) for name in self._mirrored() if policy.topic_source(name) == alias}
         described = outcomes(self._target.describe_topics(sorted(sources))) if sources else {}
-        return sorted(
-            (source, topic.name, len(topic.partitions))
+        led = [
+            (source, topic)
             for topic in described.values()
-            if not isinstance(topic, Exception)
-            and (source := sources[topic.name]) is not None
-            and (self._settings.selection.includes(source) or self._is_kept(topic, source))
-        )
+            if not isinstance(topic, Exception) and (source := sources[topic.name]) is not None
+        ]
+        selected = {source for source, _ in led if self._settings.selection.includes(source)}
+        # Others may also be topics that are moved away (``misplaced``), or of another flow that had this node id.
+        kept = {source for source, topic in led if source not in selected and self._is_alone(topic)}
+        selected |= kept & mirrored_topics(self._settings) if kept else set()
+        return sorted((source, topic.name, len(topic.partitions)) for source, topic in led if source in selected)
 
-    def _is_kept(self, topic: TopicDescription, source: str) -> bool:
-        """Return whether klamm still leads a topic that is not selected. Others are moved away, see ``misplaced``."""
-        is_internal = self._settings.policy.is_internal_topic(source)
-        return not is_internal and all(each.isr == (self._node_id,) for each in topic.partitions)
+    def _is_alone(self, topic: TopicDescription) -> bool:
+        """Return whether klamm is the only in-sync replica of a topic."""
+        return all(each.isr == (self._node_id,) for each in topic.partitions)
 
     def led_by_brokers(self, topics: Collection[str]) -> frozenset[str]:
         """Return the remote topics that have a partition that a broker leads, or without klamm."""

@@ -254,14 +254,17 @@ def test_topics_that_klamm_leads_have_the_names_of_their_sources(target: Mock) -
     assert ReplicaTopics(flow, target, KLAMM).led() == [("orders", "A.orders", 2)]
 
 
-def test_topic_that_is_not_selected_any_more_is_led_unless_it_is_moved_away_from_klamm(target: Mock) -> None:
-    """Otherwise it would have no leader."""
-    led, moved = described("A.payments", (1, KLAMM)), described("A.other", (KLAMM, 1))
-    internal = described("A.__consumer_offsets", (1, KLAMM))
-    alone = {
-        each.name: replace(each, partitions=(replace(each.partitions[0], isr=(KLAMM,)),)) for each in (led, internal)
-    }
-    place(target, *alone.values(), moved, mirrored=("A.payments", "A.__consumer_offsets", "A.other"))
+def test_topic_that_is_not_selected_any_more_is_led_if_this_flow_mirrored_it(
+    target: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would have no leader. Others are moved away, or another flow mirrored them with this node id."""
+    names = ("A.payments", "A.of-another-flow")
+    alone = [
+        replace(each, partitions=(replace(each.partitions[0], isr=(KLAMM,)),))
+        for each in (described(name, (1, KLAMM)) for name in names)
+    ]
+    place(target, *alone, described("A.moved", (KLAMM, 1)), mirrored=(*names, "A.moved"))
+    monkeypatch.setattr(remote_topics, "mirrored_topics", lambda _: frozenset({"payments", "moved"}))
     (flow,) = parse_settings(parse_properties(f"{FILE}topics = orders")).flows
     assert ReplicaTopics(flow, target, KLAMM).led() == [("payments", "A.payments", 1)]
 

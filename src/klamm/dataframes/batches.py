@@ -30,7 +30,8 @@ RECORD_OVERHEAD: Final = 25
 _BITS: Final = 7
 _MORE: Final = np.uint8(0x80)
 _VALUE: Final = np.uint8(0x7F)
-_EMPTY: Final = pa.scalar(b"", pa.binary())
+_EMPTY: Final = pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes(8)), pa.py_buffer(b"")])[0]
+"""Separator. ``pyarrow.scalar`` would import pandas, as ``columns.array_of`` explains."""
 BATCH_BYTES: Final = 900 * 1024
 """Size of a batch before compression, below the default of ``max.message.bytes``."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import struct
+import subprocess
+import sys
 import zlib
 from typing import TYPE_CHECKING
 
@@ -186,6 +188,24 @@ def test_message_format_0_has_no_timestamp(magic: int, milliseconds: int, kind: 
         EPOCH + datetime.timedelta(milliseconds=milliseconds),
         kind,
     )
+
+
+_WITHOUT_PANDAS = """
+import sys
+import klamm.dataframes.spark.source
+from klamm.protocol.records import Record, encode_batch, iter_batches
+from tests.unit.dataframes.test_columns import SCHEMA, columns_of, range_of
+batches = iter_batches(encode_batch([Record(b"k", None, (), 1 << 62, 0), Record(b"key", b"v", (), 1, 1)]))
+(columns,) = columns_of(list(batches), range_of(0, 2))
+assert columns.to_arrow(SCHEMA).num_rows == 2
+sys.exit("pandas" in sys.modules)
+"""
+
+
+@pytest.mark.process
+def test_records_without_headers_are_read_without_pandas() -> None:
+    """Its import takes half a second of CPU time in each of Spark's Python processes."""
+    subprocess.run([sys.executable, "-c", _WITHOUT_PANDAS], check=True)
 
 
 def test_unknown_codec_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""One small Spark session per module."""
+"""One small Spark session for all files that use it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_interpreter(tmp_path_factory.mktemp("python")))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark(java: None, worker_python: str) -> Iterator[SparkSession]:
-    """A session of its own for each module. The JVM is shared, and the environment is restored at the end.
+    """A session for all files, with its JVM and its Python workers. The environment is restored when it has started.
 
     A mirror that is started later must not find the ``PYSPARK_PYTHON`` of this session: it would use it, and not its
     own daemon, which ignores SIGTERM.
@@ -36,17 +36,18 @@ def spark(java: None, worker_python: str) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JAVA_HOME", str(require_java()))
         environment.setenv("PYSPARK_PYTHON", worker_python)
-        session = _start()
-        yield session
-        session.stop()
+        session = _start(worker_python)
+    yield session
+    session.stop()
 
 
-def _start() -> SparkSession:
+def _start(worker_python: str) -> SparkSession:
     return (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.pyspark.python", worker_python)
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.shuffle.partitions", "1")
         # To generate and compile Java for each query, and to plan its stages one by one, takes most of the time where

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from klamm.mirror.spark.class_archive import DRIVER_OPTIONS, VARIABLE, find_archive
+from tests.support.class_archives import write_spark_archive
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +44,7 @@ def start(archive: Path) -> list[str]:
 
 @pytest.mark.long
 def test_jvm_maps_the_archive_that_the_training_has_written() -> None:
-    archive = find_archive()
-    assert archive is not None
+    archive = write_spark_archive()
     assert archive.is_usable
     assert start(archive.path) == ["3", "True"]
 

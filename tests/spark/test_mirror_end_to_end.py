@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klamm.cli.mirror import main as klamm_mirror
 from klamm.mirror.records.formats import Checkpoint, Heartbeat
-from klamm.mirror.spark.class_archive import find_archive
 from tests.spark.test_mirror_commands import listener, states
 from tests.spark.test_mirror_interrupted import assert_ended_in_order, family, signal_twice
 from tests.support.klamm import KlammBroker
@@ -20,6 +18,8 @@ from tests.support.processes import wait_until
 from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 _SETTINGS = """
@@ -73,7 +73,6 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
                 lambda: committed(there, "billing") == {"A.orders": 321}, timeout_s=60, what="billing", interval_s=0.2
             )
             assert _heartbeats(there) == {("A", "B"), ("B", "A")}
-            assert str(_archive()) in Path(f"/proc/{mirror.jvm().pid}/maps").read_text()
             mirror.workers(source.ports[0])[0].kill()
             produce(here, "watched", _watched(200, 100))
             mirror.wait_for("800/800 records")
@@ -113,13 +112,6 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
 
 def _watched(first: int, count: int) -> list[tuple[int, Seen]]:
     return [(number % 2, Seen(None, b"v" * 100, (), RECENT_MS + number)) for number in range(first, first + count)]
-
-
-def _archive() -> Path:
-    """Return the class archive, which the mirror's JVM maps."""
-    archive = find_archive()
-    assert archive is not None
-    return archive.path
 
 
 def _pause_orders(address: str) -> None:

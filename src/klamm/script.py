@@ -2,10 +2,14 @@
 
 Ctrl-C while the command line is being imported ends the process without a traceback. Afterwards the command line itself
 handles an interrupt.
+
+At the end all objects are frozen, so that the collections with which Python ends a process do not visit them. These
+would take a tenth of the CPU time of a short command.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 
 
@@ -15,4 +19,7 @@ def main() -> int:
     from klamm.cli import main as run  # noqa: PLC0415 - see above
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    return run()
+    try:
+        return run()
+    finally:
+        gc.freeze()

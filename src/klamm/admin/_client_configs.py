@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.entities import ClientConfigEntity, EntityType, parse_entity
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import functools
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin._calls import AdminCalls, check_scram, controller_change
 from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.errors import raise_for_code
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

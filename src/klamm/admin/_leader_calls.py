@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions
 from klamm.kafka_client.errors import RETRIABLE_LEADER_CODES
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse

@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
 from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
@@ -98,7 +98,10 @@ class QuotaCalls(AdminCalls):
     """Admin calls for client quotas."""
 
     def describe_client_quotas(
-        self, wanted: ClientQuotaFilter = ClientQuotaFilter(), *, timeout_ms: int | None = None
+        self,
+        wanted: ClientQuotaFilter = ClientQuotaFilter(),  # noqa: B008 - it is frozen
+        *,
+        timeout_ms: int | None = None,
     ) -> Outcome[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
         """Return the quotas of the entities that match a filter. Without a filter, return all."""
         return self._pool.submit(lambda deadline: _describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -12,6 +11,7 @@ from klamm.admin._calls import AdminCalls, check_partition
 from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.kafka_client.pool.pool import CONTROLLER
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
 if TYPE_CHECKING:

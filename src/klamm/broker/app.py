@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +36,7 @@ from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.clock import wall_clock_ms
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.configs.values import format_value
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.api import ApiKey
 from klamm.protocol.types import ResourceType
 from klamm.server.client_registry import ClientRegistry

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from klamm.lazy_dataclass import dataclass
 from klamm.server.context import HandlerContext
 
 if TYPE_CHECKING:

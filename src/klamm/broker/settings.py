@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from klamm.configs.definitions import (
     has_listener_prefix,
     parse_broker_settings,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import names_policy
 from klamm.properties import SettingsError, did_you_mean, merged_properties
 from klamm.protocol.errors import InvalidConfigError

@@ -7,17 +7,16 @@ is imported only when that command runs, so that ``klamm broker`` does not load 
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
-from dataclasses import dataclass
-from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from klamm import __version__
 from klamm.extras import MissingExtraError
+from klamm.imports import import_program
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:
@@ -165,12 +164,7 @@ def _run(words: Sequence[str]) -> int:
         listed = ", ".join(allowed) + did_you_mean(words[0], allowed)
         sys.stderr.write(f"klamm: unknown command {words[0]!r}: expected one of {listed}\n")
         return EXIT_USAGE
-    gc.disable()  # what an import creates stays: collections meanwhile find next to nothing
-    try:
-        module = import_module(command.module)
-    finally:
-        gc.enable()
-    return int(getattr(module, command.function)(words[1:]))
+    return int(getattr(import_program(command.module), command.function)(words[1:]))
 
 
 def _open_what_is_closed() -> None:

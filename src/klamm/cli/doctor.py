@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from klamm.cli.arguments import ToolParser
 from klamm.cli.output import print_result
 from klamm.extras import EXTRAS, MissingExtraError, require_extra
 from klamm.java import JavaNotFoundError, require_java
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.records import is_compiled
 from klamm.server.listeners import Address
 from klamm.server.sockets import bind

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import ToolParser, add_common
@@ -19,6 +18,7 @@ from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_error, print_result
 from klamm.cli.topics.names import parse_pattern
 from klamm.kafka_client.errors import explain
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import argparse

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_result
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, Throttle, answer_fault
 from klamm.policy.details import (
     AlterConfigDetails,

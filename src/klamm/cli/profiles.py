@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, did_you_mean, file_error
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ supports no key), and a client that never registered. Of the last one only the f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ from klamm.client_configs.enforcement import NOTHING_ENFORCED, Compliance, compl
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.client_configs.registrations import client_information
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.primitives import uuid_text
 from klamm.server.session import UNKNOWN_SOFTWARE
 from klamm.server.time_slice import TimeSlice

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.rollout import PREFIX, parse_rollout
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, PolicyViolationError
 
 if TYPE_CHECKING:

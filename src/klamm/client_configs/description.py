@@ -5,11 +5,11 @@ An entity is described by its own configs and the client versions that are regis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ except until their next request for configs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +29,7 @@ from klamm.client_configs.definitions import ACKS, ENFORCEMENT, HEARTBEAT_INTERV
 from klamm.client_configs.kinds import GroupProtocol
 from klamm.client_configs.resolution import merge_layers
 from klamm.client_configs.rollout import rollout_key
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

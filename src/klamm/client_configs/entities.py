@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:

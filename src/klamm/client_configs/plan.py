@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.definitions import BrokerLimits, check_value
 from klamm.client_configs.entities import ClientConfigEntity, alterable_entity
 from klamm.client_configs.rollout import PREFIX, parse_rollout, rollout_key
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError
 
 if TYPE_CHECKING:

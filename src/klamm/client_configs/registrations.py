@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from klamm.client_configs.json_records import RecordFormatError, decode_document, encode_document, excerpt
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Almost every invalid broker config is rejected with INVALID_REQUEST. For topics,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import (
@@ -20,6 +20,7 @@ from klamm.configs.definitions import (
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
 from klamm.configs.values import format_value, invalid_value
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 from klamm.protocol.types import ConfigOperation, ConfigType, UpdateMode
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from klamm.configs.validators import Check, build_check
 from klamm.configs.values import ConfigValue, parse_value
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigType, UpdateMode
 

@@ -5,7 +5,7 @@ All results are sorted by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from klamm.configs.definitions import (
 )
 from klamm.configs.layers import BrokerLayers, Synonym, group_synonym
 from klamm.configs.values import format_value
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource, ConfigType, ResourceType
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import ConfigTable, client_metrics_configs, group_configs
 from klamm.configs.operations import ConfigSchema
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import compile_pattern
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
 

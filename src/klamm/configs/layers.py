@@ -5,7 +5,7 @@ Topics and groups that do not set a config inherit its value from these layers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
@@ -20,6 +20,7 @@ from klamm.configs.definitions import (
     topic_synonyms,
 )
 from klamm.configs.values import ConfigValue, format_value, parse_value
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource
 
 if TYPE_CHECKING:

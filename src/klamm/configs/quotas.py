@@ -6,11 +6,11 @@ Error texts are those of Kafka's ClientQuotaControlManager and ClientQuotasImage
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from klamm.hosts import host_forms
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError, UnsupportedVersionError
 
 if TYPE_CHECKING:

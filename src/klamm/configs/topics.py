@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from klamm.configs.definitions import topic_configs
 from klamm.configs.names import check_topic_name
 from klamm.configs.operations import ConfigSchema, check_lengths
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError
 from klamm.protocol.types import ConfigType
 

@@ -6,7 +6,6 @@ headers) in one pass, so that the result holds the records of all rows one after
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from klamm.dataframes.rows import lengths
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.records import Codec, encode_section
 
 if TYPE_CHECKING:

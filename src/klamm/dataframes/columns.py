@@ -7,13 +7,13 @@ exactly once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import (
     BATCH_OVERHEAD,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.connection import wait_for_events
 from klamm.kafka_client.data.produce import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 

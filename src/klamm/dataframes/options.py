@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.dataframes.positions import (
@@ -16,6 +15,7 @@ from klamm.dataframes.positions import (
     starting_positions,
 )
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import java_pattern
 from klamm.properties import (
     SettingsError,

@@ -6,10 +6,11 @@ A position is a special offset, an offset for each partition, or a timestamp.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ of rows that have some.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from klamm.dataframes.errors import WritingError
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.records import encode_headers
 
 if TYPE_CHECKING:

@@ -12,14 +12,16 @@ the process ends.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import shutil
 import signal
 import sys
 import threading
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from klamm.imports import import_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,11 +72,14 @@ def main(arguments: Sequence[str]) -> int:
     if lifeline is not None:
         lifeline.start()  # before the slow import
     try:
-        return int(import_module(module).main(rest))
+        return int(import_program(module).main(rest))
     finally:
         if remove and lifeline is not None and lifeline.lost.is_set():
             shutil.rmtree(remove, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    finally:
+        gc.freeze()  # the collections with which Python ends a process do not visit frozen objects

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import ErrorCode
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
@@ -24,6 +23,7 @@ from klamm.configs.definitions import (
     find_broker_config,
 )
 from klamm.configs.definitions import UPSTREAM as UPSTREAM_KEY
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import GATEWAY_KINDS
 from klamm.properties import (
     SettingsError,

@@ -5,7 +5,6 @@ Settings that begin with ``upstream.`` are those of a Kafka client towards the u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from klamm.gateway.definitions import UPSTREAM_PREFIX
 from klamm.gateway.upstream.topology import BrokerHosts
 from klamm.gateway.upstream.upstream import CLIENT_ID
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import GATEWAY_KINDS, names_policy
 from klamm.properties import SettingsError, merged_properties, with_prefix
 from klamm.server.arguments import CommandParser

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import find_broker_config, topic_configs, topic_synonyms
 from klamm.impact.facts import ConfigValueFact
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigSource, ResourceType
 

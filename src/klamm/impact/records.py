@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from klamm.impact.facts import REPORTED_PRODUCER_MS
 from klamm.impact.findings import Names, counted, moment, size
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:

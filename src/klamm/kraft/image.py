@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.security import PROTOCOLS
 from klamm.kraft.log_dirs import is_without_storage
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.metadata_records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,

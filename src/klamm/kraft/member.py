@@ -22,7 +22,6 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
@@ -39,6 +38,7 @@ from klamm.kraft.errors import (
 from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.observer import MetadataObserver
 from klamm.kraft.registration import common_features, registration_request
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from klamm.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse

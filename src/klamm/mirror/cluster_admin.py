@@ -7,7 +7,6 @@ or group. An error that concerns all of them is raised: the cluster is unavailab
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -32,6 +31,7 @@ from klamm.kafka_client.errors import (
     error_text,
     is_denial,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror import naming
 from klamm.patterns import java_pattern
 from klamm.properties import SettingsError

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from klamm.lazy_dataclass import dataclass
 
 HEARTBEATS_TOPIC: Final = "heartbeats"
 

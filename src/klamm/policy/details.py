@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.errors import ImpactNeeded, ImpactUnknownError
 from klamm.protocol.errors import InvalidRequestError
 

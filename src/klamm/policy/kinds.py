@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from klamm.configs.definitions import (
     POLICY_TIMEOUT_MS,
     broker_configs,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
 from klamm.protocol.errors import InvalidConfigError

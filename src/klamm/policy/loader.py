@@ -7,11 +7,12 @@ import importlib.util
 import inspect
 import reprlib
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Override, Throttle
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.modules import is_never_reloaded, own_modules, source_of

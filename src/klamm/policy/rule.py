@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.durations import RETENTION
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import PatternError, compile_pattern, full_matcher
 
 if TYPE_CHECKING:

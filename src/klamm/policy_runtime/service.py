@@ -8,11 +8,12 @@ import logging
 import re
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from klamm.configs.definitions import POLICY_TIMEOUT_MS
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Override, Throttle, answer_fault
 from klamm.policy.details import ApiDetails, ClientDetails, GroupDetails
 from klamm.policy.details import overridden as overridden_details

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import copy
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.api import api_name
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import ZERO_UUID

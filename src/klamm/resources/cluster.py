@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -11,6 +11,7 @@ from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.protocol.errors import (
     ClusterAuthorizationError,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from klamm.configs.definitions import MIN_INSYNC_REPLICAS, topic_synonyms
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS
 from klamm.resources.equality import is_same
 from klamm.resources.model import (
@@ -59,7 +60,9 @@ class Ownership:
 
 
 def plan_resources(
-    declared: Iterable[Declared], existing: Mapping[ResourceKey, Existing], ownership: Ownership = Ownership()
+    declared: Iterable[Declared],
+    existing: Mapping[ResourceKey, Existing],
+    ownership: Ownership = Ownership(),  # noqa: B008 - it is frozen
 ) -> tuple[ResourceDiff, ...]:
     """Compare declared with existing resources: in the order of the files, then deletions of undeclared ones.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from klamm.admin.impact import impact_of
 from klamm.client_configs.definitions import usable_configs
 from klamm.configs.definitions import topic_configs
 from klamm.kafka_client.errors import explain
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import InvalidConfigError
 from klamm.resources.cluster import Observation, observe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -27,6 +27,7 @@ from klamm.admin import (
 from klamm.client_configs.entities import parse_entity
 from klamm.configs.quotas import parse_quota_resource
 from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError
 from klamm.resources.cluster import config_resource

@@ -15,10 +15,11 @@ changes (``bases``). A directory above such directories stands for all of their 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, file_error
 from klamm.resources.kinds import ALIASES, KIND_OF, MARKS, RESOURCES, file_shape, named_shape
 from klamm.resources.shapes import check, optional_in_overlays

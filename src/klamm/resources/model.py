@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.configs.durations import duration_of
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.properties import SettingsError, file_error

@@ -25,11 +25,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, did_you_mean
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Numbers are those of the wire protocol. An unknown number becomes UNKNOWN, which
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError
 
 WILDCARD: Final = "*"

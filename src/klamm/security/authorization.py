@@ -8,11 +8,12 @@ allows DESCRIBE_CONFIGS. A DENY implies nothing. Super users may do everything. 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from klamm.hosts import host_forms
+from klamm.lazy_dataclass import dataclass
 from klamm.security.acls import WILDCARD, Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:

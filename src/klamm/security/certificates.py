@@ -6,9 +6,9 @@ Includes a reader for ASN.1 in DER encoding, as far as certificates and keys nee
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError
 

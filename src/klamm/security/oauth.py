@@ -13,10 +13,10 @@ import binascii
 import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from klamm.extras import MissingExtraError, require_extra
+from klamm.lazy_dataclass import dataclass
 from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRejectedError
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hmac
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ import binascii
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.security.sasl import InvalidCredentialsError, SaslExchange, SaslRejectedError
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import base64
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from klamm.extras import MissingExtraError, require_extra
+from klamm.lazy_dataclass import dataclass
 from klamm.security.certificates import DerError, values
 
 if TYPE_CHECKING:

@@ -56,9 +56,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, cast
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
 from klamm.protocol.frames import SCRATCH_BYTES, FrameReader, RequestHeader, read_request_header, response_header

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from klamm.history.change import Author
+from klamm.lazy_dataclass import dataclass
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:

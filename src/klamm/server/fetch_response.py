@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import secrets
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import write_uvarint

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

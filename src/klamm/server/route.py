@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import ELEMENTS_GRANTED_AT_MOST
 
 if TYPE_CHECKING:

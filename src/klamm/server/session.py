@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from klamm.lazy_dataclass import dataclass
 from klamm.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:

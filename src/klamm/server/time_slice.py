@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator

@@ -10,8 +10,9 @@ import errno
 import os
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

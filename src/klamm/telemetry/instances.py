@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import full_matcher
 from klamm.properties import parse_list
 from klamm.protocol.errors import (

@@ -49,7 +49,7 @@ def test_command_gets_arguments_and_returns_exit_code(monkeypatch: pytest.Monkey
         seen.append(words)
         return 1
 
-    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=run))
+    monkeypatch.setattr(cli, "import_program", lambda name: SimpleNamespace(main=run))
     # when
     code = cli.main(["mirror", "mm2.properties", "--clusters", "B"])
     # then
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_command_without_traceback(monkeypatch: pytest.MonkeyPatch) 
     def run(words: Sequence[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "import_module", lambda name: SimpleNamespace(main=run))
+    monkeypatch.setattr(cli, "import_program", lambda name: SimpleNamespace(main=run))
     assert cli.main(["mirror"]) == 130
 
 
@@ -90,7 +90,7 @@ def test_closed_stdout_is_ignored(closed: str) -> None:
 
 def test_closed_stdin_reads_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    monkeypatch.setattr(cli, "import_module", lambda _: SimpleNamespace(main=lambda _: len(sys.stdin.buffer.read())))
+    monkeypatch.setattr(cli, "import_program", lambda _: SimpleNamespace(main=lambda _: len(sys.stdin.buffer.read())))
     assert cli.main(["produce"]) == cli.EXIT_OK
     sys.stdin.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
@@ -23,6 +23,7 @@ from klamm.configs.operations import (
     plan_legacy_alter,
 )
 from klamm.configs.topics import TopicSchema
+from klamm.lazy_dataclass import dataclass
 from klamm.policy_runtime.decision import overridden_configs, overridden_operations
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ConfigOperation, ResourceType

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment
@@ -14,6 +13,7 @@ from klamm.clock import wall_clock_ms
 from klamm.configs.names import check_topic_name
 from klamm.display import counted
 from klamm.faults.fault import FaultError, find_api, parse_fault
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import iter_batches

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.error_response import Exchange, PartKind, levels, response_class
 from klamm.protocol.errors import ErrorCode

@@ -15,7 +15,7 @@ no_answer          nothing is served, the connection stays open and      the req
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from klamm.broker.faults.exchanges import (
@@ -26,6 +26,7 @@ from klamm.broker.faults.exchanges import (
     must_be_served,
 )
 from klamm.client_configs.enforcement import held_acks
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.produce import ProduceRequest
 

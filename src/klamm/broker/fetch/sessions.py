@@ -14,9 +14,9 @@ used one, provided that it is idle for ``EVICTION_MS``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.server.fetch_response import TOPIC_IDS_SINCE, new_session_id

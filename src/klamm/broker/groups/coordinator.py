@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.broker.groups.classic.model import GroupState
@@ -18,6 +18,7 @@ from klamm.broker.groups.errors import (
 from klamm.broker.groups.offset_coordinator import OffsetCoordinator
 from klamm.broker.groups.registry import GroupRegistry
 from klamm.broker.groups.settings import GroupCoordinatorSettings, TimingSource
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.classic.group import ClassicGroup
@@ -22,6 +22,7 @@ from klamm.broker.groups.consumer.migration import to_classic
 from klamm.broker.groups.consumer.snapshot import GroupWriter
 from klamm.broker.groups.errors import GroupIdNotFoundError, InvalidGroupIdError, NotCoordinatorError
 from klamm.broker.groups.offsets import OffsetTable, PendingOffsets
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, StorageError
 from klamm.storage.metadata.changes import DropGroup, PutGroup
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.broker.groups.classic.model import GroupLimits
 from klamm.broker.groups.consumer.assignors import ASSIGNORS
 from klamm.broker.groups.consumer.model import ConsumerLimits, MemberTimings
 from klamm.client_configs.enforcement import TimingLimits, held_timings
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,13 +9,14 @@ The rejection of an automatic creation is remembered for a moment, because such 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.topics.catalog import Topic
 from klamm.broker.topics.placement import UNSET, Placement, check_request_size, place_new_topic
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
 from klamm.configs.names import CLUSTER_METADATA, INTERNAL_TOPICS, check_topic_name
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.decision import overridden_configs
 from klamm.policy_runtime.details import topic_details

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.history.change import SCRAM_RESOURCE, RecordedChange, shown_credential
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.security.scram import (
     MAX_ITERATIONS,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.history.change import BROKER_ITSELF, Author
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.protocol.primitives import random_uuid
 from klamm.storage.metadata.changes import DropTopic, PutTopic

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,

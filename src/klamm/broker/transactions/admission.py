@@ -7,7 +7,6 @@ is in the same process. The check is skipped where the producer's transaction is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
@@ -17,6 +16,7 @@ from klamm.broker.transactions.model import (
     TransactionAbortableError,
     TransactionPartition,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, InvalidProducerEpochError, InvalidTxnStateError, KafkaApiError
 from klamm.protocol.records import BATCH_OVERHEAD
 from klamm.protocol.records.layout import FLAGS_AT, PRODUCER, PRODUCER_AT, TRANSACTIONAL

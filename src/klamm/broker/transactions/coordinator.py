@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ from klamm.broker.transactions.model import (
     from_payload,
     to_payload,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidProducerIdMappingError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError

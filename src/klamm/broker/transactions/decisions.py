@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm.broker.transactions.model import Transaction, TransactionPartition, TransactionState
+from klamm.lazy_dataclass import dataclass
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DAMAGED_VALUE
 from klamm.storage.log.producers import NO_OFFSET

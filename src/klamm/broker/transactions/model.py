@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from klamm.protocol.types import ProducerIdentity

@@ -10,7 +10,7 @@ TransactionCoordinator and TransactionMetadata (KIP-98), with two additions:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from klamm.broker.transactions.model import (
@@ -24,6 +24,7 @@ from klamm.broker.transactions.model import (
     TransactionPartition,
     TransactionState,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import (
     InvalidProducerIdMappingError,
     InvalidRequestError,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RequestError
+from klamm.lazy_dataclass import dataclass
 from klamm.security.acls import (
     CLUSTER_NAME,
     WILDCARD,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RequestError
 from klamm.configs.durations import without_unit
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import read_properties
 from klamm.security.scram import ScramMechanism
 

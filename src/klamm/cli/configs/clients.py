@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
@@ -13,6 +12,7 @@ from klamm.cli.history.live import configs_of
 from klamm.cli.output import print_error
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
 from klamm.display import escaped
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import KafkaApiError
 from klamm.security.principals import ANONYMOUS, user_name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
 from typing import Final
 
 from klamm.cli.connection import RequestError
+from klamm.lazy_dataclass import dataclass
 
 ENTITY_TYPES: Final = (
     "topics",

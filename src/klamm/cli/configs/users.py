@@ -6,13 +6,13 @@ Each of the three has an API of its own; this module splits a command by API.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.configs import clients, credentials, quotas
 from klamm.cli.connection import RequestError
 from klamm.cli.output import print_result
 from klamm.client_configs.definitions import SETTABLE
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.security.scram import ScramMechanism
 

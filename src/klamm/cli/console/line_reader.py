@@ -8,10 +8,10 @@ import re
 import select
 import signal
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.cli.connection import RequestError
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka import TopicPartition
@@ -17,6 +16,7 @@ from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import print_error
 from klamm.clients import KafkaConsumer
 from klamm.configs.names import check_topic_name
+from klamm.lazy_dataclass import dataclass
 from klamm.patterns import compile_pattern
 
 if TYPE_CHECKING:

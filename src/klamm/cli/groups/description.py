@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import OffsetSpec, TopicPartition
@@ -10,6 +9,7 @@ from klamm.cli.groups.partitions import in_order
 from klamm.cli.output import print_error, print_result
 from klamm.display import escaped
 from klamm.kafka_client.errors import explain
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:

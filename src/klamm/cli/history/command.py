@@ -9,7 +9,6 @@ because the history does not keep passwords.
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -25,6 +24,7 @@ from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quo
 from klamm.display import counted, escaped
 from klamm.history.change import plan_revert
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import RESOURCE_TYPES, ResourceType

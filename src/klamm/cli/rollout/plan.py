@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from klamm.configs.durations import DURATION_UNITS, parse_amount
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text
 from klamm.configs.topics import is_same
 from klamm.display import counted
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 from klamm.resources.cluster import observe
 from klamm.resources.diff import plan_resources

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
@@ -22,6 +21,7 @@ from klamm.dataframes.batch_transaction import BatchTransaction
 from klamm.dataframes.errors import WritingError
 from klamm.dataframes.rows import WRITTEN, rows_of
 from klamm.dataframes.writer import RecordWriter, TargetCluster
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ known the latest change. A client could otherwise hide the last of several quick
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.configs.definitions import is_secret
@@ -38,6 +37,7 @@ from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
 from klamm.policy_runtime.decision import overridden_configs, overridden_operations
 from klamm.policy_runtime.details import alter_config_details

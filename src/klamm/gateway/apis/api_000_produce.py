@@ -8,7 +8,7 @@ topics. With a policy on flows, clients get no later one.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -21,6 +21,7 @@ from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.relay.api import AcksField, RelayedApi
 from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Forward, Reply, Wait
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Throttle
 from klamm.policy.details import ProduceDetails
 from klamm.policy.kinds import FLOW

@@ -6,7 +6,6 @@ overrides is tried and decided on once more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from klamm.gateway.policies.policy_api import PolicyApi
 from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.policy_runtime.decision import overridden_configs
 from klamm.policy_runtime.details import topic_details

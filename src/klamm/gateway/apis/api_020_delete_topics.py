@@ -11,7 +11,6 @@ question: repeated names and ids, and entries with both or neither.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from klamm.gateway.relay.api import RelayedApi
 from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
 from klamm.protocol.api import ApiKey

@@ -24,7 +24,7 @@ import random
 import uuid
 from collections import ChainMap, Counter, deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.client_config_runtime.source import SkippedRecords
@@ -41,6 +41,7 @@ from klamm.gateway.client_configs.config_log import (
 from klamm.gateway.client_configs.topic_image import log_failure
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.retries import backoff_s
 from klamm.server.time_slice import TimeSlice

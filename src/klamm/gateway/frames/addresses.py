@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from klamm.gateway.frames.wire import SIZE_BYTES, response_body
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import decode, encode
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from klamm.lazy_dataclass import dataclass
 from klamm.security.principals import ANONYMOUS
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.types import ResourceType
 

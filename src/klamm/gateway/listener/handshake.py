@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.listener.proxy_header import ProxyHeader
@@ -12,6 +11,7 @@ from klamm.gateway.listener.users import ScramUsers
 from klamm.gateway.relay.streams import AcceptedTls, NamedSocket, keep_asked_name
 from klamm.hosts import plain_host
 from klamm.kafka_client.connection.transport import PlainTransport
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ProtocolError
 from klamm.server.security.endpoints import Endpoint, open_endpoint
 

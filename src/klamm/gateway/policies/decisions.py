@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.relay.filter import Wait
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.lazy_dataclass import dataclass
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import KafkaApiError
 from klamm.server.attempt import NONE, ApiError, attempt

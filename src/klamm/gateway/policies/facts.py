@@ -7,7 +7,7 @@ its configs, and a policy must see them all the same.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.admin import ConfigResource, ConfigSynonym
@@ -18,6 +18,7 @@ from klamm.configs.operations import ConfigSchema
 from klamm.configs.values import format_value
 from klamm.history.change import HIDDEN
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -12,6 +11,7 @@ from weakref import WeakValueDictionary
 from klamm.gateway.policies.decisions import remembered_effect
 from klamm.gateway.policies.divided_requests import replaced
 from klamm.gateway.relay.filter import FORWARD, Divide, Filter, Reply, Wait
+from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Throttle
 from klamm.policy.details import GroupDetails
 from klamm.policy.kinds import FLOW

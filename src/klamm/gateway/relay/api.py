@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.error_response import error_response, request_class
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from klamm.gateway.frames.cutter import HeldBudget
 from klamm.gateway.relay.pacing import Pacer
 from klamm.gateway.relay.streams import Backlog
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from klamm.server.time_slice import Turns
 

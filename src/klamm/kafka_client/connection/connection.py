@@ -11,11 +11,11 @@ import select
 import struct
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from klamm import __version__
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError, error_name
 from klamm.protocol.frames import has_tagged_header

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 from klamm.security.sasl import parse_jaas
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.kafka_client.connection.security import KEYWORDS, Security
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int, split_servers
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
@@ -15,6 +15,7 @@ from klamm.kafka_client.errors import (
     SaslAuthenticationFailedError,
     SslAuthenticationFailedError,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import split_address
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse

@@ -14,12 +14,13 @@ Each batch of a fetch response gets one treatment (``klamm.kafka_client.data.bat
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data import batches
 from klamm.kafka_client.data.batches import FetchedBatch, ProducerStamp, Treatment
 from klamm.kafka_client.data.joining import in_groups, joined
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import MAX_SEQUENCE
 
 if TYPE_CHECKING:

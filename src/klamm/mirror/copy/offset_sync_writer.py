@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from klamm.clock import wall_clock_ms
 from klamm.kafka_client.connection.transport import ConnectionSettings  # noqa: TC001 - a field of a dataclass that is read at runtime
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.internal_topic import write_records
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.records.formats import OffsetSync
 from klamm.mirror.records.offset_translation import RunSync, RunTracker, SyncPair, SyncRule
 from klamm.protocol.records import Record

@@ -40,7 +40,7 @@ import math
 import statistics
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +48,7 @@ from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.data.transactions import TransactionManager
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import PartitionWriter
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import ShardPlan
 from klamm.protocol.errors import ErrorCode, error_name

@@ -22,12 +22,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from klamm.admin import ErrorCode, KafkaApiError
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import (
     KNOWN_AFTER_S,
     GroupUse,

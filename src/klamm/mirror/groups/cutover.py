@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import error_text
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import commit_offsets, group_offsets, group_uses
 from klamm.mirror.groups.plans import (
     Logs,

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.copy.source_offset_store import SourceOffsetStore
 from klamm.mirror.naming import is_heartbeats_topic

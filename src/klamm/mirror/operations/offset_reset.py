@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data import cluster as clusters
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.records.source_offsets import SourceOffset, resume_offset
 

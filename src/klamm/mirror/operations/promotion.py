@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError, OffsetSpec, TopicPartition
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import admin_client, check_reachable, outcomes, topic_configs
 from klamm.mirror.groups.control import group_control
 from klamm.mirror.progress.flow_progress import GroupStatus

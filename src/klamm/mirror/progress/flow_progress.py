@@ -7,10 +7,11 @@ import logging
 import re
 import threading
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.progress.partition_progress import STARTING, CopyState, PartitionProgress
 
 if TYPE_CHECKING:

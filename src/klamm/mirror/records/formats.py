@@ -7,8 +7,9 @@ are in partition 0.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, Self
+
+from klamm.lazy_dataclass import dataclass
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")

@@ -8,11 +8,12 @@ MirrorMaker 2 ignore it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.records.source_offsets import own_key, parse_own_fields
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from klamm.clock import wall_clock_ms
@@ -25,6 +25,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.records import source_offsets
 from klamm.mirror.records.source_offsets import SourcePartition
 from klamm.protocol.partitioner import partition_for_key

@@ -17,7 +17,7 @@ written by a newer mirror of the flow           STOPPED.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from klamm.clock import wall_clock_ms
@@ -25,6 +25,7 @@ from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.transactions import init_all
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import read_partition
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.copy.equal_offsets import MAX_EPOCH, ReplaySettings
 from klamm.mirror.copy.partition import PartitionCopy
 from klamm.mirror.copy.start import Start

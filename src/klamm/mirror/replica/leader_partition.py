@@ -41,9 +41,10 @@ neither the source nor a partition that is not halted, so that clients can read 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
 from klamm.protocol.errors import ErrorCode
 from klamm.server.fetch_response import PartitionRead

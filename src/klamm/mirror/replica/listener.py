@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
 from klamm.mirror.replica.relay import RelayedResponse
 from klamm.protocol.api import Api, ApiKey

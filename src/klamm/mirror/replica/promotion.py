@@ -23,11 +23,11 @@ finds the partition in the hands of a broker, and the log end on the target.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.replica.leader_partition import UNKNOWN
 from klamm.mirror.replica.producer_ids import (
     ProducerIdsError,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from klamm.kafka_client.connection.security import SECURITY_KEYS, Security
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int, with_prefix
 
 if TYPE_CHECKING:

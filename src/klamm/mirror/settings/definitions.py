@@ -6,13 +6,13 @@ The keys of clients, such as ``A.consumer.fetch.min.bytes``, are in ``clients``.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from klamm.configs.names import MAX_TOPIC_NAME_LENGTH, check_topic_name, is_of_topic_characters
 from klamm.configs.validators import parse_iso_duration
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror import filters
 from klamm.mirror.filters import PatternList
 from klamm.properties import SettingsError, parse_bool, parse_int, parse_list

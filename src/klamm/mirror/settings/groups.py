@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.filters import DefaultGroupFilter
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, aliases_in_names, own_class

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import timedelta
 from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
 from klamm.config_providers import resolve
 from klamm.configs.names import is_of_topic_characters
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
 from klamm.mirror.settings.definitions import (

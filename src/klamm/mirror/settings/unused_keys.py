@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.definitions import find_broker_config
 from klamm.kafka_client.connection.security import SECURITY_KEYS
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import (
     ALL_PROPERTIES,

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -25,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from klamm.java import require_java
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.settings.mirror import MASTER
 from klamm.mirror.spark.class_archive import quick_start
 from klamm.properties import SettingsError

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.records.requested_states import RequestedStates
 
@@ -112,7 +113,7 @@ class FlowStatus:
     """Offset syncs. None: there are none on the target."""
     shards: Shards | None
     """Shards of klamm's exactly-once mode. None: this flow did not use it."""
-    requested: RequestedStates = RequestedStates()  # noqa: RUF009 - immutable
+    requested: RequestedStates = RequestedStates()
     """States that an operator requested for the flow and its topics."""
     preserves_offsets: bool = False
     """Whether records keep their offsets. False without a properties file, which alone says so."""
@@ -252,7 +253,7 @@ class TargetState:
     source_offsets: dict[PartitionTuple, ReportedSourceOffset] = field(default_factory=dict)
     """Committed source offsets, by source topic and partition."""
     plan: ShardPlan | None = None
-    requested: RequestedStates = RequestedStates()  # noqa: RUF009 - immutable
+    requested: RequestedStates = RequestedStates()
     heartbeats: list[Heartbeat] = field(default_factory=list)
     """Heartbeats whose source is the flow's source."""
     checkpoints: list[tuple[Checkpoint, int]] | None = None

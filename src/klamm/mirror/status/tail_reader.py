@@ -10,7 +10,7 @@ last batches of each partition.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.data import cluster as clusters
@@ -18,6 +18,7 @@ from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords
 from klamm.kafka_client.data.records import fetch_once
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import log_bounds, read_partition
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import iter_batches
 

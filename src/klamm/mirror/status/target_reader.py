@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from klamm.kafka_client.connection.buffers import BufferPool
@@ -17,6 +17,7 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import admin_client, partition_counts
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records import requested_states, source_offsets

@@ -35,12 +35,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.dataframes.options import ReadOptions
 from klamm.dataframes.positions import EARLIEST, LATEST, OffsetRange
 from klamm.dataframes.reader import TopicReader
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import admin_client, check_reachable, partition_counts
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.naming import is_heartbeats_topic

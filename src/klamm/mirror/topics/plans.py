@@ -37,10 +37,10 @@ there. With AlterConfigs, an excluded config that is set on the remote topic is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from klamm.admin import ConfigSource, NewTopic, OpType
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.filters import source_defaults_wanted
 from klamm.mirror.naming import is_heartbeats_topic

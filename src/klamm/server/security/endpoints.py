@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int, parse_list
 from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
 from klamm.security.oauth import OAUTHBEARER

@@ -21,10 +21,10 @@ the same principal.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.security.oauth import OAUTHBEARER

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import ssl
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
 from klamm.server.listeners import Listener, SecurityProtocol, setting_of
 from klamm.tls import load_own, load_trusted, restrict

@@ -16,10 +16,10 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from klamm.lazy_dataclass import dataclass
 from klamm.storage.descriptors import FLUSH_THREADS, SPARE
 from klamm.storage.log.files import FsyncError, fsync_path
 

@@ -14,9 +14,10 @@ import mmap
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import (
     Codec,

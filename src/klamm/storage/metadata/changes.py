@@ -6,10 +6,11 @@ changes into SQL. A named tuple, which is made faster, is a row already.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from klamm.history.change import RecordedChange
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -9,9 +9,9 @@ import logging
 import queue
 import sqlite3
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import StorageError
 from klamm.storage.metadata.statements import PendingWrites
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from klamm.broker.groups.classic.model import JoinedMember, JoinReply, SyncReply
 from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 
 NO_GENERATION: Final = -1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from klamm.broker.groups.consumer.model import FIRST_EPOCH, NO_PARTITIONS, ConsumerGroupState
 from klamm.broker.groups.errors import UnknownMemberIdError
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -65,14 +65,17 @@ def obstacles(flow: FlowSettings, topics: Collection[str] = ()) -> dict[str, str
         try:
             nodes = target_nodes(cluster)
         except DeniedError as error:
-            return {"": error_text(error)}
-        reasons = [
-            _target_obstacle(flow, cluster, nodes),
-            _controllers_obstacle(flow),
-            _listener_obstacle(flow, cluster, nodes),
-            _node_id_obstacle(flow, cluster, nodes),
-        ]
-        unreadable = _unreadable(nodes.connection(cluster), topics)
+            reasons = [error_text(error), _controllers_obstacle(flow)]
+            broker = cluster.connection(min(cluster.node_ids))
+        else:
+            reasons = [
+                _target_obstacle(flow, cluster, nodes),
+                _controllers_obstacle(flow),
+                _listener_obstacle(flow, cluster, nodes),
+                _node_id_obstacle(flow, cluster, nodes),
+            ]
+            broker = nodes.connection(cluster)
+        unreadable = _unreadable(broker, topics)
     text = "; ".join(filter(None, reasons))
     return ({"": text} if text else {}) | unreadable
 

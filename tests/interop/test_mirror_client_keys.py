@@ -6,8 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from klamm.dataframes.options import KAFKA_PROPERTIES
+from klamm.mirror.settings.mirror import parse_settings
 from tests.support.client_keys import (
     ALIASES,
+    FILE,
     OF_SECURITY,
     ORDER_OF_RECORDS,
     OTHER,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "org.apache.kafka.connect."
 ROLES = ("producer", "consumer", "admin")
+PLACES = ("", "A.", "A->B.", "A.consumer.", "A->B.source.cluster.", "A->B.producer.override.")
 QUICK = {"plugin.discovery": "service_load"}
 """Scanning the class path for plugins takes seconds."""
 
@@ -57,6 +60,14 @@ class Oracle:
         ours = self._connect.mirror.MirrorMakerConfig({**file, **QUICK}).workerConfig(self._pair).get(key)
         return ours if ours in file.values() else None
 
+    def names(self) -> set[str]:
+        """Return the names of the configs of MirrorMaker, Connect's worker and the connector."""
+        mirror = self._connect.mirror
+        of_all = mirror.MirrorMakerConfig({**FILE, **QUICK})
+        worker = self._connect.runtime.distributed.DistributedConfig(of_all.workerConfig(self._pair))
+        configs = (of_all, worker, mirror.MirrorSourceConfig(self._base(FILE)))
+        return {name for config in configs for name in config.values()}
+
     def _base(self, file: Mapping[str, str]) -> Any:
         config = self._connect.mirror.MirrorMakerConfig({**file, **QUICK})
         return config.connectorBaseConfig(self._pair, self._connector)
@@ -81,7 +92,7 @@ def _text(value: object) -> str | None:
 
 
 def test_client_properties_have_mirrormaker_precedence(java: None) -> None:
-    """K894-27: the order that the unit tests hold klamm to."""
+    """K894-27: the order that the unit tests hold klamm to. No security property of Kafka is taken for misspelt."""
     with java_virtual_machine() as jvm:
         oracle = Oracle(jvm)
         for key in (OF_SECURITY, OTHER):
@@ -95,3 +106,10 @@ def test_client_properties_have_mirrormaker_precedence(java: None) -> None:
         clients = jvm.org.apache.kafka.clients
         names = {*clients.consumer.ConsumerConfig.configNames(), *clients.producer.ProducerConfig.configNames()}
         assert {name for name in names if not name.startswith("internal.")} <= KAFKA_PROPERTIES
+        names |= {*clients.admin.AdminClientConfig.configNames(), *oracle.names()}
+        names |= set(jvm.org.apache.kafka.server.config.AbstractKafkaConfig.CONFIG_DEF.names())
+    secured = [name for name in names if name.startswith(("ssl.", "sasl.", "security."))]
+    assert len(secured) > 70
+    for place in PLACES:
+        parsed = parse_settings({**FILE, **{place + name: "PLAINTEXT" for name in secured}})
+        assert parsed.misspelt == (), place

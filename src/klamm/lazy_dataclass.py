@@ -57,6 +57,7 @@ class _CompiledOnUse:
 
 
 def _decorated(cls: Any, *, frozen: bool, slots: bool, kw_only: bool, eq: bool, order: bool) -> Any:
+    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise dataclasses takes milliseconds to write the signature into it
     cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
     _add(cls, ["__init__"], _frozen_init if frozen else _init)
     _add(cls, ["__repr__"], _repr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -114,14 +114,24 @@ class ConfigDefinition:
 
 
 class ConfigTable(Mapping[str, ConfigDefinition]):
-    """Read-only table of the configs of one resource type, by name, in the order in which Kafka checks them."""
+    """Read-only table of the configs of one resource type, by name, in the order in which Kafka checks them.
 
-    def __init__(self, definitions: Mapping[str, ConfigDefinition]) -> None:
-        self._definitions = dict(definitions)
-        self.described = tuple(d for d in self._definitions.values() if d.is_listed and not d.is_internal)
-        """Configs in a description of all configs."""
-        self.positions: Mapping[str, int] = MappingProxyType({name: i for i, name in enumerate(self._definitions)})
+    A definition is created when it is first used: most brokers use a few of the 400.
+
+    Args:
+        facts: Type, default and valid values of each config, as in the data file.
+    """
+
+    def __init__(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        self._facts = facts
+        self._definitions: dict[str, ConfigDefinition] = {}
+        self.positions: Mapping[str, int] = MappingProxyType({name: i for i, name in enumerate(facts)})
         """Position of each name in the order of checking."""
+
+    @cached_property
+    def described(self) -> tuple[ConfigDefinition, ...]:
+        """Configs in a description of all configs."""
+        return tuple(definition for definition in self.values() if definition.is_listed and not definition.is_internal)
 
     def __getitem__(self, name: str) -> ConfigDefinition:
         """Return a definition.
@@ -129,23 +139,26 @@ class ConfigTable(Mapping[str, ConfigDefinition]):
         Raises:
             KeyError: No config has this name.
         """
-        return self._definitions[name]
+        definition = self._definitions.get(name)
+        if definition is None:
+            definition = self._definitions[name] = _define(name, self._facts[name])
+        return definition
 
     def __contains__(self, name: object) -> bool:
         """Return whether a config of this name exists. Names are case-sensitive and not trimmed."""
-        return name in self._definitions
+        return name in self._facts
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names in the order of checking."""
-        return iter(self._definitions)
+        return iter(self._facts)
 
     def __len__(self) -> int:
         """Return the number of configs, including internal ones."""
-        return len(self._definitions)
+        return len(self._facts)
 
     def get_definition(self, name: str) -> ConfigDefinition | None:
         """Return the definition of a config, or None if there is none."""
-        return self._definitions.get(name)
+        return self[name] if name in self._facts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,32 +309,31 @@ _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
 def topic_configs() -> ConfigTable:
     """Return the table of topic configs."""
     facts = _facts()["topic"]
-    return ConfigTable({name: _define(name, facts[name]) for name in TOPIC_ORDER})
+    return ConfigTable({name: facts[name] for name in TOPIC_ORDER})
 
 
 @cache
 def broker_configs() -> ConfigTable:
     """Return the table of broker configs."""
-    facts = {**_facts()["broker"], **_MORE_BROKER_CONFIGS, **_OWN_BROKER_CONFIGS}
-    return ConfigTable({name: _define(name, fact) for name, fact in facts.items()})
+    return ConfigTable({**_facts()["broker"], **_MORE_BROKER_CONFIGS, **_OWN_BROKER_CONFIGS})
 
 
 @cache
 def own_broker_configs() -> ConfigTable:
     """Return the broker configs that exist only in klamm, not in Kafka."""
-    return ConfigTable({name: broker_configs()[name] for name in _OWN_BROKER_CONFIGS})
+    return ConfigTable(_OWN_BROKER_CONFIGS)
 
 
 @cache
 def group_configs() -> ConfigTable:
     """Return the table of group configs (KIP-848, KIP-932, KIP-1071)."""
-    return ConfigTable({name: _define(name, fact) for name, fact in _facts()["group"].items()})
+    return ConfigTable(_facts()["group"])
 
 
 @cache
 def client_metrics_configs() -> ConfigTable:
     """Return the table of configs of client metrics subscriptions (KIP-714)."""
-    return ConfigTable({name: _define(name, fact) for name, fact in _CLIENT_METRICS.items()})
+    return ConfigTable(_CLIENT_METRICS)
 
 
 @cache

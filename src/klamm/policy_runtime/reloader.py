@@ -11,8 +11,6 @@ from klamm.configs.definitions import POLICY_RELOAD_INTERVAL_MS
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import read_milliseconds
 from klamm.policy.loader import FreshModules
-from klamm.policy.rule import RuleFileError
-from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.guard import Instance, make_instance
 
 if TYPE_CHECKING:
@@ -99,8 +97,13 @@ class PolicyReloader:
         Raises:
             PolicyLoadError: It does not have one.
         """
+        if self._describe is None or not policies:
+            return True
+        from klamm.policy.rule import RuleFileError  # noqa: PLC0415 - a server without policies starts faster
+        from klamm.policy.rules import RulesPolicy  # noqa: PLC0415 - see above
+
         rules = [policy for policy in policies if isinstance(policy, RulesPolicy) and policy.unknown_configs]
-        if self._describe is None or not rules:
+        if not rules:
             return True
         types = await self._describe()
         if types is None:

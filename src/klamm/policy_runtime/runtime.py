@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from klamm.configs.definitions import POLICY_RULES_FILE
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.kinds import CREATE_TOPIC, KINDS
-from klamm.policy.rules import RulesPolicy
 from klamm.policy_runtime.reloader import PolicyReloader, PreparedPolicies
 from klamm.policy_runtime.service import Policies
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
     from klamm.policy.kinds import PolicyKind
     from klamm.policy_runtime.reloader import ConfigTypes
+
+_RULES_POLICY: Final = "klamm.policy.rules:RulesPolicy"
 
 
 class PolicyRuntime:
@@ -145,5 +146,5 @@ def _check_reader(properties: Mapping[str, str], files: Iterable[Collection[Path
     if name and not any(Path(name) in watched for watched in files):
         raise PolicyLoadError(
             f"{POLICY_RULES_FILE}={name}: no policy reads the file; set {CREATE_TOPIC.class_key} and the like to"
-            f" {RulesPolicy.__module__}:{RulesPolicy.__qualname__}"
+            f" {_RULES_POLICY}"
         )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from jwt import PyJWK
 
-OAUTHBEARER: Final = "OAUTHBEARER"
 _FIRST_MESSAGE: Final = re.compile(
     r"n,(?:a=(?P<user>(?:[^=,\x00]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
 )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 _PLAIN_PARTS: Final = 3
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"

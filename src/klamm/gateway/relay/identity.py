@@ -20,9 +20,9 @@ import re
 from typing import Final
 
 from klamm.protocol.errors import ProtocolError
-from klamm.security.oauth import OAUTHBEARER, Jwt, TokenError
+from klamm.security.oauth import Jwt, TokenError
 from klamm.security.principals import user_principal
-from klamm.security.sasl import PLAIN
+from klamm.security.sasl import OAUTHBEARER, PLAIN
 
 PASSED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 """Mechanisms of which the gateway can read the principal."""

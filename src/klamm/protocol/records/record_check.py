@@ -26,15 +26,15 @@ _TWO_BYTES: Final = 8192
 """Bound of the offset deltas that take at most two bytes. Those below 64 take one byte."""
 _ONE_BYTE: Final = 0x7F
 """Largest varint value that takes one byte."""
-_LOW_DELTAS: Final = bytes(
-    delta << 1 if delta << 1 <= _ONE_BYTE else delta << 1 & 0x7F | 0x80 for delta in range(_TWO_BYTES)
-)
-_HIGH_DELTAS: Final = bytes(delta >> 6 for delta in range(_TWO_BYTES))
 _CONTINUED: Final = bytes(range(0x80, 0x100))
 """Byte values with the continuation bit: another byte of the same varint follows."""
 _NEGATIVE: Final = bytes(range(1, 0x100, 2))
 """First bytes of negative zigzag varints."""
 _EVEN_CONTINUED: Final = bytes(range(0x80, 0x100, 2))
+_LOW_DELTAS: Final = bytes(range(0, 0x80, 2)) + _EVEN_CONTINUED * (_TWO_BYTES // 64 - 1)
+"""First byte of each offset delta below ``_TWO_BYTES``."""
+_HIGH_DELTAS: Final = b"".join(bytes((high,)) * 64 for high in range(_TWO_BYTES // 64))
+"""Second byte of each of them, 0 of those that take one byte."""
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
 _LAST_SHIFT: Final = 63

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Final
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int, parse_list
 from klamm.security.certificates import MappingRule, map_subject, parse_mapping_rules, subject_of
-from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import ANONYMOUS, user_principal
-from klamm.security.sasl import OAUTHBEARER_MODULE, PLAIN, PLAIN_MODULE, SCRAM_MODULE, JaasEntry, parse_jaas
+from klamm.security.sasl import (
+    OAUTHBEARER,
+    OAUTHBEARER_MODULE,
+    PLAIN,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    JaasEntry,
+    parse_jaas,
+)
 from klamm.server.listeners import Listener, setting_of
 from klamm.server.security.login import (
     DEFAULT_FAILURE_DELAY_MS,

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, ProtocolError
-from klamm.security.oauth import OAUTHBEARER
 from klamm.security.principals import user_principal
-from klamm.security.sasl import PLAIN, InvalidCredentialsError, PlainExchange, SaslRejectedError
+from klamm.security.sasl import OAUTHBEARER, PLAIN, InvalidCredentialsError, PlainExchange, SaslRejectedError
 from klamm.security.scram import ScramCredential, ScramExchange, ScramMechanism
 
 if TYPE_CHECKING:

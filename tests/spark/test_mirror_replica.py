@@ -60,8 +60,8 @@ def stored(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[bytes]
     return [bytes(batch.buffer) for batch in iter_batches(data, allow_partial_tail=True)]
 
 
-def wait_for_equal_replicas(cluster: KafkaCluster) -> None:
-    for topic in TOPICS:
+def wait_for_equal_replicas(cluster: KafkaCluster, *topics: str) -> None:
+    for topic in topics or TOPICS:
         wait_until(
             lambda topic=topic: stored(cluster, f"A.{topic}") == stored(cluster, topic),  # type: ignore[misc]
             timeout_s=120,
@@ -97,6 +97,11 @@ def wait_for_late_topic(cluster: KafkaCluster, partitions: int = 2) -> None:
 def leader_epoch(address: str, topic: str) -> int | None:
     with AdminClient(address) as admin:
         return admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader_epoch
+
+
+def leader(address: str, topic: str) -> int | None:
+    with AdminClient(address) as admin:
+        return admin.describe_topics([topic]).all().result(30)[topic].partitions[0].leader
 
 
 def replica_keys(node_id: int, controllers: str) -> str:
@@ -146,8 +151,19 @@ def test_mirror_leads_remote_topics_and_goes_on_after_a_kill(cluster: KafkaClust
         write(cluster, 3_000)
         wait_for_equal_replicas(cluster)
         stopped = again.stop()
+    ends = len(stored(cluster, "A.plain"))
+    write(cluster, 4_000)
+    fewer = file.replace("topics = plain, transactional, late", "topics = transactional").replace(
+        "refresh.topics.interval.seconds = 1", "refresh.topics.interval.seconds = 3600"
+    )
+    with MirrorProcess(fewer, tmp_path, as_users_run_it=True):
+        wait_for_equal_replicas(cluster, "transactional")
+        wait_until(lambda: leader(address, "A.plain") == KLAMM, timeout_s=60, what="a topic that is not selected")
+        delete_topic(address, "A.transactional")
+        wait_for_equal_replicas(cluster, "transactional")
     # then
     assert stopped == 0
+    assert len(stored(cluster, "A.plain")) == ends
     assert len(stored(cluster, "A.plain")) >= 3
     with AdminClient(address) as admin:
         described = admin.describe_topics([*(f"A.{topic}" for topic in (*TOPICS, "late")), "other"]).all().result(30)

@@ -34,13 +34,23 @@ EVERY_ACL = AclBindingFilter(
 )
 
 
-@pytest.fixture
-def broker() -> Iterator[klamm.Broker]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[klamm.Broker]:
     with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings(authorizer=True)) as broker:
-        admin = admin_of(broker)
-        for future in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("other", 1, 1)]).values():
-            future.result(10)
         yield broker
+
+
+@pytest.fixture
+def broker(running: klamm.Broker) -> Iterator[klamm.Broker]:
+    """A broker with two topics and no ACL."""
+    admin = admin_of(running)
+    for created in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("other", 1, 1)]).values():
+        created.result(10)
+    yield running
+    for deleted in admin.delete_acls([EVERY_ACL]).values():
+        deleted.result(10)
+    for removed in admin.delete_topics(list(topics_seen(running, "admin"))).values():
+        removed.result(10)
 
 
 def settings_of(broker: klamm.Broker, user: str) -> dict[str, Any]:
@@ -86,7 +96,8 @@ def sent(broker: klamm.Broker, topic: str, user: str = "alice") -> str | None:
 
 
 def topics_seen(broker: klamm.Broker, user: str = "alice") -> set[str]:
-    return set(admin_of(broker, user).list_topics(timeout=10).topics)
+    topics = admin_of(broker, user).list_topics(timeout=10).topics
+    return {topic for topic in topics if not topic.startswith("__")}
 
 
 def test_write_acl_allows_describe_and_write_of_that_topic_only(broker: klamm.Broker) -> None:

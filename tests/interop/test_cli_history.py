@@ -17,43 +17,49 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker") / "data"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def broker(data_dir: Path) -> Iterator[Broker]:
     with Broker(data_dir=data_dir) as running:
         yield running
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> str:
+    """Name of a topic that no other test has."""
+    return tmp_path.name
 
 
 def configs(broker: Broker, *arguments: str) -> int:
     return main(["configs", "--bootstrap-server", broker.bootstrap_servers, *arguments])
 
 
-def alter(broker: Broker, *arguments: str) -> None:
-    assert configs(broker, "--alter", "--topic", "orders", *arguments) == 0
+def alter(broker: Broker, topic: str, *arguments: str) -> None:
+    assert configs(broker, "--alter", "--topic", topic, *arguments) == 0
 
 
-def make_changes(broker: Broker) -> str:
+def make_changes(broker: Broker, topic: str) -> str:
     """Set two configs, return the time, then change one, remove the other and add a third."""
     server = ["--bootstrap-server", broker.bootstrap_servers]
-    assert main(["topics", *server, "--create", "--topic", "orders", "--partitions", "1"]) == 0
-    alter(broker, "--add-config", "retention.ms=1000,flush.ms=7")
+    assert main(["topics", *server, "--create", "--topic", topic, "--partitions", "1"]) == 0
+    alter(broker, topic, "--add-config", "retention.ms=1000,flush.ms=7")
     time.sleep(0.01)
     moment = datetime.now(UTC).isoformat()
     time.sleep(0.01)
-    alter(broker, "--add-config", "retention.ms=2000,segment.ms=5000", "--delete-config", "flush.ms")
+    alter(broker, topic, "--add-config", "retention.ms=2000,segment.ms=5000", "--delete-config", "flush.ms")
     return moment
 
 
 def test_history_lists_config_changes_with_principal(
-    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+    broker: Broker, topic: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_changes(broker)
+    make_changes(broker, topic)
     capsys.readouterr()
-    assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "TOPIC:orders", "-o", "json"]) == 0
+    assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", f"TOPIC:{topic}", "-o", "json"]) == 0
     lines = json.loads(capsys.readouterr().out)
     assert {(line["name"], line["old"], line["new"]) for line in lines} == {
         ("retention.ms", None, "1000"),
@@ -66,11 +72,11 @@ def test_history_lists_config_changes_with_principal(
 
 
 def test_revert_restores_earlier_configs_and_no_others(
-    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+    broker: Broker, topic: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moment = make_changes(broker)
+    moment = make_changes(broker, topic)
     server = ["--bootstrap-server", broker.bootstrap_servers]
-    where = ["--data-dir", str(data_dir), "--resource", "TOPIC:orders", "--to", moment]
+    where = ["--data-dir", str(data_dir), "--resource", f"TOPIC:{topic}", "--to", moment]
     capsys.readouterr()
     assert main(["configs", "revert", *server, *where, "--validate-only"]) == 0
     assert main(["configs", "revert", *server, *where]) == 0
@@ -79,7 +85,7 @@ def test_revert_restores_earlier_configs_and_no_others(
     assert "  + flush.ms: unset -> 7" in output
     assert "  - segment.ms: 5000 (5 s) -> unset" in output
     assert main(["configs", "revert", *server, *where]) == 0
-    assert "TOPIC:orders has the same configs as at " in capsys.readouterr().out
+    assert f"TOPIC:{topic} has the same configs as at " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -102,23 +108,25 @@ def test_history_rejects_directory_without_broker_data(tmp_path: Path, capsys: p
     assert "is not the data directory of a klamm broker" in capsys.readouterr().err
 
 
-def test_local_broker_returns_the_path_of_its_history(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    moment = make_changes(broker)
+def test_local_broker_returns_the_path_of_its_history(
+    broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moment = make_changes(broker, topic)
     capsys.readouterr()
     # when: the type in any case
     server = ["--bootstrap-server", broker.bootstrap_servers]
-    assert main(["configs", "history", *server, "--resource", "topic:orders", "--limit", "1"]) == 0
-    assert main(["configs", "revert", *server, "--resource", "topic:orders", "--to", moment]) == 0
+    assert main(["configs", "history", *server, "--resource", f"topic:{topic}", "--limit", "1"]) == 0
+    assert main(["configs", "revert", *server, "--resource", f"topic:{topic}", "--to", moment]) == 0
     # then
     lines = capsys.readouterr().out.splitlines()
-    assert "TOPIC:orders" in lines[0]
-    assert lines[-1] == "TOPIC:orders: 3 configs reverted."
+    assert f"TOPIC:{topic}" in lines[0]
+    assert lines[-1] == f"TOPIC:{topic}: 3 configs reverted."
 
 
 def test_history_accepts_resource_flags_of_klamm_configs(
-    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+    broker: Broker, topic: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moment = make_changes(broker)
+    moment = make_changes(broker, topic)
     assert configs(broker, "--alter", "--broker-defaults", "--add-config", "log.roll.ms=9") == 0
     capsys.readouterr()
 
@@ -126,30 +134,30 @@ def test_history_accepts_resource_flags_of_klamm_configs(
         assert main(["configs", "history", "--data-dir", str(data_dir), *flags]) == 0
         return capsys.readouterr().out
 
-    for topic in (["--topic", "orders"], ["--entity-type", "topics", "--entity-name", "orders"]):
-        assert history(*topic) == history("--resource", "TOPIC:orders")
+    for flags in (["--topic", topic], ["--entity-type", "topics", "--entity-name", topic]):
+        assert history(*flags) == history("--resource", f"TOPIC:{topic}")
     for default in (["--broker-defaults"], ["--entity-type", "brokers", "--entity-default"]):
         assert "log.roll.ms: unset -> 9" in history(*default)
     assert history("--broker", "1") == "No change of BROKER:1 is recorded.\n"
     server = ["--bootstrap-server", broker.bootstrap_servers]
-    assert main(["configs", "revert", *server, "--topic", "orders", "--to", moment]) == 0
-    assert capsys.readouterr().out.endswith("TOPIC:orders: 3 configs reverted.\n")
+    assert main(["configs", "revert", *server, "--topic", topic, "--to", moment]) == 0
+    assert capsys.readouterr().out.endswith(f"TOPIC:{topic}: 3 configs reverted.\n")
 
 
 def test_revert_restores_configs_of_deleted_topic_to_its_successor(
-    broker: Broker, capsys: pytest.CaptureFixture[str]
+    broker: Broker, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # given: a topic with two configs, deleted and created again with another one
     server = ["--bootstrap-server", broker.bootstrap_servers]
-    make_changes(broker)
+    make_changes(broker, topic)
     moment = datetime.now(UTC).isoformat()
     time.sleep(0.01)
-    assert main(["topics", *server, "--delete", "--topic", "orders"]) == 0
-    assert main(["topics", *server, "--create", "--topic", "orders", "--config", "max.message.bytes=99999"]) == 0
+    assert main(["topics", *server, "--delete", "--topic", topic]) == 0
+    assert main(["topics", *server, "--create", "--topic", topic, "--config", "max.message.bytes=99999"]) == 0
     capsys.readouterr()
     # when
-    assert main(["configs", "history", *server, "--topic", "orders", "--limit", "3"]) == 0
-    assert main(["configs", "revert", *server, "--topic", "orders", "--to", moment]) == 0
+    assert main(["configs", "history", *server, "--topic", topic, "--limit", "3"]) == 0
+    assert main(["configs", "revert", *server, "--topic", topic, "--to", moment]) == 0
     # then
     output = capsys.readouterr().out
     assert "retention.ms: 2000 (2 s) -> unset" in output
@@ -158,7 +166,7 @@ def test_revert_restores_configs_of_deleted_topic_to_its_successor(
         "  - max.message.bytes: 99999 -> unset",
         "  + retention.ms: unset -> 2000 (2 s)",
         "  + segment.ms: unset -> 5000 (5 s)",
-        "TOPIC:orders: 3 configs reverted.",
+        f"TOPIC:{topic}: 3 configs reverted.",
     ]
 
 
@@ -182,8 +190,10 @@ def test_revert_rejects_missing_or_multiple_resources(
     assert complaint in capsys.readouterr().err
 
 
-def test_resource_without_type_is_rejected(broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_changes(broker)
+def test_resource_without_type_is_rejected(
+    broker: Broker, topic: str, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_changes(broker, topic)
     assert main(["configs", "history", "--data-dir", str(data_dir), "--resource", "orders"]) == 1
     assert "--resource orders: expected TYPE:NAME" in (error := capsys.readouterr().err)
     assert "a topic is TOPIC:orders" in error

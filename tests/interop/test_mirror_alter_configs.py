@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import klamm
+from klamm.admin import AdminClient
 from klamm.mirror.cluster_admin import admin_client
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
 from klamm.mirror.settings.mirror import parse_settings
@@ -41,13 +42,22 @@ class BrokerOf22(FrameProxy):
         return bytes(encode(offered, header.api_version))
 
 
-@pytest.fixture
-def brokers() -> Iterator[tuple[str, str]]:
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[tuple[str, str]]:
     with klamm.Broker() as here, klamm.Broker() as there:
-        create_topic(here.bootstrap_servers, "orders", 1, {"retention.ms": "5000"})
-        own = {"retention.ms": "5000", "follower.replication.throttled.replicas": "*"}
-        create_topic(there.bootstrap_servers, "A.orders", 1, own)
         yield here.bootstrap_servers, there.bootstrap_servers
+
+
+@pytest.fixture
+def brokers(clusters: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """A source and a target, each with one topic."""
+    create_topic(clusters[0], "orders", 1, {"retention.ms": "5000"})
+    own = {"retention.ms": "5000", "follower.replication.throttled.replicas": "*"}
+    create_topic(clusters[1], "A.orders", 1, own)
+    yield clusters
+    for servers, topic in zip(clusters, ("orders", "A.orders"), strict=True):
+        with AdminClient(servers) as admin:
+            admin.delete_topics([topic]).all().result()
 
 
 def used(brokers: tuple[str, str], proxy: FrameProxy, mode: str) -> list[int]:

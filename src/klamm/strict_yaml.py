@@ -7,6 +7,7 @@ and 1:30 is not 90, as they are in YAML 1.1. Everything else stays the text that
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DECIMAL: Final = re.compile("[-+]?(0|[1-9][0-9]{0,20})")
+_ERRORS: Final = (yaml.YAMLError, ValueError, KeyError, TypeError, RecursionError)
+"""Errors of PyYAML, and StrictYamlError."""
+_MAX_LEVELS: Final = 200
+"""Maximum number of levels. PyYAML's loaders are recursive, and the one with libyaml overflows the stack."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
@@ -32,7 +37,7 @@ def load_yaml(text: str) -> Any:
     Raises:
         StrictYamlError: The text is not YAML, has a duplicate or non-string key, or is nested too deeply.
     """
-    return _load(lambda: yaml.load(text, _Loader))  # noqa: S506  # a SafeLoader
+    return _load(text, lambda loader: yaml.load(text, loader))  # noqa: S506  # a SafeLoader
 
 
 def entry_lines(text: str, key: str) -> list[int]:
@@ -42,7 +47,7 @@ def entry_lines(text: str, key: str) -> list[int]:
         text: YAML text that ``load_yaml`` accepts.
         key: Key at the top level. Without a list under it, there are no lines.
     """
-    document = yaml.compose(text, _Loader)
+    document = yaml.compose(text, _FAST_LOADER)
     values = (
         []
         if not isinstance(document, yaml.MappingNode)
@@ -59,22 +64,20 @@ def load_yaml_documents(text: str) -> list[Any]:
     Raises:
         StrictYamlError: As of ``load_yaml``.
     """
-    try:
-        contents = list(yaml.load_all(text, _FAST_LOADER))
-    except (
-        yaml.YAMLError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-    ):  # the errors of _Loader are the plain ones
-        contents = _load(lambda: list(yaml.load_all(text, _Loader)))
+    contents = _load(text, lambda loader: list(yaml.load_all(text, loader)))
     return [content for content in contents if content is not None]
 
 
-def _load(read: Callable[[], Any]) -> Any:
+def _load(text: str, read: Callable[[type[Any]], Any]) -> Any:
+    is_deep = False
+    with suppress(*_ERRORS):  # _Loader raises those that describe the problem
+        is_deep = _is_deep(text)
+        if not is_deep:
+            return read(_FAST_LOADER)
+    if is_deep:
+        raise StrictYamlError("no YAML: too many levels")
     try:
-        return read()
+        return read(_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1} column {mark.column + 1}: " if mark is not None else ""
@@ -86,6 +89,19 @@ def _load(read: Callable[[], Any]) -> Any:
         raise
     except (ValueError, KeyError, TypeError) as error:  # from PyYAML for a value that an explicit tag does not fit
         raise StrictYamlError(f"no YAML: {error!r}") from error
+
+
+def _is_deep(text: str) -> bool:
+    """Return whether a YAML text has more levels than a loader can take."""
+    levels = 0
+    for event in yaml.parse(text, _FAST_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            levels += 1
+            if levels > _MAX_LEVELS:
+                return True
+        elif isinstance(event, yaml.CollectionEndEvent):
+            levels -= 1
+    return False
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:

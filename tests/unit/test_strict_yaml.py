@@ -43,6 +43,8 @@ def test_yaml_mapping_supports_merge_keys() -> None:
         ("!!timestamp [1]", "line 1 column 1: no YAML: "),
         ("? !!set {a}\n: 1", "no YAML: "),
         ("[" * 500, "too many levels"),
+        ("[" * 100_000 + "]" * 100_000, "too many levels"),
+        ("- " * 201 + "a", "too many levels"),
     ],
 )
 def test_ambiguous_yaml_is_rejected_with_position(text: str, complaint: str) -> None:

@@ -42,8 +42,8 @@ AnyResult = TypeVar("AnyResult")
 logger = logging.getLogger(__name__)
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
-_KILLS: Final = 100 if _IS_SOAK else 4
-_KILLS_OF_CONFIG_CHANGES: Final = 300 if _IS_SOAK else 3
+_KILLS: Final = 100 if _IS_SOAK else 3
+_KILLS_OF_CONFIG_CHANGES: Final = 300 if _IS_SOAK else 2
 _PARTITIONS: Final = 4
 _RECORDS: Final = "crash-records"
 _CONFIGS: Final = "crash-configs"
@@ -109,7 +109,9 @@ def test_config_changes_survive_many_kills(crashing: Cluster) -> None:
     [
         pytest.param(lambda batch: batch[: len(batch) // 2], id="half a batch"),
         pytest.param(lambda batch: batch[:5], id="half a header", marks=pytest.mark.long),
-        pytest.param(lambda batch: batch[:-1] + bytes([batch[-1] ^ 1]), id="a batch with one wrong bit"),
+        pytest.param(
+            lambda batch: batch[:-1] + bytes([batch[-1] ^ 1]), id="a batch with one wrong bit", marks=pytest.mark.long
+        ),
         pytest.param(lambda batch: bytes(len(batch)), id="zeros", marks=pytest.mark.long),
     ],
 )

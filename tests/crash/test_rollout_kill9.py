@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
-_KILLS: Final = 50 if _IS_SOAK else 3
+_KILLS: Final = 50 if _IS_SOAK else 2
 _KILLS_OF_SERVERS: Final = 10 if _IS_SOAK else 1
 _MOMENTS_S: Final = (0.5, 2.5)
 """The tool is killed after a time between these: it needs half a second to start, and two more for all waves."""
@@ -169,7 +169,7 @@ def test_concurrent_starts_are_rejected_with_the_running_roll_out(
     servers = request.getfixturevalue("broker" if kind == "klamm" else kind).bootstrap_servers
     topics = created(servers)
     words = ("--topic", ",".join(topics), "--waves", "100%", "--bake", "30s")
-    logs = [tmp_path / f"{number}.log" for number in range(4)]
+    logs = [tmp_path / f"{number}.log" for number in range(3)]
     # Each has a value of its own: a late one of the same value would have nothing to do.
     tools = [
         launch(servers, "start", *words, "--add-config", f"retention.ms={int(_NEW) + number}", log=log)

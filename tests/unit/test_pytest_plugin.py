@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import textwrap
 from fnmatch import fnmatch
 
 import pytest
@@ -44,14 +45,15 @@ def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pyteste
             return check
         """
     )
-    test = """
+    first = """
         import pytest
 
         def test_first(same_broker, klamm_module_broker, klamm_session_broker):
-            {first}
+            assert {condition}
             klamm_session_broker.inject(error="NOT_COORDINATOR", times=None)
             klamm_session_broker.pause()
-
+    """
+    others = """
         def test_second(same_broker, klamm_session_broker, klamm_broker):
             assert same_broker("klamm_session_broker")
             fault = klamm_session_broker.inject("Produce", no_answer=True)
@@ -63,21 +65,17 @@ def test_fixtures_have_three_scopes_and_leave_no_faults(pytester: pytest.Pyteste
             assert not klamm_broker.requests()
             with pytest.raises(LookupError):
                 klamm_broker.records("orders")
-            {last}
+            assert not make_klamm_broker(brokers=2).has_topic("orders")
     """
+    same, other = 'same_broker("klamm_module_broker")', 'not same_broker("klamm_module_broker")'
     pytester.makepyfile(
-        test_one=test.format(
-            first='assert same_broker("klamm_module_broker") and same_broker("klamm_session_broker")',
-            last='assert not make_klamm_broker(brokers=2).has_topic("orders")',
-        ),
-        test_two=test.format(
-            first='assert same_broker("klamm_session_broker") and not same_broker("klamm_module_broker")', last=""
-        ),
+        test_one=textwrap.dedent(first.format(condition=same)) + textwrap.dedent(others),
+        test_two=first.format(condition=f'{other} and same_broker("klamm_session_broker")'),
     )
     # when
     result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
     # then
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=4)
 
 
 def test_marker_changes_the_broker_and_a_failure_shows_faults_and_requests(pytester: pytest.Pytester) -> None:

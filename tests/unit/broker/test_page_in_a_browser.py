@@ -72,8 +72,16 @@ def fill(broker: klamm.Broker, admin: AdminClient) -> None:
     broker.page_test_producer = producer  # type: ignore[attr-defined]  # stays connected as long as the broker lives
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1400, False), (500, True), (390, False)])
-@pytest.mark.parametrize("path", ["/", "/?topic=set", f"/?group={EVIL.replace(' ', '+')}"])
+@pytest.mark.parametrize(
+    ("width", "dark", "path"),
+    [
+        (1400, False, "/"),
+        (500, True, "/"),
+        (390, False, "/"),
+        (390, True, "/?topic=set"),
+        (390, False, f"/?group={EVIL.replace(' ', '+')}"),
+    ],
+)
 def test_page_fits_the_screen_and_runs_no_script(
     width: int, path: str, *, dark: bool, address: str, browser: Browser, tmp_path: Path
 ) -> None:

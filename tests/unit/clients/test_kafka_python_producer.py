@@ -173,7 +173,7 @@ def test_busy_producer_still_applies_changes(in_flight: int, broker: StubBroker,
     with producer(broker, max_in_flight_requests_per_connection=in_flight, batch_size=100) as client:
         client.send("stub", bytes(200)).get(20)
         central.values = {"acks": "all"}
-        futures = [client.send("stub", bytes(200)) for _ in range(200)]
+        futures = [client.send("stub", bytes(200)) for _ in range(100)]
         for future in futures:
             future.get(20)
     acks = produced_acks(broker.requests(0))

@@ -40,31 +40,19 @@ def create_topic(broker: klamm.Broker, name: str) -> None:
         admin.create_topics([NewTopic(name=name, num_partitions=1)]).all().result()
 
 
-def test_broker_uses_a_free_port_and_leaves_no_files_or_process() -> None:
+def test_two_brokers_run_side_by_side_on_free_ports_and_leave_no_files_or_process() -> None:
     # given
-    with klamm.Broker() as broker:
+    with klamm.Broker() as broker, klamm.Broker() as other:
         # when
         create_topic(broker, "orders")
         # then
         assert topics(broker) == {"orders"}
+        assert topics(other) == set()
         assert broker.bootstrap_servers.startswith("127.0.0.1:")
         directory, pid = broker.data_dir, broker.pid
         assert pid is not None
     assert not directory.exists()
     assert has_ended(pid)
-
-
-def test_two_brokers_run_side_by_side() -> None:
-    with klamm.Broker() as first, klamm.Broker() as other:
-        create_topic(first, "here")
-        assert topics(other) == set()
-
-
-def test_several_broker_ids_have_an_address_each() -> None:
-    with klamm.Broker(brokers=3) as broker, AdminClient(broker.bootstrap_servers) as admin:
-        nodes = admin.describe_cluster().result().nodes
-        assert ",".join(f"{node.host}:{node.port}" for node in nodes) == broker.bootstrap_servers
-        assert len(nodes) == 3
 
 
 def test_existing_data_directory_is_kept_and_reused(tmp_path: Path) -> None:
@@ -78,8 +66,12 @@ def test_existing_data_directory_is_kept_and_reused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("brokers", [3, *long_only(1)])
-def test_restart_keeps_ports_and_data(brokers: int) -> None:
+def test_every_broker_id_has_an_address_and_a_restart_keeps_ports_and_data(brokers: int) -> None:
     with klamm.Broker(brokers=brokers) as broker:
+        with AdminClient(broker.bootstrap_servers) as admin:
+            nodes = admin.describe_cluster().result().nodes
+        assert ",".join(f"{node.host}:{node.port}" for node in nodes) == broker.bootstrap_servers
+        assert len(nodes) == brokers
         create_topic(broker, "kept")
         before, pid = broker.bootstrap_servers, broker.pid
         # when
@@ -113,8 +105,8 @@ def test_settings_have_kafkas_names_and_python_values() -> None:
         assert rebalance_delay_ms(admin) == "50"
 
 
-def test_initial_rebalance_delay_is_zero_by_default() -> None:
-    with klamm.Broker() as broker, AdminClient(broker.bootstrap_servers) as admin:
+def test_initial_rebalance_delay_is_zero_by_default(klamm_session_broker: klamm.Broker) -> None:
+    with AdminClient(klamm_session_broker.bootstrap_servers) as admin:
         assert rebalance_delay_ms(admin) == "0"
 
 

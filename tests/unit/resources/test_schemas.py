@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ IN_TABLE = re.compile(r"^\| `[^|]*\.yaml` \| `(.*)` \|$", re.MULTILINE)
 
 
 def validator(schema: dict[str, Any]) -> Any:
-    """Return a validator of jsonschema. Its import takes a second, which workers without this file save."""
+    """Return a validator of jsonschema, which is imported here: workers without this file save the time."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # a second for a format that is not checked
     draft = importlib.import_module("jsonschema").Draft202012Validator
     draft.check_schema(schema)
     return draft(schema)

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from klamm.admin import AdminClient
+from klamm.mirror.spark import start
 from tests.support.klamm import KlammBroker
-from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, read
+from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
-    import pytest
+    from pyspark.sql import SparkSession
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-def test_readme_file_mirrors_between_two_brokers(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_readme_file_mirrors_between_two_brokers(spark: SparkSession, tmp_path: Path) -> None:
     # given
-    request.getfixturevalue("java")
     match = re.search(r"^```\n(# mm2\.properties\n.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
     assert match is not None
     with KlammBroker() as source, KlammBroker() as target:
@@ -30,12 +30,16 @@ def test_readme_file_mirrors_between_two_brokers(tmp_path: Path, request: pytest
         for topic in ("orders", "payments.eu", "other"):
             create_topic(source.bootstrap_servers, topic, 1)
         produce(source.bootstrap_servers, "orders", [(0, Seen(b"k", b"v", (), RECENT_MS))])
+        file = tmp_path / "mm2.properties"
+        file.write_text(text)
         # when
-        with MirrorProcess(text, tmp_path, "--until-caught-up") as mirror:
-            code = mirror.wait()
+        query = start(spark, file)
+        try:
+            (copied,) = read(target.bootstrap_servers, "A.orders", {0: 1}, timeout_s=120)[0]
+        finally:
+            query.stop()
         # then
-        assert code == 0
-        (copied,) = read(target.bootstrap_servers, "A.orders", {0: 1})[0]
+        assert query.exception() is None
         assert copied.value == b"v"
         with AdminClient(target.bootstrap_servers) as admin:
             assert {name for name in admin.list_topics().result() if name.startswith("A.")} >= {

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from klamm.dataframes.spark import FORMAT, register
 from tests.support import spark_processes
 from tests.support.klamm import KlammBroker
+from tests.support.long_tests import long_only
 from tests.support.mirror import Seen, create_topic, produce, read
 from tests.support.processes import start_process
 from tests.support.record_times import RECENT_MS
@@ -136,6 +137,7 @@ def start(spark: SparkSession, servers: str, checkpoint: Path, **options: str) -
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
+@pytest.mark.parametrize("servers", ["klamm", *long_only("kafka")], indirect=True)
 def test_repeated_batch_id_is_written_once(spark: SparkSession, servers: str, tmp_path: Path) -> None:
     """As after a crash behind the tasks' commits and before Spark's: its note that the round was done is taken away."""
     # given

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.mirror.spark import class_training
 from klamm.mirror.spark.class_archive import (
     DRIVER_OPTIONS,
     LAUNCHER_OPTIONS,
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".cache"
+_TRAINING: Final = "klamm.mirror.spark.class_training"
+"""Module that uses Spark as klamm does. Its import takes as long as all others of a worker of pytest-xdist."""
 
 
 def write_spark_archive() -> ClassArchive:
@@ -35,7 +36,7 @@ def write_spark_archive() -> ClassArchive:
     archive = find_archive()
     assert archive is not None
     if not archive.is_usable:
-        subprocess.run([sys.executable, "-m", class_training.__name__], check=False, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", _TRAINING], check=False, stdout=subprocess.DEVNULL)
     return archive
 
 

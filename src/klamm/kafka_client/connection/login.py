@@ -17,7 +17,8 @@ from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, S
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+    from socket import socket
 
     from klamm.kafka_client.connection.buffers import BufferPool
     from klamm.kafka_client.connection.security import Security
@@ -30,8 +31,21 @@ RENEW_AT: Final = 0.85
 """Fraction of the session lifetime after which the client re-authenticates (KIP-368)."""
 
 
-def open_connection(host: str, port: int, settings: ConnectionSettings, pool: BufferPool) -> Connection:
+def open_connection(
+    host: str,
+    port: int,
+    settings: ConnectionSettings,
+    pool: BufferPool,
+    on_connected: Callable[[socket], None] | None = None,
+) -> Connection:
     """Open a connection that is ready for requests. Blocks for some seconds at most.
+
+    Args:
+        host: Name or address of the broker.
+        port: Port of the broker.
+        settings: Settings of the connection.
+        pool: Memory for responses.
+        on_connected: Callback for the TCP connection, before the TLS handshake.
 
     Raises:
         SaslAuthenticationFailedError: The broker rejects the login.
@@ -40,7 +54,7 @@ def open_connection(host: str, port: int, settings: ConnectionSettings, pool: Bu
     """
     where = f"{host}:{port}"
     try:
-        transport = connect(host, port, settings)
+        transport = connect(host, port, settings, on_connected)
     except TlsRejectedError as error:
         raise SslAuthenticationFailedError(f"SSL_AUTHENTICATION_FAILED: {where}: {error}") from error
     except OSError as error:

@@ -11,7 +11,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int, split_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _PLAINTEXT: Final = Security()
 _MAX_VIEWS: Final = 512
@@ -305,8 +305,16 @@ _UNUSED: Final = frozenset(
 """Settings that tune kafka-python's own connections. They are accepted without effect."""
 
 
-def connect(host: str, port: int, settings: ConnectionSettings) -> Transport:
+def connect(
+    host: str, port: int, settings: ConnectionSettings, on_connected: Callable[[socket.socket], None] | None = None
+) -> Transport:
     """Open a connection, with TLS if the settings require it. SASL authentication happens later.
+
+    Args:
+        host: Name or address of the broker.
+        port: Port of the broker.
+        settings: Settings of the connection.
+        on_connected: Callback for the TCP connection, before the TLS handshake.
 
     Raises:
         TlsRejectedError: One side rejects the other's certificate.
@@ -314,6 +322,8 @@ def connect(host: str, port: int, settings: ConnectionSettings) -> Transport:
     """
     connected = socket.create_connection((host, port), timeout=settings.connect_timeout_s)
     try:
+        if on_connected is not None:
+            on_connected(connected)
         for option in settings.socket_options:
             connected.setsockopt(*option)
         if settings.security.uses_tls:

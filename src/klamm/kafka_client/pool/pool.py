@@ -21,9 +21,12 @@ open         unknown      The connection broke, a request timed out, or the SASL
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import functools
 import os
 import random
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -84,6 +87,8 @@ class ConnectionPool:
         self._controller_id: int | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._lock = threading.RLock()
+        self._connecting: set[socket.socket] = set()
+        """Duplicates of the sockets of connections that are not ready yet."""
         self._unsettled: set[Future[Any]] = set()
         self._closed = False
         self._pid = os.getpid()
@@ -178,6 +183,8 @@ class ConnectionPool:
         with self._lock:
             if not self._closed:
                 self._closed = True
+                for connecting in self._connecting:
+                    _shut_down(connecting)
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
@@ -469,10 +476,12 @@ class ConnectionPool:
         def run() -> None:
             connection: Connection | None = None
             failure: BaseException | None = None
-            try:
-                connection = open_connection(host, port, self._settings, self._buffers)
-            except BaseException as error:  # noqa: BLE001  # reported through the future
-                failure = error
+            with contextlib.ExitStack() as stack:
+                on_connected = functools.partial(self._on_connected, stack)
+                try:
+                    connection = open_connection(host, port, self._settings, self._buffers, on_connected)
+                except BaseException as error:  # noqa: BLE001  # reported through the future
+                    failure = error
             with self._lock:
                 is_closed = self._closed
                 if not is_closed:
@@ -483,6 +492,19 @@ class ConnectionPool:
         threading.Thread(target=run, name=f"klamm-connect-{host}:{port}", daemon=True).start()
         return opened
 
+    def _on_connected(self, stack: contextlib.ExitStack, connected: socket.socket) -> None:
+        """Let ``close`` end the handshakes on a TCP connection, for which the broker has up to ten seconds."""
+        duplicate = stack.enter_context(connected.dup())  # TLS takes the descriptor of the socket itself
+        with self._lock:
+            self._connecting.add(duplicate)
+            if self._closed:
+                _shut_down(duplicate)
+        stack.callback(self._forget, duplicate)
+
+    def _forget(self, duplicate: socket.socket) -> None:
+        with self._lock:
+            self._connecting.discard(duplicate)
+
 
 _SILENT: Final = ": no answer and no error; check that it is a Kafka listener, and that security.protocol matches it"
 
@@ -490,6 +512,11 @@ _SILENT: Final = ": no answer and no error; check that it is a Kafka listener, a
 def _reason(error: Exception | None) -> str:
     """Return an error as the end of a message. Errors of time limits have no text."""
     return f": {error}" if str(error or "") else ""
+
+
+def _shut_down(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the broker has closed the connection
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 def _address(server: str) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Never
@@ -20,7 +21,6 @@ from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.stub_broker import CLOSE, SILENCE, StubBroker
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
     from klamm.kafka_client.pool.calls import Deadline
@@ -321,6 +321,23 @@ def test_throttled_connection_pauses(cluster: Cluster) -> None:
         create_topics(pool, node_id=0)
         create_topics(pool, node_id=0)
     assert time.monotonic() - began >= 0.3
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_closed_pool_ends_handshakes_with_a_silent_server(protocol: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        pool = ConnectionPool(ConnectionSettings.of((address,), {"security.protocol": protocol}, "test"))
+        pool.submit(pool.check_connection)
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.recv(1)  # of ApiVersions, or of the TLS handshake
+            (connecting,) = (thread for thread in threading.enumerate() if thread.name == f"klamm-connect-{address}")
+            # when
+            pool.close()
+            # then
+            connecting.join(3.0)
+            assert not connecting.is_alive()
 
 
 def test_pool_can_be_closed_from_its_own_thread() -> None:

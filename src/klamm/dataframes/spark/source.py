@@ -34,7 +34,6 @@ from klamm.dataframes.columns import columns_of
 from klamm.dataframes.options import read_options, write_options
 from klamm.dataframes.positions import EARLIEST, LATEST, limited, split
 from klamm.dataframes.reader import TopicReader, as_json, from_json
-from klamm.dataframes.spark.sink import KafkaStreamWriter, KafkaWriter, checked
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from klamm.dataframes.options import ReadOptions
     from klamm.dataframes.positions import OffsetRange
+    from klamm.dataframes.spark.sink import KafkaStreamWriter, KafkaWriter
     from klamm.protocol.types import PartitionTuple
 
 FORMAT: Final = "klamm-kafka"
@@ -111,6 +111,8 @@ class KafkaSource(DataSource):
         Raises:
             SettingsError: Options or columns are invalid.
         """
+        from klamm.dataframes.spark.sink import KafkaWriter, checked  # noqa: PLC0415 - readers do without it
+
         options = write_options(self.options, streaming=False, overwrite=overwrite)
         checked(schema, options)
         return KafkaWriter(options)
@@ -121,6 +123,8 @@ class KafkaSource(DataSource):
         Raises:
             SettingsError: Options or columns are invalid.
         """
+        from klamm.dataframes.spark.sink import KafkaStreamWriter, checked  # noqa: PLC0415 - see writer
+
         options = write_options(self.options, streaming=True, overwrite=overwrite)
         checked(schema, options)
         return KafkaStreamWriter(options)

@@ -25,6 +25,7 @@ from tests.support.java import (
     kafka_archive,
     start_java,
 )
+from tests.support.kafka_training import send_usual_requests
 from tests.support.probe import broker_count_of
 from tests.support.processes import LoggedProcess, free_port, stop_process, wait_until
 
@@ -318,9 +319,9 @@ def _unregister(node: KafkaNode, node_id: int) -> bool:
 
 
 def _run_once(jvm_options: Sequence[str]) -> None:
-    """Start and stop one node."""
-    with KafkaCluster(jvm_options=(*QUICK_TO_START, *jvm_options)):
-        pass
+    """Start one node, use it and stop it."""
+    with KafkaCluster(jvm_options=(*QUICK_TO_START, *jvm_options)) as cluster:
+        send_usual_requests(cluster.bootstrap_servers)
 
 
 def _use_a_tool(jvm_options: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tests.support.families.model import RunningConsumer, RunningProducer
     from tests.support.kafka import KafkaCluster, KafkaNode
 
-_COUNT = 1500
+_COUNT = 300
 _PATIENCE_S = 120.0
 _TOOLS = "org.apache.kafka.tools"
 

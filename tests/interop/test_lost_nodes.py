@@ -54,6 +54,8 @@ REMOTE_TOPIC = f"{ALIAS}.{TOPIC}"
 POSITIONS = f"mm2-offsets.{ALIAS}.internal"
 REPLICAS = {"retention.ms": "-1"}
 CALL_TIMEOUT_S = 90
+PAUSE_S = 0.2
+"""Seconds between two rounds of admin calls, and between two batches of records."""
 
 
 class _AdminCalls:
@@ -91,7 +93,7 @@ class _AdminCalls:
                 lambda _: admin.list_offsets({TopicPartition(self._topic, at): -1 for at in range(PARTITIONS)}).all(),
             ]
             number = 0
-            while not ending.wait(0.05):
+            while not ending.wait(PAUSE_S):
                 number += 1
                 for call in calls:
                     self._try(call, number)
@@ -139,7 +141,7 @@ def test_admin_calls_and_a_copier_survive_the_loss_of_a_node(real_kafka_3: Kafka
         # Without idempotence, a batch whose acknowledgement was lost with its node would be in the source twice.
         settings = {"delivery.timeout.ms": 55_000, "enable.idempotence": True}
         number = 0
-        while not ending.is_set():
+        while not ending.wait(PAUSE_S):
             batch = [(at, Seen(None, b"%d" % (number + at), (), YEAR_2013)) for at in range(PARTITIONS)]
             produce(address, TOPIC, batch, settings)
             for at, record in batch:

@@ -1,6 +1,7 @@
-"""Every kind of record between two Apache Kafka 4.4 clusters: the target's records equal the source's.
+"""Every kind of record on Apache Kafka 4.4: the records of the target equal those of the source.
 
 Two flows copy all of them, without Spark: at least once to ``A<run>.<topic>``, exactly once to ``A<run>-<topic>``.
+Source and target are the same cluster of three nodes, under different aliases.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ TOO_LARGE: Final = "the record at offset 0 is larger than the target's max.messa
 Partitions = dict[int, list[Seen]]
 
 
-class Clusters(NamedTuple):
-    """Addresses, comma separated."""
-
-    source: str
-    target: str
-
-
 def stored(cluster: str, topic: str) -> list[RecordBatch]:
     """Return the stored batches of partition 0, from its leader."""
+    with WireClient(leader_of(cluster, topic)) as client:
+        return list(client.read_to_end(topic, 0))
+
+
+def leader_of(cluster: str, topic: str) -> str:
+    """Return the address of the leader of partition 0."""
     for node in cluster.split(","):
         with contextlib.suppress(RejectedError), WireClient(node) as client:
-            return list(client.read_to_end(topic, 0))
+            client.end_offset(topic, 0)
+            return node
     raise AssertionError(f"Nobody leads {topic}")
 
 
@@ -61,8 +62,8 @@ def seen(record: Record) -> Seen:
     return Seen(None if key is None else bytes(key), None if value is None else bytes(value), headers, record.timestamp)
 
 
-def write_batches(clusters: Clusters, topic: str, *batches: bytes | bytearray) -> None:
-    with WireClient(clusters.source) as client:
+def write_batches(cluster: str, topic: str, *batches: bytes | bytearray) -> None:
+    with WireClient(leader_of(cluster, topic)) as client:
         for batch in batches:
             client.produce(topic, 0, batch)
 
@@ -74,10 +75,10 @@ def records(first: int, *values: bytes | None, timestamp: int = YEAR_2013, key: 
     ]
 
 
-def all_of(codec: str) -> Callable[[Clusters, str], Partitions]:
+def all_of(codec: str) -> Callable[[str, str], Partitions]:
     """Keys, values, nulls, empty ones, headers that repeat or are null, in three partitions."""
 
-    def write(clusters: Clusters, topic: str) -> Partitions:
+    def write(cluster: str, topic: str) -> Partitions:
         special = [
             Seen(None, b"no key", (), YEAR_2013),
             Seen(b"k", None, (), YEAR_2013 - 5),
@@ -88,36 +89,36 @@ def all_of(codec: str) -> Callable[[Clusters, str], Partitions]:
         wanted = {0: list(special), 1: [], 2: []}
         for number in range(600):
             wanted[number % 3].append(Seen(b"k%d" % number, b"v%d" % number, (), YEAR_2013 + number))
-        create_topic(clusters.source, topic, 3, FOREVER)
+        create_topic(cluster, topic, 3, FOREVER)
         pairs = [(partition, record) for partition, of_it in wanted.items() for record in of_it]
-        produce(clusters.source, topic, pairs, {"compression.type": codec})
+        produce(cluster, topic, pairs, {"compression.type": codec})
         return wanted
 
     return write
 
 
-def times(clusters: Clusters, topic: str) -> Partitions:
+def times(cluster: str, topic: str) -> Partitions:
     """Out of order, none at all, 1970, 2013, and as far ahead as brokers accept."""
     soon = int(time.time() * 1000) + 50 * 60_000
     stamps = [YEAR_2013, 0, soon, 1, YEAR_2013 - 1, -1, YEAR_2013]
     given = [Record(key=None, value=b"%d" % at, timestamp=stamp, offset=at) for at, stamp in enumerate(stamps)]
-    create_topic(clusters.source, topic, 1, FOREVER)
-    write_batches(clusters, topic, encode_batch(given), encode_batch(given[::-1], base_offset=0, last_offset=6))
-    return read(clusters.source, topic, {0: 14})
+    create_topic(cluster, topic, 1, FOREVER)
+    write_batches(cluster, topic, encode_batch(given), encode_batch(given[::-1], base_offset=0, last_offset=6))
+    return read(cluster, topic, {0: 14})
 
 
-def appended(clusters: Clusters, topic: str) -> Partitions:
+def appended(cluster: str, topic: str) -> Partitions:
     """LogAppendTime: the source's broker has given the times."""
-    create_topic(clusters.source, topic, 1, {"message.timestamp.type": "LogAppendTime"})
-    produce(clusters.source, topic, [(0, seen(record)) for record in records(0, b"a", b"b", b"c")])
-    return read(clusters.source, topic, {0: 3})
+    create_topic(cluster, topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    produce(cluster, topic, [(0, seen(record)) for record in records(0, b"a", b"b", b"c")])
+    return read(cluster, topic, {0: 3})
 
 
-def compacted(clusters: Clusters, topic: str) -> Partitions:
+def compacted(cluster: str, topic: str) -> Partitions:
     """Gaps, a batch that compaction has emptied, tombstones with a delete horizon."""
     configs = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
-    create_topic(clusters.source, topic, 1, configs)
-    with WireClient(clusters.source) as client:
+    create_topic(cluster, topic, 1, configs)
+    with WireClient(leader_of(cluster, topic)) as client:
         (first_id, first_epoch), (second_id, second_epoch) = client.new_producer_id(), client.new_producer_id()
     emptied = encode_batch(
         records(0, b"old", b"old"), producer_id=first_id, producer_epoch=first_epoch, base_sequence=0
@@ -131,9 +132,9 @@ def compacted(clusters: Clusters, topic: str) -> Partitions:
     again = encode_batch([records(2, b"2")[0]._replace(offset=0), records(4, b"2")[0]._replace(offset=1)])
     # Records so much newer end the segment: what stands before it is compacted.
     newer = [encode_batch(records(0, b"n", timestamp=YEAR_2013 + at, key=f"n{at}-")) for at in (10_000, 20_000)]
-    write_batches(clusters, topic, emptied, gaps, again, *newer)
-    wait_until(lambda: _is_compacted(stored(clusters.source, topic)), timeout_s=60, what="compaction", interval_s=0.2)
-    return read(clusters.source, topic, {0: 8})
+    write_batches(cluster, topic, emptied, gaps, again, *newer)
+    wait_until(lambda: _is_compacted(stored(cluster, topic)), timeout_s=60, what="compaction", interval_s=0.2)
+    return read(cluster, topic, {0: 8})
 
 
 def _is_compacted(batches: list[RecordBatch]) -> bool:
@@ -142,12 +143,11 @@ def _is_compacted(batches: list[RecordBatch]) -> bool:
     return empty and gaps and any(batch.has_delete_horizon for batch in batches)
 
 
-def transactions(clusters: Clusters, topic: str) -> Partitions:
+def transactions(cluster: str, topic: str) -> Partitions:
     """Two producers in turns, of whose transactions some are aborted, and one without transactions."""
-    create_topic(clusters.source, topic, 1, FOREVER)
+    create_topic(cluster, topic, 1, FOREVER)
     writers = [
-        Producer({"bootstrap.servers": clusters.source, "transactional.id": f"{topic}-{at}", "linger.ms": 0})
-        for at in range(2)
+        Producer({"bootstrap.servers": cluster, "transactional.id": f"{topic}-{at}", "linger.ms": 0}) for at in range(2)
     ]
     for writer in writers:
         writer.init_transactions(30)
@@ -157,7 +157,7 @@ def transactions(clusters: Clusters, topic: str) -> Partitions:
             writer.begin_transaction()
             writer.produce(topic, value=b"%d of %d" % (number, at), partition=0, timestamp=YEAR_2013)
             writer.flush(30)
-        produce(clusters.source, topic, [(0, Seen(None, b"plain %d" % number, (), YEAR_2013))])
+        produce(cluster, topic, [(0, Seen(None, b"plain %d" % number, (), YEAR_2013))])
         order = (b"%d of 0" % number, b"%d of 1" % number)
         kept = [value for at, value in enumerate(order) if (number + at) % 3]
         for at, writer in enumerate(writers):
@@ -169,39 +169,39 @@ def transactions(clusters: Clusters, topic: str) -> Partitions:
     return {0: [Seen(None, value, (), YEAR_2013) for value in wanted]}
 
 
-def straddling(clusters: Clusters, topic: str) -> Partitions:
+def straddling(cluster: str, topic: str) -> Partitions:
     """The position lies in the middle of a batch."""
-    create_topic(clusters.source, topic, 1, FOREVER)
+    create_topic(cluster, topic, 1, FOREVER)
     given = records(0, *(b"%d" % at for at in range(10)))
-    write_batches(clusters, topic, encode_batch(given))
+    write_batches(cluster, topic, encode_batch(given))
     for positions in POSITIONS.values():
         position = Seen(key_bytes(SourcePartition(f"A{RUN}", topic, 0)), value_bytes(4), (), YEAR_2013)
-        create_topic(clusters.target, positions, 25, {"cleanup.policy": "compact"})
-        produce(clusters.target, positions, [(partition_for_key(position.key or b"", 25), position)])
+        create_topic(cluster, positions, 25, {"cleanup.policy": "compact"})
+        produce(cluster, positions, [(partition_for_key(position.key or b"", 25), position)])
     return {0: [seen(record) for record in given[5:]]}
 
 
-def large(clusters: Clusters, topic: str) -> Partitions:
+def large(cluster: str, topic: str) -> Partitions:
     """A batch larger than the target takes is split; a record larger than that stops its partition (see below)."""
-    create_topic(clusters.source, topic, 2, FOREVER)
+    create_topic(cluster, topic, 2, FOREVER)
     for prefix in POSITIONS:
-        create_topic(clusters.target, f"{prefix}{topic}", 2, {**FOREVER, "max.message.bytes": "10000"})
+        create_topic(cluster, f"{prefix}{topic}", 2, {**FOREVER, "max.message.bytes": "10000"})
     given = records(0, *(b"%04d" % at * 750 for at in range(50)))
-    write_batches(clusters, topic, encode_batch(given))
-    produce(clusters.source, topic, [(1, Seen(b"k", b"x" * 20_000, (), YEAR_2013))])
+    write_batches(cluster, topic, encode_batch(given))
+    produce(cluster, topic, [(1, Seen(b"k", b"x" * 20_000, (), YEAR_2013))])
     return {0: [seen(record) for record in given], 1: []}
 
 
-def purged(clusters: Clusters, topic: str) -> Partitions:
+def purged(cluster: str, topic: str) -> Partitions:
     """What the source has purged before the first round is nothing that is missing."""
-    create_topic(clusters.source, topic, 1, FOREVER)
+    create_topic(cluster, topic, 1, FOREVER)
     given = records(0, *(b"%d" % at for at in range(10)))
-    write_batches(clusters, topic, encode_batch(given))
-    delete_records(clusters.source, topic, 0, before=3)
+    write_batches(cluster, topic, encode_batch(given))
+    delete_records(cluster, topic, 0, before=3)
     return {0: [seen(record) for record in given[3:]]}
 
 
-KINDS: Final[dict[str, Callable[[Clusters, str], Partitions]]] = {
+KINDS: Final[dict[str, Callable[[str, str], Partitions]]] = {
     **{codec: all_of(codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")},
     "times": times,
     "appended": appended,
@@ -216,7 +216,7 @@ KINDS: Final[dict[str, Callable[[Clusters, str], Partitions]]] = {
 class Mirrored(NamedTuple):
     """The records on the source before the mirror ran, and the records that it wrote."""
 
-    clusters: Clusters
+    cluster: str
     family: str
     """Start of the names of the topics."""
     wanted: dict[str, Partitions]
@@ -227,15 +227,15 @@ class Mirrored(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def mirrored(real_kafka: KafkaCluster, real_kafka_3: KafkaCluster) -> Mirrored:
-    clusters = Clusters(real_kafka.bootstrap_servers, real_kafka_3.bootstrap_servers)
+def mirrored(real_kafka_3: KafkaCluster) -> Mirrored:
+    cluster = real_kafka_3.bootstrap_servers
     family = f"kinds-{RUN}"
-    wanted = {kind: write(clusters, f"{family}.{kind}") for kind, write in KINDS.items()}
+    wanted = {kind: write(cluster, f"{family}.{kind}") for kind, write in KINDS.items()}
     file = f"""
 clusters = A{RUN}, B{RUN}, C{RUN}
-A{RUN}.bootstrap.servers = {clusters.source}
-B{RUN}.bootstrap.servers = {clusters.target}
-C{RUN}.bootstrap.servers = {clusters.target}
+A{RUN}.bootstrap.servers = {cluster}
+B{RUN}.bootstrap.servers = {cluster}
+C{RUN}.bootstrap.servers = {cluster}
 A{RUN}->B{RUN}.enabled = true
 A{RUN}->C{RUN}.enabled = true
 A{RUN}->C{RUN}.klamm.exactly.once = true
@@ -251,14 +251,12 @@ emit.checkpoints.enabled = false
 config.properties.exclude = max\\\\.message\\\\.bytes, message\\\\.timestamp\\\\.type
 """
     rows = [row for flow in parse_settings(parse_properties(file)).flows for row in copy_flow(flow)]
-    return Mirrored(clusters, family, wanted, _arrived(clusters, family, wanted), rows)
+    return Mirrored(cluster, family, wanted, _arrived(cluster, family, wanted), rows)
 
 
-def _arrived(clusters: Clusters, family: str, wanted: dict[str, Partitions]) -> dict[str, Partitions]:
+def _arrived(cluster: str, family: str, wanted: dict[str, Partitions]) -> dict[str, Partitions]:
     return {
-        (name := f"{prefix}{family}.{kind}"): read(
-            clusters.target, name, {at: len(of) for at, of in partitions.items()}
-        )
+        (name := f"{prefix}{family}.{kind}"): read(cluster, name, {at: len(of) for at, of in partitions.items()})
         for prefix in POSITIONS
         for kind, partitions in wanted.items()
     }
@@ -274,7 +272,7 @@ def test_records_of_every_kind_are_copied_unchanged(mirrored: Mirrored, kind: st
 def test_target_has_no_control_batches_of_source(mirrored: Mirrored) -> None:
     """K894-37: at least once, nothing of the source's transactions is left but its records."""
     for kind in ("transactions", "compacted"):
-        batches = stored(mirrored.clusters.target, f"A{RUN}.{mirrored.family}.{kind}")
+        batches = stored(mirrored.cluster, f"A{RUN}.{mirrored.family}.{kind}")
         assert batches
         assert not any(batch.is_control or batch.is_transactional for batch in batches), kind
 
@@ -290,4 +288,4 @@ def test_remote_topics_have_configured_replication_factor(mirrored: Mirrored) ->
     """K894-35: Target topic: same partition count, RF = replication.factor (2), configs after the filter at creation;
     created before data flows.
     """
-    assert replica_counts(mirrored.clusters.target, f"A{RUN}.{mirrored.family}.zstd") == [2, 2, 2]
+    assert replica_counts(mirrored.cluster, f"A{RUN}.{mirrored.family}.zstd") == [2, 2, 2]

@@ -9,23 +9,22 @@ import base64
 import os
 import random
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.config_providers import resolve
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, parse_properties
 from tests.support import mm2_files
-from tests.support.java import java_tool
+from tests.support.kafka_tools import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
+    from pathlib import Path
 
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.mirror import MirrorSettings
 
-PROGRAM = Path(__file__).resolve().parents[1] / "java" / "MirrorDecisions.java"
 TOPICS = (
     "orders", "Orders", "orders.eu", "orders-internal", "orders.internal", "payments", "USERS", "users", "a", "b1_v1",
     "A.orders", "B.orders", "A_orders", "B__orders", "A.B.orders", "B.A.orders", "C.orders", "Borders", "orders.", ".x",
@@ -94,7 +93,7 @@ def random_file(draw: random.Random) -> str:
 def of_mirrormaker(texts: Sequence[str]) -> list[list[dict[str, str]]]:
     """Return the decisions of MirrorMaker for the flows of each file. A file that it rejects has only ``error``."""
     stdin = "\n".join(base64.b64encode(text.encode()).decode() for text in texts)
-    out = java_tool(str(PROGRAM), ",".join(TOPICS), ",".join(GROUPS), stdin=stdin, timeout_s=300)
+    out = run_tool("MirrorDecisions", ",".join(TOPICS), ",".join(GROUPS), stdin=stdin)
     files: list[list[dict[str, str]]] = [[]]
     for line in out.split("\n"):
         if line == ".":

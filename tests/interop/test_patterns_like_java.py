@@ -6,14 +6,9 @@ import base64
 import os
 import random
 import re
-import subprocess
-from typing import TYPE_CHECKING
 
 from klamm.patterns import java_pattern
-from tests.support.java import java_executable
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.kafka_tools import run_tool
 
 PIECES = [
     "a", "b", "Z", "9", "_", "-", ".", "é", "٣", " ", "\n", "|", "*", "+", "?", "{2}", "{1,}", "{", "}", "(",
@@ -27,25 +22,6 @@ PIECES = [
 TEXTS = ["", "a", "b", "A", "Z", "9", "_", "-", ".", "é", "٣", " ", "\n", "\r", "\t", "\x01", "aa", "ab", "aé", "a.",
          "a-", "a\n", "a\r\n", "Z9", "aab", "{", "}", "a&", "[", "]", "#", "~", "|", "\\", "a_9", "b.-", "É", "K",
          "\x1b", "&"]  # fmt: skip
-PROGRAM = """
-import java.nio.charset.StandardCharsets; import java.util.*; import java.util.regex.*;
-public class Match {
-    static String text(String s) { return new String(Base64.getDecoder().decode(s), StandardCharsets.UTF_8); }
-    public static void main(String[] args) throws Exception {
-        String[] lines = new String(System.in.readAllBytes()).split("\\n");
-        List<String> texts = new ArrayList<>();
-        for (String each : lines[0].split(" ", -1)) texts.add(text(each));
-        for (int i = 1; i < lines.length; i++) {
-            StringBuilder out = new StringBuilder();
-            try {
-                Pattern pattern = Pattern.compile(text(lines[i]));
-                for (String each : texts) out.append(pattern.matcher(each).matches() ? '1' : '0');
-            } catch (PatternSyntaxException e) { out.append("rejected"); }
-            System.out.println(out);
-        }
-    }
-}
-"""
 
 
 def encoded(text: str) -> str:
@@ -65,22 +41,13 @@ def is_of_newer_java(expression: str) -> bool:
     return "\\b" in expression
 
 
-def test_patterns_match_as_in_java_or_are_rejected(java: None, tmp_path: Path) -> None:
+def test_patterns_match_as_in_java_or_are_rejected(java: None) -> None:
     draw = random.Random(894)
     count = 200_000 if os.environ.get("KLAMM_SOAK") else 3_000
     expressions = PIECES + ["".join(draw.choices(PIECES, k=draw.randint(1, 7))) for _ in range(count)]
-    program = tmp_path / "Match.java"
-    program.write_text(PROGRAM, encoding="utf-8")
     lines = [" ".join(map(encoded, TEXTS)), *map(encoded, expressions)]
-    ended = subprocess.run(
-        [java_executable(), "-XX:TieredStopAtLevel=1", str(program)],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )
-    expected = dict(zip(expressions, ended.stdout.removesuffix("\n").split("\n"), strict=True))
+    printed = run_tool("MatchPatterns", stdin="\n".join(lines))
+    expected = dict(zip(expressions, printed.removesuffix("\n").split("\n"), strict=True))
     accepted = {expression for expression in expressions if matches(expression) != "rejected"}
     differing = {each: actual for each in accepted if (actual := matches(each)) != expected[each]}
     assert not {each: (expected[each], actual) for each, actual in differing.items() if not is_of_newer_java(each)}

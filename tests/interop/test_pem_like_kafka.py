@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from klamm.properties import SettingsError
 from klamm.security.stores import pem
 from klamm.tls import client_context, load_own
-from tests.support.java import java_tool
 from tests.support.java_stores import identity
+from tests.support.kafka_tools import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 OWN = identity("own", identity("authority"))
 KEY, CERTIFICATE = pem("PRIVATE KEY", OWN.key_der), pem("CERTIFICATE", OWN.der)
@@ -34,29 +33,6 @@ FORMS: dict[str, Callable[[str], str]] = {
     "lower case": str.lower,
     "wide": lambda text: text.replace("BEGIN ", "BEGIN  "),
 }
-PROGRAM = """
-import java.nio.charset.StandardCharsets; import java.util.*;
-import org.apache.kafka.common.config.types.Password;
-import org.apache.kafka.common.security.ssl.DefaultSslEngineFactory;
-public class ReadPem {
-    static Password text(String s) {
-        return new Password(new String(Base64.getDecoder().decode(s), StandardCharsets.UTF_8));
-    }
-    public static void main(String[] none) throws Exception {
-        for (String line : new String(System.in.readAllBytes()).split("\\n")) {
-            String[] given = line.split(" ");
-            Map<String, Object> settings = new HashMap<>(Map.of("ssl.protocol", "TLSv1.3", "ssl.cipher.suites",
-                List.of(), "ssl.enabled.protocols", List.of("TLSv1.3"), "ssl.keystore.type", "PEM",
-                "ssl.truststore.type", "PEM", "ssl.keystore.key", text(given[0]),
-                "ssl.keystore.certificate.chain", text(given[1]), "ssl.truststore.certificates", text(given[1])));
-            try (DefaultSslEngineFactory factory = new DefaultSslEngineFactory()) {
-                factory.configure(settings);
-                System.out.println("accepted");
-            } catch (Exception e) { System.out.println("rejected"); }
-        }
-    }
-}
-""".replace("main(String[] none) throws Exception {", "main(String[] none) throws Exception {")
 
 
 def of_klamm(key: str, certificate: str) -> str:
@@ -72,12 +48,10 @@ def of_klamm(key: str, certificate: str) -> str:
     return "accepted"
 
 
-def test_pem_is_accepted_in_kafkas_forms(java: None, tmp_path: Path) -> None:
-    program = tmp_path / "ReadPem.java"
-    program.write_text(PROGRAM, encoding="utf-8")
+def test_pem_is_accepted_in_kafkas_forms(java: None) -> None:
     pairs = [(form(KEY), form(CERTIFICATE)) for form in FORMS.values()]
     lines = [" ".join(base64.b64encode(text.encode()).decode() for text in pair) for pair in pairs]
-    printed = java_tool(str(program), stdin="\n".join(lines)).split("\n")
+    printed = run_tool("ReadPem", stdin="\n".join(lines)).split("\n")
     outcomes = [line for line in printed if line in ("accepted", "rejected")]
     expected = dict(zip(FORMS, outcomes, strict=True))
     assert {name: of_klamm(*pair) for name, pair in zip(FORMS, pairs, strict=True)} == expected

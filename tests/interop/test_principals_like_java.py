@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import random
-import subprocess
 from typing import TYPE_CHECKING
 
 from klamm.security.certificates import CertificateError, encoded, subject_of
-from tests.support.java import java_executable
+from tests.support.kafka_tools import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 SUBJECTS = 100_000 if os.environ.get("KLAMM_SOAK") else 3_000
 SEQUENCE, SET, OID = 0x30, 0x31, 0x06
@@ -44,38 +42,22 @@ CHARACTERS = [
 ]
 NO_TEXT = bytes.fromhex("41 7f 80 8f 90 9f a0 af b0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 f8 ff")
 """Bytes at the limits of the ranges of UTF-8."""
-PROGRAM = """
-import java.nio.charset.StandardCharsets; import java.util.*; import javax.security.auth.x500.X500Principal;
-public class Names {
-    public static void main(String[] args) throws Exception {
-        for (String line : new String(System.in.readAllBytes()).split("\\n")) {
-            String name;
-            try {
-                name = "=" + new X500Principal(Base64.getDecoder().decode(line)).getName(X500Principal.RFC2253);
-            } catch (RuntimeException e) {
-                name = "!" + e;
-            }
-            System.out.println(Base64.getEncoder().encodeToString(name.getBytes(StandardCharsets.UTF_8)));
-        }
-    }
-}
-"""
 
 
-def test_random_subjects_are_written_as_java_writes_them(tmp_path: Path) -> None:
+def test_random_subjects_are_written_as_java_writes_them(java: None) -> None:
     """Attributes of all ASN.1 types, more than one in a relative name, and bytes that their type does not allow."""
     draw = random.Random(SUBJECTS)
     names = [
         encoded(SEQUENCE, b"".join(relative_name(draw) for _ in range(draw.randint(1, 4)))) for _ in range(SUBJECTS)
     ]
     differences = []
-    for name, java in zip(names, as_java_writes(names, tmp_path), strict=True):
+    for name, written in zip(names, as_java_writes(names), strict=True):
         try:
             ours = f"={subject_of(certificate_of(name))}"
         except CertificateError:
             ours = "!"
-        if ours != java and not ours == java[:1] == "!":
-            differences.append((name.hex(), ours, java))
+        if ours != written and not ours == written[:1] == "!":
+            differences.append((name.hex(), ours, written))
     assert not differences
 
 
@@ -102,11 +84,7 @@ def certificate_of(subject: bytes) -> bytes:
     return encoded(SEQUENCE, encoded(SEQUENCE, encoded(SEQUENCE, b"") * 4 + subject))
 
 
-def as_java_writes(names: Sequence[bytes], directory: Path) -> list[str]:
+def as_java_writes(names: Sequence[bytes]) -> list[str]:
     """Return ``=`` and the text of each name, or ``!`` and the error."""
-    program = directory / "Names.java"
-    program.write_text(PROGRAM, encoding="utf-8")
     lines = "\n".join(base64.b64encode(name).decode() for name in names)
-    command = [java_executable(), "-XX:TieredStopAtLevel=1", str(program)]
-    ended = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300, check=True)
-    return [base64.b64decode(line).decode() for line in ended.stdout.split()]
+    return [base64.b64decode(line).decode() for line in run_tool("NameSubjects", stdin=lines).split()]

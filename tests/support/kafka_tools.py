@@ -19,7 +19,9 @@ from tests.support.java import QUICK_TO_START, class_path, java_command, java_ex
 if TYPE_CHECKING:
     from types import TracebackType
 
-_PROGRAM: Final = Path(__file__).parents[1] / "java" / "Tools.java"
+_PROGRAMS: Final = sorted((Path(__file__).parents[1] / "java").glob("*.java"))
+"""The runner, and our own programs, which it runs as it runs tools of Kafka."""
+_RUNNER: Final = "Tools"
 _PATIENCE_S: Final = 120
 _QUIET: Final = ("-Xlog:disable", "-Dklamm.log.level=ERROR")
 
@@ -44,9 +46,7 @@ class KafkasTools:
 
     def __enter__(self) -> Self:
         options = (*quick_to_start(), *_QUIET, *self._jvm_options)
-        command = java_command(
-            _PROGRAM.stem, heap="256m", jvm_options=options, jars=f"{class_path()}:{_compiled_program()}"
-        )
+        command = java_command(_RUNNER, heap="256m", jvm_options=options, jars=f"{class_path()}:{_compiled_programs()}")
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
 
@@ -76,15 +76,16 @@ class KafkasTools:
         return Outcome(int(code), stdout, stderr)
 
 
-def _compiled_program() -> Path:
-    """Return the directory of the compiled program. The first call in a checkout compiles it."""
-    compiled = CACHE / "java" / f"tools-{hashlib.sha256(_PROGRAM.read_bytes()).hexdigest()[:16]}"
+def _compiled_programs() -> Path:
+    """Return the directory of the compiled programs. The first call in a checkout compiles them."""
+    text = b"".join(program.read_bytes() for program in _PROGRAMS)
+    compiled = CACHE / "java" / f"tools-{hashlib.sha256(text).hexdigest()[:16]}"
     with lock(compiled.with_suffix(".lock")):
         if not compiled.is_dir():
             with tempfile.TemporaryDirectory(dir=compiled.parent) as scratch:
                 fresh = Path(scratch) / "classes"
                 compiler = (java_executable(), *QUICK_TO_START, "-m", "jdk.compiler/com.sun.tools.javac.Main")
-                subprocess.run([*compiler, "-d", fresh, "-cp", class_path(), _PROGRAM], check=True)
+                subprocess.run([*compiler, "-d", fresh, "-cp", class_path(), *_PROGRAMS], check=True)
                 fresh.rename(compiled)
     return compiled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import os
@@ -16,9 +17,11 @@ from xdist import is_xdist_worker  # type: ignore[import-untyped]
 from tests.support import placeholders
 from tests.support.browser import Browser, find_browser
 from tests.support.distribution import (
+    LENT,
+    SHARED,
     FileScheduling,
     is_fast,
-    last_with_three_nodes,
+    last_of_group,
     rank,
     shares_kafka,
     shares_something,
@@ -34,6 +37,7 @@ from tests.support.kafka import NO_PROPERTIES, KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.left_open import close_log_files, nothing_left
 from tests.support.left_open import install as register_log_files
+from tests.support.lent_kafka import LentKafka
 from tests.support.own_random import give_threads_their_own
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
@@ -56,7 +60,10 @@ _MAX_ASYNC_TEST_S = 300.0
 
 _GARBAGE_THRESHOLDS = (10_000, 10, 10)
 """With Python's own, a tenth of the processor time of the unit tests goes into garbage collections."""
-_LAST_WITH_THREE_NODES = pytest.StashKey[Path | None]()
+_LAST = pytest.StashKey[dict[str, Path | None]]()
+"""Last files with tests that may use the clusters ``SHARED`` and ``LENT``."""
+_LENT = pytest.StashKey[dict[str, LentKafka]]()
+"""Nodes that files borrow, by their release."""
 _CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()
 """Shared clusters of real Kafka that were started, by their number of nodes."""
 RACKS = {
@@ -119,7 +126,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     if session.config.getoption("reverse"):
         items.reverse()
     items[:] = placeholders.in_pairs(items)
-    session.stash.setdefault(_LAST_WITH_THREE_NODES, last_with_three_nodes(items))
+    session.stash.setdefault(_LAST, {group: last_of_group(group, items) for group in (SHARED, LENT)})
 
 
 def _leave_out(items: list[pytest.Item], unwanted: list[pytest.Item]) -> None:
@@ -170,9 +177,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if shares_kafka(item):
         for shared in clusters.values():
             shared.check()
+    last = item.session.stash[_LAST]
     is_end_of_file = nextitem is None or nextitem.path != item.path
-    if is_end_of_file and item.path == item.session.stash[_LAST_WITH_THREE_NODES] and 3 in clusters:
+    if is_end_of_file and item.path == last[SHARED] and 3 in clusters:
         clusters.pop(3).cluster.stop()
+    if is_end_of_file and item.path == last[LENT]:
+        for node in item.session.stash.get(_LENT, {}).values():
+            node.stop()
     if nextitem is not None and is_fast(nextitem) and is_xdist_worker(item.session):
         while clusters:
             clusters.popitem()[1].cluster.stop()
@@ -223,6 +234,28 @@ def real_kafka_3(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCl
     A test that kills a node starts it again before it ends.
     """
     yield from _cluster(3, request, RACKS)
+
+
+@pytest.fixture(scope="session")
+def lent_kafka(java: None, request: pytest.FixtureRequest) -> Iterator[LentKafka]:
+    """A node of real Apache Kafka 4.4 that files borrow: it is empty for each, but for Kafka's internal topics."""
+    with _lent(KAFKA_RELEASE, request) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def lent_kafka_of_release(java: None, request: pytest.FixtureRequest) -> Iterator[LentKafka]:
+    """The same, of the release of ``--kafka-release``."""
+    with _lent(request.config.getoption("kafka_release"), request) as node:
+        yield node
+
+
+@contextlib.contextmanager
+def _lent(release: str, request: pytest.FixtureRequest) -> Iterator[LentKafka]:
+    nodes = request.session.stash.setdefault(_LENT, {})
+    node = nodes.setdefault(release, LentKafka(release))
+    yield node
+    node.stop()
 
 
 def _cluster(

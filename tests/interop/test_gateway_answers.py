@@ -55,9 +55,9 @@ from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, S
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from klamm.security.acls import CLUSTER_NAME
 from tests.support.conformance_kit import KIT, load_runner
-from tests.support.kafka import KafkaCluster
+from tests.support.lent_kafka import LOGINS, USERS
 from tests.support.processes import wait_until
-from tests.support.security import PASSWORDS, PLAIN_MODULE, SCRAM_MODULE, client_properties, log_in, sasl_settings
+from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, log_in
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -65,28 +65,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from klamm.protocol.schema import Message
+    from tests.support.kafka import KafkaCluster
+    from tests.support.lent_kafka import LentKafka
 
 RUNNER = load_runner()
 GOLDEN = json.loads((KIT / "golden-4.4.public.json").read_text(encoding="utf-8"))["cases"]
-USERS = PASSWORDS | {name: f"{name}-secret" for name in ("gateway", "guest", "lister", "setter", "viewer")}
-LOGINS = {
-    **sasl_settings(authorizer=True),
-    "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required "
-    + " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
-    + ";",
-}
-SETTINGS = {
-    "num.partitions": "1",  # as in the recorded answers
-    **LOGINS,
-    **{
-        f"listener.name.sasl_plaintext.{mechanism}.sasl.jaas.config": f"{SCRAM_MODULE} required;"
-        for mechanism in ("scram-sha-256", "scram-sha-512")
-    },
-    "super.users": "User:admin;User:ANONYMOUS",
-}
-"""Settings of Kafka. Clients without a login may do everything, as without an authorizer."""
-
-
 _MASKED = re.compile(r"UUID\([^)]*\)|connectionId=[^ ,]+|Session@\w+|processor=\d+|(pos|lim|cap)=\d+")
 """Ids, and parts of a message of Kafka that describes the connection between broker and controller."""
 
@@ -99,8 +82,9 @@ class Sides(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def kafka(java: None) -> Iterator[KafkaCluster]:
-    with KafkaCluster(1, SETTINGS, with_logins=True) as cluster:
+def kafka(lent_kafka: LentKafka) -> Iterator[KafkaCluster]:
+    """A node. Clients without a login may do everything, as without an authorizer."""
+    with lent_kafka.lend() as cluster:
         yield cluster
 
 

@@ -48,13 +48,15 @@ from klamm.protocol.messages.describe_client_configs import DescribeClientConfig
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.types import ResourceType
 from tests.support.alterations import alter_all
-from tests.support.kafka import KafkaCluster
 from tests.support.processes import free_port, wait_until
 from tests.support.recording_proxy import owner_of
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.kafka import KafkaCluster
+    from tests.support.lent_kafka import LentKafka
 
 
 TOPIC = "gateway-client-configs"
@@ -101,10 +103,10 @@ def gateway_before(cluster: KafkaCluster, metrics: str, **more: Any) -> klamm.Ga
 
 
 @pytest.fixture(scope="module")
-def rig(java: None, request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """Gateways before a cluster of their own: what they keep there is the configs of all clients of a cluster."""
+def rig(lent_kafka_of_release: LentKafka) -> Iterator[Rig]:
+    """Gateways before a node of their own: what they keep there is the configs of all clients of a cluster."""
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(KafkaCluster(release=request.config.getoption("kafka_release")))
+        cluster = stack.enter_context(lent_kafka_of_release.lend())
         metrics = [f"127.0.0.1:{free_port()}" for _ in range(3)]
         gateways = [stack.enter_context(gateway_before(cluster, each)) for each in metrics]
         with AdminClient(gateways[0].bootstrap_servers) as admin:

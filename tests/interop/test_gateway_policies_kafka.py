@@ -25,7 +25,6 @@ from klamm.admin import (
 )
 from klamm.protocol.errors import InvalidConfigError, KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.support.kafka import KafkaCluster
 from tests.support.kept_up import KeptUp
 from tests.support.processes import wait_until
 from tests.support.wire import WireClient
@@ -33,6 +32,9 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.kafka import KafkaCluster
+    from tests.support.lent_kafka import LentKafka
 
 
 RULES = """
@@ -68,9 +70,9 @@ PREFIX = f"gw{uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
-def kafka(java: None) -> Iterator[KafkaCluster]:
-    """A cluster of its own: the gateway keeps its history there."""
-    with KafkaCluster() as cluster:
+def kafka(lent_kafka: LentKafka) -> Iterator[KafkaCluster]:
+    """A node that no other file uses now: the gateway keeps its history there."""
+    with lent_kafka.lend() as cluster:
         yield cluster
 
 

@@ -14,26 +14,24 @@ from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow
-from tests.support.kafka import KafkaCluster
 from tests.support.mirror import delete_records
-from tests.support.security import PASSWORDS, sasl_settings
+from tests.support.security import PASSWORDS
 from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.kafka import KafkaCluster
+    from tests.support.lent_kafka import LentKafka
+
 USER: Final = "alice"
 
 
 @pytest.fixture(scope="module")
-def kafka(java: None) -> Iterator[KafkaCluster]:
+def kafka(lent_kafka: LentKafka) -> Iterator[KafkaCluster]:
     """A node that authorizes the logins of one listener."""
-    settings = sasl_settings(authorizer=True) | {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "super.users": "User:ANONYMOUS;User:admin",
-    }
-    with KafkaCluster(1, settings, with_logins=True) as cluster:
+    with lent_kafka.lend() as cluster:
         yield cluster
 
 

@@ -29,7 +29,6 @@ from klamm.admin import (
 )
 from klamm.client_configs.rollout import client_class
 from tests.support.dynamic_clients import SILENT
-from tests.support.kafka import KafkaCluster
 from tests.support.long_tests import long_only
 from tests.support.processes import free_port, wait_until
 from tests.support.rollout_tool import rollouts, run, states, step_ms
@@ -40,15 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from tests.support.kafka import KafkaCluster
+    from tests.support.lent_kafka import LentKafka
+
 PUSH_MS = 1000
 """Interval in which clients push metrics."""
 FAST = ("--interval", "100ms")
-KAFKA = {
-    "log.retention.check.interval.ms": "300",
-    "log.initial.task.delay.ms": "100",
-    "group.min.session.timeout.ms": "100",
-    "group.initial.rebalance.delay.ms": "0",
-}
 _SOON_S = 60.0
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -61,9 +57,9 @@ def _sockets_collected() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def kafka(java: None, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """A cluster of its own: roll-outs keep their topic in it."""
-    with KafkaCluster(properties=KAFKA, release=request.config.getoption("kafka_release")) as cluster:
+def kafka(lent_kafka_of_release: LentKafka) -> Iterator[KafkaCluster]:
+    """A node that no other file uses now: roll-outs keep their topic in it."""
+    with lent_kafka_of_release.lend() as cluster:
         yield cluster
 
 

@@ -2,9 +2,9 @@
 
 A worker runs whole files (``--dist loadfile``), so the fixtures of a module are made once. Files that share three nodes
 of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
-cost CPU time. Files that share one node are run by one worker, too, and so are those that share a browser or the JVM of
-Spark. The files that take longest come first, so that no worker is left alone with one of them at the end. Among these,
-files that need the processors alternate with files that wait.
+cost CPU time. So are files that borrow a node. Files that share one node are run by one worker, too, and so are those
+that share a browser or the JVM of Spark. The files that take longest come first, so that no worker is left alone with
+one of them at the end. Among these, files that need the processors alternate with files that wait.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ BROWSER: Final = "browser: Browser"
 """Argument of a test that looks at pages. One worker runs the files with such tests, so one Chromium is started."""
 KAFKA: Final = "real_kafka"
 """Fixture of one node. One worker runs the files with such tests, so one node is started."""
+LENT: Final = "lent_kafka"
+"""Fixture of a node that files use one after the other. One worker runs these files."""
 SPARK: Final = "spark: SparkSession"
 """Argument of a test with a Spark session. One worker runs the files with such tests, so one JVM is started."""
 FIRST: Final = (
@@ -36,13 +38,11 @@ FIRST: Final = (
     KAFKA,
     SPARK,
     "tests/spark/test_mirror_end_to_end.py",
+    LENT,
     "tests/spark/test_mirror_replica.py",
     "tests/interop/test_kraft_member.py",
-    "tests/interop/test_gateway_answers.py",
     "tests/interop/test_mirror_replica_kafka.py",
     "tests/crash/test_unread_responses.py",
-    "tests/interop/test_cli_like_kafka.py",
-    "tests/interop/test_rollout.py",
     "tests/interop/test_security.py",
     "tests/interop/test_gateway_workers.py",
     "tests/interop/test_impact_outages.py",
@@ -77,9 +77,9 @@ def rank(item: pytest.Item) -> int:
     return _rank(item.path)
 
 
-def last_with_three_nodes(items: Sequence[pytest.Item]) -> Path | None:
-    """Return the file of the last of the sorted tests that may use three nodes of real Kafka."""
-    using = (item.path for item in reversed(items) if _rank(item.path) == FIRST.index(SHARED))
+def last_of_group(group: str, items: Sequence[pytest.Item]) -> Path | None:
+    """Return the file of the last of the sorted tests that may use a cluster of real Kafka: ``SHARED`` or ``LENT``."""
+    using = (item.path for item in reversed(items) if _rank(item.path) == FIRST.index(group))
     return next(using, None)
 
 
@@ -155,7 +155,7 @@ def _rank(path: Path) -> int:
 @functools.cache
 def _group(file: str) -> str:
     text = _text(_ROOT / file)
-    shared = next((shared for shared in (SHARED, SPARK, BROWSER) if shared in text), None)
+    shared = next((shared for shared in (SHARED, SPARK, BROWSER, LENT) if shared in text), None)
     return shared or (KAFKA if file.startswith("tests/interop/") and _USES_KAFKA.search(text) else file)
 
 

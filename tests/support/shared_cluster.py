@@ -49,19 +49,25 @@ def unique(prefix: str) -> str:
 
 
 class SharedCluster:
-    """A cluster, and what it consisted of when it was started."""
+    """A cluster, and what it consisted of when it was started.
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    Args:
+        cluster: The cluster, which is running.
+        ignored: Start of the lines about what may stay. None: nothing may.
+    """
+
+    def __init__(self, cluster: KafkaCluster, *, ignored: str | None = None) -> None:
         self.cluster = cluster
         self._nodes = tuple(cluster.nodes.values())
-        self._own = _contents(self._nodes)
+        self._ignored = ignored
+        self._own = self._contents()
 
     def check(self) -> None:
         """Fail if things with names that are not unique have been left or changed since the last check."""
         changes: list[str] = []
 
         def is_unchanged() -> bool:
-            now = _contents(self._nodes)
+            now = self._contents()
             changes[:] = [*(f"+ {line}" for line in now - self._own), *(f"- {line}" for line in self._own - now)]
             return not changes
 
@@ -73,8 +79,14 @@ class SharedCluster:
                 node.launch()
             for node in down:
                 node.wait_ready(expected_nodes=len(self._nodes))
-            self._own = _contents(self._nodes)
+            self._own = self._contents()
         assert not changes, "A cluster that other tests use was changed:\n" + "\n".join(sorted(changes))
+
+    def _contents(self) -> frozenset[str]:
+        lines = _contents(self._nodes)
+        if self._ignored is None:
+            return lines
+        return frozenset(line for line in lines if not line.startswith(self._ignored))
 
 
 def _contents(nodes: Sequence[KafkaNode]) -> frozenset[str]:

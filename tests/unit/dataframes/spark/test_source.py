@@ -26,6 +26,22 @@ PARTITION = StructField("partition", IntegerType(), nullable=False)
 VALUE = StructField("value", BinaryType())
 
 
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        (StructType([StructField("value", IntegerType())]), {"topic": "t"}, "column value int: expected binary"),
+        (StructType([PARTITION]), {"topic": "t"}, "column value: missing"),
+        (StructType([VALUE]), {}, "topic: expected the option, or a column"),
+    ],
+)
+def test_unwritable_schema_is_rejected(schema: StructType, options: dict[str, str], message: str) -> None:
+    source = KafkaSource({"kafka.bootstrap.servers": "127.0.0.1:1", **options})
+    with pytest.raises(SettingsError, match=message):
+        source.writer(schema, overwrite=False)
+    with pytest.raises(SettingsError, match=message):
+        source.streamWriter(schema, overwrite=False)
+
+
 @pytest.mark.parametrize("schema", [SCHEMA, StructType([VALUE]), StructType([PARTITION, VALUE])])
 def test_schema_of_some_columns_is_accepted(schema: StructType) -> None:
     source = KafkaSource(OPTIONS)

@@ -38,7 +38,7 @@ from tests.support.wire import SET, WireClient, alter_topic_request, request_fra
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MUTATIONS: Final = 10_000 if os.environ.get("KLAMM_SOAK") else 3_000
+MUTATIONS: Final = 10_000 if os.environ.get("KLAMM_SOAK") else 2_000
 CONNECTIONS: Final = 8
 ANSWER_TIMEOUT_S: Final = 0.25
 PATIENCE_S: Final = 30.0

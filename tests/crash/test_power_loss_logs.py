@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IS_SOAK: Final = bool(os.environ.get("KLAMM_SOAK"))
-_SEEDS: Final = range(1, 5 if _IS_SOAK else 3)
+_SEEDS: Final = range(1, 5 if _IS_SOAK else 2)
 _GENERATIONS: Final = 3 if _IS_SOAK else 2
 """Each generation continues after a power cut of the one before, so recoveries are cut as well."""
 _STEPS: Final = 40 if _IS_SOAK else 30

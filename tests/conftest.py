@@ -37,7 +37,6 @@ from tests.support.kafka import NO_PROPERTIES, KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.left_open import close_log_files, nothing_left
 from tests.support.left_open import install as register_log_files
-from tests.support.lent_kafka import LentKafka
 from tests.support.own_random import give_threads_their_own
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
@@ -46,6 +45,8 @@ from tests.support.skips import report_skips, skip_loudly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from tests.support.lent_kafka import LentKafka
 
 
 # A change is judged by the same examples everywhere; the soak looks for new ones.
@@ -62,7 +63,7 @@ _GARBAGE_THRESHOLDS = (10_000, 10, 10)
 """With Python's own, a tenth of the processor time of the unit tests goes into garbage collections."""
 _LAST = pytest.StashKey[dict[str, Path | None]]()
 """Last files with tests that may use the clusters ``SHARED`` and ``LENT``."""
-_LENT = pytest.StashKey[dict[str, LentKafka]]()
+_LENT: pytest.StashKey[dict[str, LentKafka]] = pytest.StashKey()
 """Nodes that files borrow, by their release."""
 _CLUSTERS = pytest.StashKey[dict[int, SharedCluster]]()
 """Shared clusters of real Kafka that were started, by their number of nodes."""
@@ -252,6 +253,8 @@ def lent_kafka_of_release(java: None, request: pytest.FixtureRequest) -> Iterato
 
 @contextlib.contextmanager
 def _lent(release: str, request: pytest.FixtureRequest) -> Iterator[LentKafka]:
+    from tests.support.lent_kafka import LentKafka  # noqa: PLC0415 - the admin client, which few tests need
+
     nodes = request.session.stash.setdefault(_LENT, {})
     node = nodes.setdefault(release, LentKafka(release))
     yield node

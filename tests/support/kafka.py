@@ -25,7 +25,6 @@ from tests.support.java import (
     kafka_archive,
     start_java,
 )
-from tests.support.kafka_training import send_usual_requests
 from tests.support.probe import broker_count_of
 from tests.support.processes import LoggedProcess, free_port, stop_process, wait_until
 
@@ -320,6 +319,8 @@ def _unregister(node: KafkaNode, node_id: int) -> bool:
 
 def _run_once(jvm_options: Sequence[str]) -> None:
     """Start one node, use it and stop it."""
+    from tests.support.kafka_training import send_usual_requests  # noqa: PLC0415 - clients, once in a checkout
+
     with KafkaCluster(jvm_options=(*QUICK_TO_START, *jvm_options)) as cluster:
         send_usual_requests(cluster.bootstrap_servers)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from klamm.admin import ActiveProducer, AdminClient, NewPartitions, NewTopic, TopicPartition
@@ -72,15 +72,26 @@ REMOTE_PREFIX = "to-"
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
 
 
-NODES = (1, 3) if os.environ.get("KLAMM_SOAK") else (1,)
+CLUSTERS = ((1, False), (3, False), (3, True)) if os.environ.get("KLAMM_SOAK") else ((1, False),)
+"""Numbers of nodes, and whether another one is the controller."""
 
 
-@pytest.fixture(scope="module", params=NODES)
+@pytest.fixture(scope="module", params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaCluster]:
     """A cluster that klamm joins. It has the topic of group offsets, which must not be placed on klamm."""
-    with KafkaCluster(request.param, {"log.cleaner.backoff.ms": "200"}) as running:
+    nodes, with_controller = request.param
+    configs = {"log.cleaner.backoff.ms": "200"}
+    with KafkaCluster(nodes, configs, with_controller=with_controller) as running:
         consumer = Consumer({"bootstrap.servers": running.bootstrap_servers, "group.id": "none"})
-        consumer.committed([ConfluentPartition("none", 0)], timeout=60)
+
+        def has_coordinator() -> bool:
+            try:
+                consumer.committed([ConfluentPartition("none", 0)], timeout=60)
+            except KafkaException:  # a new coordinator may not know yet that it is one
+                return False
+            return True
+
+        wait_until(has_coordinator, timeout_s=60, what="the coordinator of a group")
         consumer.close()
         yield running
 
@@ -177,7 +188,12 @@ class Flow:
     def stored(self, topic: str, node_id: int) -> list[bytes]:
         """Return the batches in the segments of a replica."""
         directory = self.cluster.nodes[node_id].directory / "data" / f"{topic}-0"
-        data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+        while True:
+            try:
+                data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+                break
+            except FileNotFoundError:  # compaction has replaced a segment since they were listed
+                continue
         return [bytes(batch.buffer) for batch in iter_batches(data, allow_partial_tail=True)]
 
     def log_files(self, topic: str, node_id: int) -> set[int]:
@@ -410,8 +426,12 @@ def test_topic_of_others_on_klamm_is_moved_to_its_other_brokers(cluster: KafkaCl
         reasons = ReplicaTopics(flow.properties, admin, KLAMM).misplaced(flow.remote)
         # then
         assert "they are moved away" in reasons[name]
-        (topic,) = admin.describe_topics([name]).all().result(30).values()
-        assert (topic.partitions[0].replicas, topic.partitions[0].leader) == ((1,), 1)
+
+        def is_moved() -> bool:  # the broker follows its controller
+            (topic,) = admin.describe_topics([name]).all().result(30).values()
+            return (topic.partitions[0].replicas, topic.partitions[0].leader) == ((1,), 1)
+
+        wait_until(is_moved, timeout_s=30, what="the other replica alone")
         _send(cluster.bootstrap_servers, name, b"v")
 
 

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tests.support.class_archives import CACHE
 from tests.support.java import (
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["JavaUnavailableError", "KafkaCluster", "KafkaNode", "java_tool", "start_java"]
 
 _START_TIMEOUT_S = 60.0
+_CONTROLLER: Final = 100
+"""Id of a node that is a controller alone."""
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -105,6 +107,7 @@ class KafkaCluster:
         release: Release of Apache Kafka on Maven.
         with_logins: Whether each node has a second listener, for logins. The properties configure it.
         login_listener: Name of this listener. The properties name its protocol if that is another one.
+        with_controller: Whether one more node, which is no broker, is the controller in the place of the others.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class KafkaCluster:
         *,
         with_logins: bool = False,
         login_listener: str = "SASL_PLAINTEXT",
+        with_controller: bool = False,
         heap: str = "512m",
         jvm_options: Sequence[str] | None = None,
         release: str = KAFKA_RELEASE,
@@ -126,7 +130,11 @@ class KafkaCluster:
         self.directory = Path(tempfile.mkdtemp(prefix="klamm-kafka-"))
         self._heap = heap
         self.nodes: dict[int, KafkaNode] = {node_id: self._node(node_id) for node_id in range(1, nodes + 1)}
-        self._controller_ports = {node_id: free_port() for node_id in self.nodes}
+        self._controller = self._node(_CONTROLLER) if with_controller else None
+        """Node that is a controller alone."""
+        self._controller_ports = {
+            node_id: free_port() for node_id in ([_CONTROLLER] if with_controller else self.nodes)
+        }
         self.login_ports = {node_id: free_port() for node_id in self.nodes} if with_logins else {}
         """Port of the listener for logins by node id."""
 
@@ -172,7 +180,7 @@ class KafkaCluster:
             kafka_archive(broker_class_path()).write(_run_once)
             kafka_archive().write(_use_a_tool)
         formatted = _formatted_directory(self._release)
-        for node in self.nodes.values():
+        for node in (*self.nodes.values(), *self._controllers_alone):
             self._format(node, formatted)
             node.launch()
 
@@ -247,6 +255,13 @@ class KafkaCluster:
                 node.stop()
             else:
                 node.kill()
+        for node in self._controllers_alone:
+            if node.is_running:
+                node.kill()
+
+    @property
+    def _controllers_alone(self) -> Sequence[KafkaNode]:
+        return () if self._controller is None else (self._controller,)
 
     def _format(self, node: KafkaNode, formatted: Path) -> None:
         data = node.directory / "data"
@@ -265,14 +280,16 @@ class KafkaCluster:
             listeners += f",{self._login_listener}://{node.host}:{self.login_ports[node.node_id]}"
         roles, all_listeners = "broker", listeners
         if node.node_id in self._controller_ports:
-            roles = "broker,controller"
-            all_listeners += f",CONTROLLER://127.0.0.1:{self._controller_ports[node.node_id]}"
+            controller = f"CONTROLLER://127.0.0.1:{self._controller_ports[node.node_id]}"
+            roles, all_listeners = "broker,controller", f"{listeners},{controller}"
+            if node is self._controller:
+                roles, all_listeners = "controller", controller
         return {
             "process.roles": roles,
             "node.id": str(node.node_id),
             "controller.quorum.voters": ",".join(f"{i}@127.0.0.1:{port}" for i, port in self._controller_ports.items()),
             "listeners": all_listeners,
-            "advertised.listeners": listeners,
+            **({} if node is self._controller else {"advertised.listeners": listeners}),
             "listener.security.protocol.map": (
                 "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
                 if self.login_ports

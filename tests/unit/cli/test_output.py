@@ -42,7 +42,7 @@ def test_tab_separated_columns_keep_tabs(capsys: pytest.CaptureFixture[str]) -> 
 def test_characters_outside_terminal_encoding_are_escaped(output: str, printed: str) -> None:
     program = "import sys, types; from klamm import cli; from klamm.cli import output;"
     program += f"run = lambda words: output.print_result({output!r}, 'j\\xf6rg', lambda: ['j\\xf6rg']) or 0;"
-    program += "cli.import_module = lambda name: types.SimpleNamespace(main=run); sys.exit(cli.main(['topics']))"
+    program += "cli.import_program = lambda name: types.SimpleNamespace(main=run); sys.exit(cli.main(['topics']))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False, timeout=60,

@@ -32,7 +32,7 @@ wheel: TOOLS := compiler
 images: TOOLS := buildah
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long run-tests test-fast check check-types check-style check-tests check-imports check-docs check-packages check-workflows sbom docs format wheel images bench bench-quick soak orders kafka-release generate \
+.PHONY: help setup demo test test-long run-tests test-fast check check-types check-style check-tests check-imports check-docs check-packages check-workflows prepare-tests sbom docs format wheel images bench bench-quick soak orders kafka-release generate \
 	lock clean
 
 help:
@@ -94,9 +94,12 @@ check-workflows:
 	$(PYTHON_BIN)/zizmor --quiet --offline .github action.yml
 
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 $(QUICK_CHECKS)
+	@$(MAKE) --no-print-directory --jobs=3 $(QUICK_CHECKS) prepare-tests
 	@mkdir -p build .mypy_cache  # no test file must seem to have left them
 	@$(MAKE) --no-print-directory --jobs=2 run-tests $(OTHER_CHECKS)
+
+prepare-tests:
+	@$(WITH_JAVA_AND_MAVEN) python -m tests.support.prepare
 
 run-tests:
 	$(WITH_ALL_TOOLS) pytest $(DISTRIBUTED) $(IN_ORDER) $(PYTEST_FLAGS)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.configs.names import CLUSTER_METADATA
-from klamm.kafka_client.errors import ConnectionLostError, DeniedError
+from klamm.kafka_client.errors import ConnectionLostError, DeniedError, api_error, error_text
 from klamm.kraft.log_dirs import is_without_storage
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 if TYPE_CHECKING:
@@ -54,13 +55,18 @@ def target_nodes(cluster: Cluster) -> TargetNodes:
 
     Raises:
         DeniedError: The principal lacks DESCRIBE on the cluster.
-        ConnectionLostError: No broker responds, none with storage is live, or the controllers do not know a live one
-            yet, as after an election among them. It could be a klamm.
+        ConnectionLostError: No broker responds, none with storage is live, or the controllers have no leader or do not
+            know a live broker yet, as after an election among them. It could be a klamm.
     """
-    partitions = [each for topic in _describe_quorum(cluster).topics for each in topic.partitions]
-    controllers = frozenset(voter.replica_id for each in partitions for voter in each.current_voters)
-    if not controllers:
+    quorum = _describe_quorum(cluster)
+    if quorum.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         raise DeniedError("the target does not name its controllers (DescribeQuorum): expected DESCRIBE on the cluster")
+    partitions = [each for topic in quorum.topics for each in topic.partitions]
+    controllers = frozenset(voter.replica_id for each in partitions for voter in each.current_voters)
+    if not controllers:  # no leader, or one that was elected at this moment
+        codes = {quorum.error_code, *(each.error_code for each in partitions)} - {ErrorCode.NONE}
+        names = ", ".join(error_text(api_error(code)) for code in sorted(codes))
+        raise ConnectionLostError(f"the target does not name its controllers (DescribeQuorum): {names or 'no voters'}")
     observers = [observer for each in partitions for observer in each.observers]
     klamms = frozenset(each.replica_id for each in observers if is_without_storage(each.replica_directory_id))
     if unknown := cluster.node_ids - controllers - {each.replica_id for each in observers}:

@@ -193,7 +193,7 @@ def test_node_id_of_another_flow_is_named(target: Mock) -> None:
 
 
 def test_controllers_that_are_not_named_fail_the_flow(target: Mock) -> None:
-    answer(target, DescribeQuorumResponse())
+    answer(target, DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     expected = "the target does not name its controllers (DescribeQuorum): expected DESCRIBE on the cluster"
     assert obstacles.obstacles(FLOW) == {"": expected}
     assert obstacles.target_obstacle(FLOW) == expected

@@ -11,6 +11,7 @@ import pytest
 from klamm.kafka_client.errors import ConnectionLostError, DeniedError
 from klamm.kraft.log_dirs import log_dir_of
 from klamm.mirror.replica.target_nodes import TargetNodes, target_nodes
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
 
 if TYPE_CHECKING:
@@ -60,9 +61,31 @@ def test_target_with_klamms_alone_has_no_broker() -> None:
         target_nodes(cluster({9}, {3000: STORED}, {9: OF_KLAMM}))
 
 
+def rejected(error_code: ErrorCode, partition_code: ErrorCode = ErrorCode.NONE) -> Mock:
+    out = cluster({1}, {}, {})
+    response = out.connection.return_value.call.return_value
+    response.error_code, response.topics[0].partitions[0].error_code = error_code, partition_code
+    return out
+
+
 def test_controllers_that_are_not_named_need_a_right() -> None:
     with pytest.raises(DeniedError, match="expected DESCRIBE on the cluster"):
-        target_nodes(cluster({1}, {}, {}))
+        target_nodes(rejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [
+        ((ErrorCode.NOT_LEADER_OR_FOLLOWER,), "NOT_LEADER_OR_FOLLOWER"),
+        ((ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER), "NOT_LEADER_OR_FOLLOWER"),
+        ((ErrorCode.INVALID_REQUEST,), "INVALID_REQUEST"),
+        ((ErrorCode.NONE,), "no voters"),
+    ],
+)
+def test_controllers_without_a_leader_are_awaited(codes: tuple[ErrorCode, ...], reason: str) -> None:
+    """A controller that is not the leader answers with an error and no voters, as during an election."""
+    with pytest.raises(ConnectionLostError, match=rf"does not name its controllers \(DescribeQuorum\): {reason}"):
+        target_nodes(rejected(*codes))
 
 
 def test_klamm_that_answers_no_strangers_is_not_asked_again() -> None:

@@ -97,11 +97,12 @@ def cluster(request: pytest.FixtureRequest, java: None) -> Iterator[KafkaCluster
 
 
 class Flow:
-    """Source topics of one partition and the remote topics that klamm leads. Unregisters nothing: its id is reused."""
+    """Source topics of one partition and the remote topics that klamm leads. The id of the flow before is reused."""
 
     def __init__(self, cluster: KafkaCluster, *configs: dict[str, str], node_id: int = KLAMM) -> None:
         self.cluster = cluster
         self.node_id = node_id
+        cluster.unregister(node_id)
         self.source = cluster.bootstrap_servers
         self.alias = f"A{uuid4().hex[:8]}"
         self.topics = [f"{self.alias}-{number}" for number in range(len(configs or (FOREVER,)))]
@@ -381,13 +382,12 @@ def test_replicas_of_a_purged_source_start_at_its_log_start(cluster: KafkaCluste
 
 
 def test_i1_empty_source_halts_and_no_byte_leaves_the_replicas(cluster: KafkaCluster) -> None:
-    flow = Flow(cluster)
+    flow, wrong = Flow(cluster), Flow(cluster)
     flow.produce(5, 5)
     with running(flow) as copier:
         copier.wait_for_replicas()
     before = {node_id: flow.stored(flow.remote[0], node_id) for node_id in cluster.nodes}
-    wrong = Flow(cluster)
-    wrong.remote = flow.remote
+    wrong.alias, wrong.remote = flow.alias, flow.remote
     wrong.produce(1)
 
     with running(wrong, is_new=False) as copier:
@@ -631,7 +631,7 @@ def test_flows_of_one_target_know_each_other_as_brokers_without_storage(cluster:
                     target.refresh([])
                     assert target.node_ids >= {KLAMM, OTHER_KLAMM}
                     nodes = target_nodes(target)
-                assert (nodes.brokers, nodes.klamms) == (frozenset(cluster.nodes), frozenset({KLAMM, OTHER_KLAMM}))
+                assert (nodes.brokers, set(nodes.klamms)) == (frozenset(cluster.nodes), {KLAMM, OTHER_KLAMM})
                 topics = ReplicaTopics(each.properties, admin, each.node_id)
                 assert {node.id for node in topics._brokers()} == cluster.nodes.keys()
                 with WireClient(f"127.0.0.1:{each.port}") as client:  # which passes it on to a broker

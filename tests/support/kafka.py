@@ -228,6 +228,10 @@ class KafkaCluster:
             lambda: _unregister(first, node.node_id), timeout_s=_START_TIMEOUT_S, what="the controller to forget it"
         )
 
+    def unregister(self, node_id: int) -> None:
+        """Unregister a broker that does not run, if there is one with this id."""
+        _unregister(next(iter(self.nodes.values())), node_id)
+
     def upgrade(self, node_id: int, release: str) -> None:
         """Stop one node and start it with another release on the same data, whose feature levels stay."""
         node = self.nodes[node_id]

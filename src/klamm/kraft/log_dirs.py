@@ -16,9 +16,19 @@ _MARK: Final = b64decode("klammdir")
 """First bytes of these ids. Kafka prints ids in Base64, so they begin with ``klammdir``."""
 
 
-def log_dir_of(cluster_id: str, node_id: int) -> UUID:
-    """Return the id of the log directory that a broker without storage claims to have, the same at each start."""
-    return UUID(bytes=_MARK + uuid5(NAMESPACE_URL, f"klamm:{cluster_id}/{node_id}").bytes[len(_MARK) :])
+def log_dir_of(cluster_id: str, node_id: int, owner: str = "") -> UUID:
+    """Return the id of the log directory that a broker without storage claims to have, the same at each start.
+
+    A controller elects a broker only for partitions in the log directories of its registration. So what serves other
+    partitions under the same node id does not lead these.
+
+    Args:
+        cluster_id: Cluster id as the brokers report it.
+        node_id: Node id.
+        owner: Name of what the broker serves, such as a flow of the mirror.
+    """
+    name = f"klamm:{cluster_id}/{node_id}/{owner}"
+    return UUID(bytes=_MARK + uuid5(NAMESPACE_URL, name).bytes[len(_MARK) :])
 
 
 def is_without_storage(log_dir: UUID) -> bool:

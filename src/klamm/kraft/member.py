@@ -114,6 +114,8 @@ class MemberSettings:
     """Name of the listener with which brokers connect."""
     read_authorizers: Callable[[Collection[int]], Mapping[int, str]] = lambda _: {}
     """Returns the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
+    owner: str = ""
+    """Name of what the member serves. Its partitions are led by no member with another one, see ``log_dir_of``."""
     check_brokers: Callable[[Iterable[BrokerImage]], None] = lambda _: None
     """Called with the live brokers with storage before the member registers. Raises MembershipError if it must not."""
 
@@ -166,7 +168,11 @@ class BrokerMember:
         """Whether the controller has fenced this member, as in its last response."""
         self.error: MembershipError | None = None
         """Error that ended the membership."""
-        self.observer = MetadataObserver(settings.controllers, node_id=settings.node_id, cluster_id=self.cluster_id)
+        self.log_dir = log_dir_of(self.cluster_id, self.node_id, settings.owner)
+        """Id of the log directory that the member claims to have. It is the same after a loss of the state."""
+        self.observer = MetadataObserver(
+            settings.controllers, node_id=self.node_id, cluster_id=self.cluster_id, log_dir=self.log_dir
+        )
         self._previous_broker_epoch = stored.previous_broker_epoch if stored else -1
         self._session_s = SESSION_TIMEOUT_S
         self._heartbeats = ControllerChannel(settings.controllers)
@@ -201,11 +207,6 @@ class BrokerMember:
     def read_authorizers(self, node_ids: Collection[int]) -> Mapping[int, str]:
         """Return the authorizer class of brokers, by node id. Empty: a broker has none. Unknown ones are left out."""
         return self._settings.read_authorizers(node_ids)
-
-    @property
-    def log_dir(self) -> UUID:
-        """Id of the log directory that the member claims to have. It is the same after a loss of the state."""
-        return log_dir_of(self.cluster_id, self.node_id)
 
     def is_leased(self, now: float | None = None) -> bool:
         """Return whether the member may act as leader.
@@ -248,16 +249,19 @@ class BrokerMember:
             raise
 
     def _check_node_id(self) -> None:
-        """Check that the member does not replace the registration of a broker with storage, which may be down.
+        """Check that the member does not replace the registration of another broker, which may be down.
 
         Raises:
-            DuplicateBrokerError: It would.
+            DuplicateBrokerError: It would replace one with storage, or one without storage of another owner.
         """
         registered = self.observer.image.brokers.get(self.node_id)
-        if registered is not None and registered.has_storage:
-            raise DuplicateBrokerError(
-                f"Broker {self.node_id} is registered as a broker with storage, live or not: use another node id"
-            )
+        if registered is None or self.log_dir in registered.log_dirs:
+            return
+        kind = "a broker with storage" if registered.has_storage else "a broker of klamm that serves another flow"
+        raise DuplicateBrokerError(
+            f"Broker {self.node_id} is registered as {kind}, live or not: use another node id, or unregister that "
+            f"broker if it is gone permanently (kafka-cluster.sh unregister --id {self.node_id})"
+        )
 
     def fence(self, fenced: bool, timeout_s: float = 10.0) -> None:
         """Ask the controller to fence or unfence this member, and wait until it has.
@@ -557,6 +561,7 @@ class BrokerMember:
             node_id=self.node_id,
             cluster_id=self.cluster_id,
             incarnation_id=self.incarnation_id,
+            log_dir=self.log_dir,
             listeners=self._settings.listeners,
             features={name: levels for name, levels in features.items() if levels[0] >= lowest},
             previous_broker_epoch=self._previous_broker_epoch,

@@ -19,7 +19,6 @@ from uuid import UUID
 from klamm.configs.names import CLUSTER_METADATA
 from klamm.kraft.errors import WrongClusterError, raise_for_metadata
 from klamm.kraft.image import ClusterImage, ImageDelta, replayed
-from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.records import MetadataBatch, read_batches
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -54,12 +53,13 @@ class MetadataLogReader:
     Args:
         node_id: Node id of the broker that observes; -1 for a process that is no broker.
         cluster_id: Expected cluster id. The controller rejects requests with another one. None: any.
+        log_dir: Id of the broker's log directory. Zero for a process that is no broker.
     """
 
-    def __init__(self, node_id: int, cluster_id: str | None) -> None:
+    def __init__(self, node_id: int, cluster_id: str | None, log_dir: UUID = ZERO_UUID) -> None:
         self._node_id = node_id
         self._cluster_id = cluster_id
-        self._log_dir = ZERO_UUID if node_id < 0 or cluster_id is None else log_dir_of(cluster_id, node_id)
+        self._log_dir = log_dir
         self.image = ClusterImage()
         self.high_watermark = -1
         """First offset that is not committed, as in the last response; -1 before the first one."""

@@ -12,10 +12,12 @@ from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.metadata_log import MetadataLogReader
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.fetch_snapshot import FetchSnapshotResponse
+from klamm.protocol.primitives import ZERO_UUID
 from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import ClusterImage
@@ -33,11 +35,19 @@ class MetadataObserver:
         controllers: Connection settings, with controllers as ``bootstrap_servers``.
         node_id: Node id of the broker that observes; -1 for a process that is no broker.
         cluster_id: Expected cluster id. None: any.
+        log_dir: Id of the broker's log directory. Zero for a process that is no broker.
     """
 
-    def __init__(self, controllers: ConnectionSettings, *, node_id: int = -1, cluster_id: str | None = None) -> None:
+    def __init__(
+        self,
+        controllers: ConnectionSettings,
+        *,
+        node_id: int = -1,
+        cluster_id: str | None = None,
+        log_dir: UUID = ZERO_UUID,
+    ) -> None:
         self._channel = ControllerChannel(controllers)
-        self._reader = MetadataLogReader(node_id, cluster_id)
+        self._reader = MetadataLogReader(node_id, cluster_id, log_dir)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._callbacks: list[Callable[[ClusterImage], None]] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.security import PROTOCOLS
-from klamm.kraft.log_dirs import log_dir_of
 from klamm.protocol.messages.broker_registration import BrokerRegistrationRequest
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ def registration_request(
     node_id: int,
     cluster_id: str,
     incarnation_id: UUID,
+    log_dir: UUID,
     listeners: Iterable[BrokerEndpoint],
     features: Mapping[str, tuple[int, int]],
     previous_broker_epoch: int = -1,
@@ -33,6 +33,7 @@ def registration_request(
         node_id: Node id.
         cluster_id: Cluster id as the brokers report it.
         incarnation_id: Id of the incarnation of the broker.
+        log_dir: Id of the log directory (``log_dirs``).
         listeners: Listeners as brokers and clients reach them.
         features: Lowest and highest supported level of each feature.
         previous_broker_epoch: Broker epoch of the incarnation before, if it was shut down in a controlled way. -1: not.
@@ -55,7 +56,7 @@ def registration_request(
             for name, (low, high) in features.items()
         ],
         rack=None,
-        log_dirs=[log_dir_of(cluster_id, node_id)],
+        log_dirs=[log_dir],
         previous_broker_epoch=previous_broker_epoch,
     )
 

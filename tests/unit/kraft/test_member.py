@@ -126,6 +126,21 @@ def test_node_id_of_a_broker_with_storage_is_rejected_before_it_is_replaced(*, i
     assert not joining._thread.is_alive()
 
 
+def test_registration_of_another_owner_is_rejected_before_it_is_replaced() -> None:
+    """Its partitions would have this member as their leader. After a loss of the state the owner is the same."""
+    first, again, other = (
+        BrokerMember(replace(SETTINGS, owner=owner), MemoryMembershipStore()) for owner in ("A", "A", "C")
+    )
+    own = replace(broker(), node_id=9, log_dirs=(first.log_dir,))
+    for member in (again, other):
+        member.observer = Mock(image=ClusterImage(brokers={9: own}))
+    again._check_node_id()
+    with pytest.raises(DuplicateBrokerError, match="Broker 9 is registered as a broker of klamm that serves another"):
+        other.start()
+    assert not other._thread.is_alive()
+    other.observer.close.assert_called_once_with()  # type: ignore[attr-defined]  # a Mock
+
+
 def test_registrations_of_klamm_are_known_by_their_log_directory() -> None:
     own, other = (log_dir_of("cluster", node_id) for node_id in (8, 9))
     assert own != other != log_dir_of("another", 9)
@@ -134,7 +149,7 @@ def test_registrations_of_klamm_are_known_by_their_log_directory() -> None:
     assert replace(broker(), log_dirs=(INCARNATION,)).has_storage
     assert not OF_KLAMM.has_storage
     request = registration_request(
-        node_id=8, cluster_id="cluster", incarnation_id=INCARNATION, listeners=(), features={}
+        node_id=8, cluster_id="cluster", incarnation_id=INCARNATION, log_dir=own, listeners=(), features={}
     )
     assert request.log_dirs == [own]
 

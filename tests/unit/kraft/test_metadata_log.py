@@ -56,7 +56,7 @@ def names(reader: MetadataLogReader) -> set[str]:
 
 @pytest.fixture
 def reader() -> MetadataLogReader:
-    return MetadataLogReader(9, "cluster")
+    return MetadataLogReader(9, "cluster", log_dir_of("cluster", 9))
 
 
 def test_first_request_starts_at_offset_0(reader: MetadataLogReader) -> None:

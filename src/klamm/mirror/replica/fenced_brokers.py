@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from klamm.kafka_client.errors import raise_for_code
 from klamm.kraft.controllers import ControllerChannel
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.registration import registration_request
 from klamm.mirror.replica.obstacles import finalized_features
 from klamm.mirror.replica.target_nodes import target_nodes
@@ -54,6 +55,7 @@ def fenced_brokers(replica: ReplicaSettings, target: Cluster, count: int) -> Ite
                     node_id=node_id,
                     cluster_id=target.cluster_id,
                     incarnation_id=uuid4(),
+                    log_dir=log_dir_of(target.cluster_id, node_id),
                     listeners=replica.listeners,
                     features=features,
                 )

@@ -13,11 +13,12 @@ from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, DeniedError, error_text
 from klamm.kraft.controllers import ControllerChannel
 from klamm.kraft.errors import ClusterActionDeniedError
+from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.member import CORDON_LEVEL
 from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.replica.inter_broker import STANDARD_AUTHORIZER, inter_broker_configs
 from klamm.mirror.replica.rights import ReplicaRights
-from klamm.mirror.replica.state import TopicStateStore
+from klamm.mirror.replica.state import owner_of
 from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_acls import DescribeAclsResponse
@@ -86,14 +87,19 @@ def target_obstacle(flow: FlowSettings) -> str:
     With the id of a controller, klamm's fetches of the metadata log would count as those of this voter.
 
     Raises:
-        ConnectionLostError: The target is unavailable.
+        ConnectionLostError: The target is unavailable, or another live broker has the id.
     """
     with contextlib.closing(connect(flow)) as cluster:
         cluster.refresh([])
         try:
-            return _target_obstacle(flow, cluster, target_nodes(cluster))
+            nodes = target_nodes(cluster)
         except DeniedError as error:
             return error_text(error)
+        if reason := _target_obstacle(flow, cluster, nodes):
+            return reason
+        if reason := _node_id_obstacle(flow, cluster, nodes):
+            raise ConnectionLostError(reason)
+        return ""
 
 
 def _target_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
@@ -246,20 +252,11 @@ def _unreadable(broker: Connection, topics: Collection[str]) -> dict[str, str]:
 
 def _node_id_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
     """Return whether a live broker that is not this flow's has the broker id."""
-    broker = flow.replica
-    if broker is None:
+    if flow.replica is None or flow.replica.node_id not in cluster.node_ids:
         return ""
-    cluster.refresh([flow.source_offsets_topic])
-    is_taken = broker.node_id in cluster.node_ids
-    if is_taken and broker.node_id in nodes.klamms and flow.source_offsets_topic in cluster.topics:
-        store = TopicStateStore(
-            _connection(flow),
-            topic=flow.source_offsets_topic,
-            source_alias=flow.source_alias,
-            node_id=broker.node_id,
-        )
-        is_taken = store.read(cluster) is None
-    if not is_taken:
+    node_id = flow.replica.node_id
+    log_dir = nodes.klamms.get(node_id)
+    if log_dir == log_dir_of(cluster.cluster_id, node_id, owner_of(flow)):
         return ""
-    who = "another flow's broker" if broker.node_id in nodes.klamms else "another broker"
-    return f"klamm.replica.node.id={broker.node_id}: {who} of cluster {flow.target.alias} has this id"
+    who = "another broker" if log_dir is None else "another flow's broker"
+    return f"klamm.replica.node.id={node_id}: {who} of cluster {flow.target.alias} has this id"

@@ -180,7 +180,7 @@ class ReplicaTopics(RemoteTopics):
     def led_by_other_flows(self, topics: Collection[str]) -> dict[str, int]:
         """Return the topics that another klamm leads, each with its node id."""
         described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
-        klamms = self._known_nodes().klamms - {self._node_id} if described else frozenset()
+        klamms = self._known_nodes().klamms.keys() - {self._node_id} if described else frozenset()
         return {
             topic.name: partition.leader
             for topic in described.values()
@@ -200,7 +200,7 @@ class ReplicaTopics(RemoteTopics):
             for partition in topic.partitions
             if self._node_id in partition.replicas
         }
-        klamms = self._known_nodes().klamms | {self._node_id} if here else frozenset()
+        klamms = self._known_nodes().klamms.keys() | {self._node_id} if here else frozenset()
         others = {partition: [each for each in nodes if each not in klamms] for partition, nodes in here.items()}
         moved = {partition: nodes for partition, nodes in others.items() if nodes}
         rejected = rejections(self._target.alter_partition_reassignments(moved)) if moved else {}

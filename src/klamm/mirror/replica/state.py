@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.copy.settings import CopySettings
+    from klamm.mirror.settings.flow import FlowSettings
 
 _ATTEMPTS: Final = 40
 _TIMEOUT_S: Final = 15.0
@@ -112,6 +113,11 @@ def _parsed(value: bytes) -> MembershipState | None:
     return None
 
 
+def owner_of(flow: CopySettings | FlowSettings) -> str:
+    """Return the name by which a flow's broker without storage differs from those of other flows."""
+    return f"{flow.source_offsets_topic}/{flow.source_alias}"
+
+
 def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember:
     """Return the membership of a flow's broker, with its stored state.
 
@@ -133,6 +139,7 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
     member = MemberSettings(
         node_id=replica.node_id,
         cluster_id=cluster.cluster_id,
+        owner=owner_of(settings),
         listeners=replica.listeners,
         controllers=replica.controllers,
         inter_broker_listener=configs.listener,

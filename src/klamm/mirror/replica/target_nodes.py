@@ -11,6 +11,9 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
 
@@ -31,8 +34,8 @@ class TargetNodes(NamedTuple):
     """Voters of the metadata log."""
     brokers: frozenset[int]
     """Live brokers with storage, at least one."""
-    klamms: frozenset[int]
-    """Brokers without storage that are live, or were some minutes ago."""
+    klamms: Mapping[int, UUID]
+    """Log directories of the brokers without storage that are live, or were some minutes ago, by node id."""
 
     @property
     def broker(self) -> int:
@@ -68,10 +71,11 @@ def target_nodes(cluster: Cluster) -> TargetNodes:
         names = ", ".join(error_text(api_error(code)) for code in sorted(codes))
         raise ConnectionLostError(f"the target does not name its controllers (DescribeQuorum): {names or 'no voters'}")
     observers = [observer for each in partitions for observer in each.observers]
-    klamms = frozenset(each.replica_id for each in observers if is_without_storage(each.replica_directory_id))
-    if unknown := cluster.node_ids - controllers - {each.replica_id for each in observers}:
+    log_dirs = {each.replica_id: each.replica_directory_id for each in observers}
+    klamms = {node_id: log_dir for node_id, log_dir in log_dirs.items() if is_without_storage(log_dir)}
+    if unknown := cluster.node_ids - controllers - log_dirs.keys():
         raise ConnectionLostError(f"the controllers of the target do not know yet whether broker {min(unknown)} is one")
-    brokers = cluster.node_ids - klamms
+    brokers = cluster.node_ids - klamms.keys()
     if not brokers:
         raise ConnectionLostError("the target has no live broker with storage")
     return TargetNodes(controllers, brokers, klamms)

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import ClusterActionDeniedError
 from klamm.kraft.log_dirs import log_dir_of
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.replica import obstacles
 from klamm.mirror.replica.remote_topics import ReplicaTopics
-from klamm.mirror.replica.state import TopicStateStore
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
 from klamm.protocol.errors import ErrorCode
@@ -80,7 +80,7 @@ FLOW = flow_of("")
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A target with the broker 1 and metadata.version 4.3, whose controllers accept the principal."""
-    cluster = Mock(node_ids=frozenset({1}), topics={})
+    cluster = Mock(node_ids=frozenset({1}), cluster_id="cluster")
     answer(cluster)
     monkeypatch.setattr(obstacles, "connect", lambda _flow: cluster)
     cluster.channel = Mock()
@@ -144,10 +144,10 @@ def finalized(level: int) -> ApiVersionsResponse:
     return ApiVersionsResponse(finalized_features=[feature])
 
 
-def quorum(voter: int, *klamms: int) -> DescribeQuorumResponse:
+def quorum(voter: int, *klamms: int, owner: str = "C") -> DescribeQuorumResponse:
     """Return a quorum of one controller, from which the brokers 1 and 9 fetch. Some of them are klamm's."""
     state = DescribeQuorumResponse.ReplicaState
-    log_dirs = {1: UUID(int=1), 9: UUID(int=9), **{each: log_dir_of("", each) for each in klamms}}
+    log_dirs = {1: UUID(int=1), 9: UUID(int=9), **{each: log_dir_of("cluster", each, owner) for each in klamms}}
     observers = [state(replica_id=each, replica_directory_id=log_dir) for each, log_dir in log_dirs.items()]
     partition = DescribeQuorumResponse.PartitionData(current_voters=[state(replica_id=voter)], observers=observers)
     return DescribeQuorumResponse(topics=[DescribeQuorumResponse.TopicData(partitions=[partition])])
@@ -190,6 +190,8 @@ def test_node_id_of_another_flow_is_named(target: Mock) -> None:
     answer(target, quorum(3000, 9))
     expected = "klamm.replica.node.id=9: another flow's broker of cluster B has this id"
     assert obstacles.obstacles(FLOW) == {"": expected}
+    with pytest.raises(ConnectionLostError, match=expected):
+        ReplicaTopics(FLOW, Mock(), 9).check_supported()
 
 
 def test_controllers_that_are_not_named_fail_the_flow(target: Mock) -> None:
@@ -209,13 +211,12 @@ def test_only_brokers_with_storage_are_asked(target: Mock) -> None:
     assert set(asked[1:]) == {1}
 
 
-def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock) -> None:
     target.node_ids = frozenset({1, 9})
-    answer(target, quorum(3000, 9))
-    target.topics = {"mm2-offsets.A.internal": Mock()}
-    monkeypatch.setattr(TopicStateStore, "read", lambda _self, cluster: Mock() if cluster is target else None)
+    answer(target, quorum(3000, 9, owner="mm2-offsets.A.internal/A"))
     assert obstacles.obstacles(FLOW) == {}
     target.close.assert_called_once_with()
+    ReplicaTopics(FLOW, Mock(), 9).check_supported()
 
 
 @pytest.mark.parametrize(

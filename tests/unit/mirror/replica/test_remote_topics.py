@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 KLAMM = 9
 OTHER_KLAMM = 8
-NODES = TargetNodes(frozenset({3000}), frozenset({1, 2}), frozenset({OTHER_KLAMM, KLAMM}))
+NODES = TargetNodes(frozenset({3000}), frozenset({1, 2}), dict.fromkeys((OTHER_KLAMM, KLAMM), UUID(int=0)))
 FILE = f"""
 clusters = A, B
 A.bootstrap.servers = a:9092

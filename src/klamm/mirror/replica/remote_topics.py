@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, error_text
+from klamm.kraft.image import NO_LEADER
 from klamm.mirror.cluster_admin import outcome, outcomes, rejections
 from klamm.mirror.copy.settings import replica_settings
 from klamm.mirror.progress.flow_progress import FlowFailedError
@@ -178,19 +179,33 @@ class ReplicaTopics(RemoteTopics):
         return placement.led_by_brokers(self._target, topics, self._node_id)
 
     def led_by_other_flows(self, topics: Collection[str]) -> dict[str, int]:
-        """Return the topics that another klamm leads, each with its node id."""
+        """Return the topics that another klamm leads, each with its node id. It is -1 for a topic without a leader.
+
+        A klamm that is down leads nothing, but its reassignment to the brokers stays in progress.
+        """
         described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
-        klamms = self._known_nodes().klamms.keys() - {self._node_id} if described else frozenset()
-        return {
-            topic.name: partition.leader
-            for topic in described.values()
-            if not isinstance(topic, Exception)
-            for partition in topic.partitions
-            if partition.leader in klamms
-        }
+        if not described:
+            return {}
+        klamms = self._known_nodes().klamms.keys() - {self._node_id}
+        moving = self._target.list_partition_reassignments().result()
+        leaders: dict[str, int] = {}
+        for topic in (each for each in described.values() if not isinstance(each, Exception)):
+            for partition in topic.partitions:
+                leader, (first, *others) = partition.leader, partition.isr or (NO_LEADER,)
+                if leader == NO_LEADER and not others:
+                    move = moving.get(TopicPartition(topic.name, partition.partition))
+                    is_klamm = first in klamms or (move is not None and first in move.removing_replicas)
+                    leader = first if is_klamm and first != self._node_id else NO_LEADER
+                elif leader not in klamms | {NO_LEADER}:
+                    continue
+                leaders[topic.name] = max(leader, leaders.get(topic.name, NO_LEADER))
+        return leaders
 
     def misplaced(self, remote_topics: Collection[str]) -> dict[str, str]:
-        """Return the other topics that have partitions on klamm, and move those away that brokers have too."""
+        """Return the other topics that have partitions on klamm, and move those away that brokers have too.
+
+        Partitions without a leader wait: before klamm leads them, they could be those of another flow with its id.
+        """
         names = set(self._target.list_topics(include_internal=True).result()) - set(remote_topics) - self._mirrored()
         described = outcomes(self._target.describe_topics(sorted(names))) if names else {}
         here = {
@@ -198,7 +213,7 @@ class ReplicaTopics(RemoteTopics):
             for topic in described.values()
             if not isinstance(topic, Exception)
             for partition in topic.partitions
-            if self._node_id in partition.replicas
+            if self._node_id in partition.replicas and partition.leader != NO_LEADER
         }
         klamms = self._known_nodes().klamms.keys() | {self._node_id} if here else frozenset()
         others = {partition: [each for each in nodes if each not in klamms] for partition, nodes in here.items()}

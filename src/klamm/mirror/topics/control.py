@@ -63,6 +63,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.kraft.image import NO_LEADER
 from klamm.mirror.cluster_admin import (
     check_reachable,
     create_internal_topic,
@@ -483,7 +484,13 @@ class FlowControl:
                 f"brokers of cluster {alias} lead it, because it was handed over or klamm did not create it: it is not "
                 "mirrored. It can be mirrored again after its deletion, which also deletes all records written since"
             )
-            if (node_id := of_other_flows.get(name)) is not None:
+            node_id = of_other_flows.get(name)
+            if node_id == NO_LEADER:
+                reason = (
+                    f"a partition of it has no leader on cluster {alias}: it is not mirrored before it has one. "
+                    "Expected its broker, or the klamm of another flow, to run"
+                )
+            elif node_id is not None:
                 reason = (
                     f"another flow of klamm, broker {node_id} of cluster {alias}, mirrors a topic to it: it is not "
                     "mirrored by this one. Expected flows with different topics, or a replication.policy.class that "

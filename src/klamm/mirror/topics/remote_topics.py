@@ -74,7 +74,10 @@ class RemoteTopics:
         return frozenset()
 
     def led_by_other_flows(self, topics: Collection[str]) -> dict[str, int]:
-        """Return the topics that the klamm of another flow leads as a broker, each with its node id."""
+        """Return the topics that the klamm of another flow leads as a broker, each with its node id.
+
+        Topics without a leader are included, too: with the id of the klamm that is to lead them, or -1.
+        """
         _ = topics
         return {}
 

@@ -291,6 +291,34 @@ def test_topics_of_another_flow_have_the_node_id_of_its_klamm(target: Mock) -> N
     assert topics(target).led_by_other_flows([]) == {}
 
 
+def offline(topic: TopicDescription, *isr: int) -> TopicDescription:
+    return replace(topic, partitions=tuple(replace(each, leader=-1, isr=isr) for each in topic.partitions))
+
+
+def test_topics_of_a_klamm_that_is_down_are_known_by_its_reassignment(target: Mock) -> None:
+    """The controllers forget a klamm some minutes after its end. Without a reassignment it could be any broker."""
+    gone = 7
+    place(
+        target,
+        offline(described("A.orders", (1, 2, gone)), gone),
+        offline(described("A.new", (gone,)), gone),
+        offline(described("A.known", (OTHER_KLAMM,)), OTHER_KLAMM),
+        offline(described("A.brokers", (1, 2)), 1, 2),
+    )
+    moved = PartitionReassignment(replicas=(1, 2, gone), adding_replicas=(1, 2), removing_replicas=(gone,))
+    moving = {TopicPartition("A.orders", 0): moved}
+    target.list_partition_reassignments.return_value.result.return_value = moving
+    names = ["A.orders", "A.new", "A.known", "A.brokers"]
+    assert topics(target).led_by_other_flows(names) == {
+        "A.orders": gone, "A.new": -1, "A.known": OTHER_KLAMM, "A.brokers": -1
+    }  # fmt: skip
+
+
+def test_topic_on_klamm_without_a_leader_is_not_called_empty(target: Mock) -> None:
+    place(target, offline(described("alone", (KLAMM,)), KLAMM))
+    assert topics(target).misplaced([]) == {}
+
+
 def test_reassignment_that_the_target_rejects_is_named(target: Mock) -> None:
     place(target, described("other", (KLAMM, 1)))
     target.alter_partition_reassignments.return_value = {TopicPartition("other", 0): PolicyViolationError("no")}

@@ -840,6 +840,19 @@ def test_topic_that_another_flow_leads_is_left_to_it_and_named() -> None:
     assert target.configs["A.users"] == {}
 
 
+def test_topic_without_a_leader_is_awaited_and_nobody_is_to_delete_it() -> None:
+    source, target = FakeCluster(orders=3), FakeCluster(**{"A.orders": 3})
+    topics = TopicsOfBroker(target)
+    topics.handed_over, topics.of_other_flows = frozenset({"A.orders"}), {"A.orders": -1}
+    run = Run(source, target, topics, **REPLICA)
+    # when
+    run.control.turn()
+    # then
+    reason = dict(run.progress().rejected)["A.orders"]
+    assert "has no leader on cluster B: it is not mirrored before it has one" in reason
+    assert "deletion" not in reason
+
+
 @pytest.mark.parametrize("is_away", [False, True])
 def test_withdrawn_promotion_refreshes_topics_at_once(*, is_away: bool) -> None:
     source, target = FakeCluster(orders=1), FakeCluster(**{"A.orders": 1})

@@ -32,7 +32,7 @@ from klamm.kafka_client.errors import (
     is_denial,
 )
 from klamm.lazy_dataclass import dataclass
-from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
+from klamm.protocol.errors import ErrorCode, InvalidReplicationFactorError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -343,12 +343,14 @@ def create_internal_topic(
     )
     try:
         rejected = create_topics(admin, [place(topic)]).get(name)
-        if rejected is None or rejected.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
-            return None
-        if is_denial(rejected) and name in partition_counts(admin):
-            return None
     except UnsupportedVersionError:
         return None
+    except InvalidReplicationFactorError as error:  # of ``place``, which does not know whether the topic exists
+        rejected = error
+    if rejected is None or rejected.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
+        return None
+    if is_denial(rejected) or isinstance(rejected, InvalidReplicationFactorError):
+        return None if name in partition_counts(admin) else rejected
     return rejected
 
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from klamm.mirror.cluster_admin import portions
+from typing import TYPE_CHECKING
+
+import pytest
+
+from klamm.mirror.cluster_admin import create_internal_topic, portions
+from klamm.protocol.errors import InvalidReplicationFactorError
+from tests.support.mirror_fakes import FakeCluster
+
+if TYPE_CHECKING:
+    from klamm.admin import NewTopic
 
 
 def test_changes_are_split_into_portions_for_controller() -> None:
@@ -19,3 +28,14 @@ def test_oversized_change_is_sent_alone() -> None:
 
 def test_no_changes_make_no_portion() -> None:
     assert list(portions([], lambda weight: weight)) == []
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_internal_topic_without_enough_brokers_is_rejected_unless_it_exists(*, is_there: bool) -> None:
+    def place(_: NewTopic) -> NewTopic:
+        raise InvalidReplicationFactorError("2 live brokers")
+
+    target = FakeCluster(**({"offsets": 1} if is_there else {}))
+    rejected = create_internal_topic(target, "offsets", replication_factor=3, place=place)
+    assert (rejected is None) is is_there
+    assert set(target.topics) == ({"offsets"} if is_there else set())

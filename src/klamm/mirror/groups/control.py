@@ -57,6 +57,7 @@ from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.replica.placement import led_by_brokers
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import log_rejection
+from klamm.mirror.topics.remote_topics import RemoteTopics
 from klamm.properties import SettingsError
 from klamm.retries import Backoff, LoggedReasons
 
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from klamm.admin import AdminClient, OffsetAndMetadata
+    from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.progress.flow_progress import GroupStatus
@@ -104,6 +105,7 @@ class GroupControl:
         status: GroupStatus,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        place: Callable[[NewTopic], NewTopic] = lambda topic: topic,
     ) -> None:
         """Create the loop. Nothing is requested before ``run`` or ``turn``.
 
@@ -120,7 +122,9 @@ class GroupControl:
             status: Status of the groups, updated after each step.
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
+            place: Returns the topic for checkpoints with the brokers of its partitions, or as it is.
         """
+        self._place = place
         self._flow = flow
         self._settings = settings
         self._source = source
@@ -214,7 +218,9 @@ class GroupControl:
     def _load(self) -> None:
         settings = self._settings
         factor = settings.checkpoints_replication_factor
-        rejected = create_internal_topic(self._target, settings.checkpoints_topic, replication_factor=factor)
+        rejected = create_internal_topic(
+            self._target, settings.checkpoints_topic, replication_factor=factor, place=self._place
+        )
         if rejected is not None:
             raise api_error(
                 rejected.error_code,
@@ -524,6 +530,11 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
         target = _admin(stack, flow, "target")
         reader, writer = _connection(stack, flow, "target", "consumer"), _connection(stack, flow, "target", "producer")
         wanted = flow.groups.group_filter.should_replicate_group
+        remote_topics = RemoteTopics(target)
+        if flow.replica is not None:
+            from klamm.mirror.replica.remote_topics import ReplicaTopics  # noqa: PLC0415 - for this mode only
+
+            remote_topics = ReplicaTopics(flow, target, flow.replica.node_id)
         yield GroupControl(
             flow,
             flow.groups,
@@ -535,6 +546,7 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             target_bounds=reader.log_bounds,
             mirrored=MirroredOffsets(flow, mirrored_offsets),
             status=status,
+            place=remote_topics.place,
         )
 
 

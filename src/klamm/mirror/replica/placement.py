@@ -218,7 +218,7 @@ def replicas(partition: TopicPartition, brokers: Sequence[Node], replication_fac
     """
     if not 0 < replication_factor <= len(brokers):
         raise InvalidReplicationFactorError(
-            f"{partition.topic}: replication.factor={replication_factor}: the target has {len(brokers)} live brokers"
+            f"{partition.topic}: {replication_factor} replicas: the target has {len(brokers)} live brokers with storage"
         )
     order = _by_rack_in_turn(brokers)
     first = murmur2(partition.topic.encode()) + partition.partition

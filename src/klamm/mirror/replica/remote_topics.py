@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin import TopicPartition
+from klamm.admin import ConfigResource, KafkaApiError, ResourceType, TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, error_text
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.cluster_admin import outcome, outcomes, rejections
@@ -27,7 +27,7 @@ from klamm.protocol.errors import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from klamm.admin import AdminClient, KafkaApiError, NewTopic, Node, TopicDescription
+    from klamm.admin import AdminClient, ConfigEntry, NewTopic, Node, TopicDescription
     from klamm.mirror.replica.target_nodes import TargetNodes
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.remote_topics import Outcomes
@@ -70,18 +70,31 @@ class ReplicaTopics(RemoteTopics):
             )
 
     def place(self, topic: NewTopic) -> NewTopic:
-        """Return an internal topic with brokers with storage. With too few of them, it stays as it is.
+        """Return an internal topic with brokers with storage, because a klamm may accept partitions at this moment.
 
-        The target may place it on a klamm that accepts partitions at this moment.
+        Counts of -1 are the target's defaults, but the replicas are at most as many as these brokers. The topic stays
+        as it is if the principal lacks DESCRIBE_CONFIGS on the cluster, which the defaults need.
         """
-        brokers, factor = self._brokers(), topic.replication_factor
-        if not 0 < factor <= len(brokers):
-            return topic
+        brokers, count, factor = self._brokers(), topic.num_partitions, topic.replication_factor
+        if min(count, factor) < 0:
+            configs = self._broker_configs(brokers)
+            if configs is None:
+                return topic
+            if count < 0:
+                count = int(configs["num.partitions"].value or 1)
+            if factor < 0:
+                factor = min(int(configs["default.replication.factor"].value or 1), len(brokers))
         replicas = {
-            number: placement.replicas(TopicPartition(topic.name, number), brokers, factor)
-            for number in range(topic.num_partitions)
+            number: placement.replicas(TopicPartition(topic.name, number), brokers, factor) for number in range(count)
         }
         return replace(topic, num_partitions=-1, replication_factor=-1, replicas_assignments=replicas)
+
+    def _broker_configs(self, brokers: Sequence[Node]) -> Mapping[str, ConfigEntry] | None:
+        """Return the configs of a broker. None: the principal may not read them."""
+        resources = [ConfigResource(ResourceType.BROKER, str(node.id)) for node in brokers[:1]]
+        for configs in outcomes(self._target.describe_configs(resources)).values():
+            return None if isinstance(configs, KafkaApiError) else configs
+        return None
 
     def create(self, topics: Sequence[NewTopic]) -> Outcomes:
         """Create topics with klamm as the only replica.

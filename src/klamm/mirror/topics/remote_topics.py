@@ -49,6 +49,7 @@ class RemoteTopics:
 
         Raises:
             ConnectionLostError: They are not known at present.
+            InvalidReplicationFactorError: There are fewer brokers than the topic is to have replicas.
         """
         return topic
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from klamm.admin import (
     GroupMember,
     KafkaApiError,
     ListGroupOffsetsResult,
+    NewTopic,
     OffsetAndMetadata,
     PerKeyResult,
     TopicPartition,
@@ -163,7 +165,11 @@ class Run:
             status=self.status,
             clock=lambda: self.now,
             now=lambda: self.now,
+            place=self.place,
         )
+
+    def place(self, topic: NewTopic) -> NewTopic:
+        return replace(topic, configs={**topic.configs, "placed": "yes"})
 
     def commit(self, offset: int, group: str = "g") -> None:
         self.source.offsets.setdefault(group, {})[ORDERS] = OffsetAndMetadata(offset)
@@ -196,6 +202,7 @@ def test_checkpoints_follow_group_without_repetition() -> None:
     assert run.topics.checkpoints()[1:] == [("g", 510, 410), ("g", 200, 100)]
     (topic,) = run.target.created
     assert (topic.name, topic.num_partitions, topic.replication_factor) == (CHECKPOINTS, 1, 3)
+    assert topic.configs["placed"] == "yes", "a klamm must not get it"
 
 
 def test_group_after_control_batches_gets_checkpoint() -> None:

@@ -69,7 +69,7 @@ def test_replicas_are_in_different_racks_and_leaders_are_spread() -> None:
 
 @pytest.mark.parametrize("replication_factor", [0, 3])
 def test_replication_factor_above_number_of_brokers_is_rejected(replication_factor: int) -> None:
-    with pytest.raises(InvalidReplicationFactorError, match="the target has 2 live brokers"):
+    with pytest.raises(InvalidReplicationFactorError, match="the target has 2 live brokers with storage"):
         placement.replicas(TopicPartition("t", 0), brokers(None, None), replication_factor)
 
 

@@ -104,9 +104,24 @@ def test_internal_topics_are_placed_on_brokers_with_storage(target: Mock) -> Non
     assert (placed.num_partitions, placed.replication_factor, placed.configs) == (-1, -1, {"a": "b"})
     assert placed.replicas_assignments.keys() == {0, 1, 2}
     assert {node for nodes in placed.replicas_assignments.values() for node in nodes} == {1, 2}
-    for factor in (-1, 3):
-        unplaced = replace(topic, replication_factor=factor)
-        assert topics(target).place(unplaced) == unplaced
+    with pytest.raises(InvalidReplicationFactorError, match="3 replicas: the target has 2 live brokers with storage"):
+        topics(target).place(replace(topic, replication_factor=3))
+
+
+@pytest.mark.parametrize(("default", "expected"), [("1", 1), ("2", 2), ("3", 2)])
+def test_internal_topic_with_the_default_replication_factor_is_placed_too(
+    target: Mock, default: str, expected: int
+) -> None:
+    configs = {"default.replication.factor": Mock(value=default), "num.partitions": Mock(value="3")}
+    target.describe_configs.side_effect = lambda resources: dict.fromkeys(resources, configs)
+    topic = NewTopic(name="A.checkpoints.internal", num_partitions=-1, replication_factor=-1)
+    placed = topics(target).place(topic)
+    assert list(map(len, placed.replicas_assignments.values())) == [expected] * 3
+    # when
+    error = PolicyViolationError("no DESCRIBE_CONFIGS")
+    target.describe_configs.side_effect = lambda resources: dict.fromkeys(resources, error)
+    # then
+    assert topics(target).place(topic) == topic
 
 
 def test_creation_with_too_few_brokers_is_rejected(target: Mock) -> None:

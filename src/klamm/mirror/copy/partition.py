@@ -112,7 +112,8 @@ class FetchedEpochs:
 
         The source may have an epoch that was never fetched, after two unclean leader elections. Then the epoch before
         that was fetched is returned, and the next fetch shows whether the source has all of that one, as for a replica
-        (KIP-595).
+        (KIP-595). All fetched epochs may be unknown to the source. Then everything is fetched again that was fetched
+        with a known epoch.
 
         Args:
             leader_epoch: Largest leader epoch of the source up to that of the last fetched batch.
@@ -123,6 +124,8 @@ class FetchedEpochs:
             if 0 <= entry.leader_epoch <= leader_epoch:
                 return min(fetched_end, end_offset), entry.leader_epoch
             fetched_end = entry.first_offset
+        if self.entries[0].leader_epoch == UNKNOWN_EPOCH and len(self.entries) > 1:
+            return min(self.entries[1].first_offset, end_offset), UNKNOWN_EPOCH
         return end_offset, leader_epoch  # it was fetched by an earlier process, or too long ago
 
     def rewind(self, offset: int, leader_epoch: int) -> None:

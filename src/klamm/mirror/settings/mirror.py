@@ -76,7 +76,7 @@ class MirrorSettings:
     unused: tuple[str, ...] = ()
     """Warnings about keys that are unknown, at a wrong place, or not supported."""
     misspelt: tuple[str, ...] = ()
-    """Keys of klamm, TLS, SASL and security that do not exist, with the nearest ones."""
+    """Keys of klamm that do not exist, and misspelt ones of TLS, SASL and security, with the nearest ones."""
     transforms: tuple[str, ...] = ()
     """Keys that set single message transforms and predicates, which do not exist here."""
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.configs.definitions import find_broker_config
+from klamm.configs.definitions import broker_configs, find_broker_config
 from klamm.kafka_client.connection.security import SECURITY_KEYS
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.settings import definitions
@@ -30,12 +30,17 @@ _OPEN_PREFIXES: Final = ("spark.", "config.providers")
 _ROLE: Final = re.compile(
     r"(?:(?:source|target)\.)?(?P<role>producer|consumer|admin|controller)\.(?:override\.)?|(?:source|target)\.cluster\."
 )
-_CHECKED_FAMILIES: Final = ("klamm.", *SECURITY_PREFIXES)
-"""Prefixes of keys that no plugin of MirrorMaker has: a name that does not exist is an error, not a warning."""
+_OWN: Final = "klamm."
 _CLIENT_SECURITY: Final = frozenset({"sasl.mechanism", "sasl.oauthbearer.header.urlencode", "security.protocol"})
-"""Names of these families that Kafka's clients have and its brokers have not (``SaslConfigs``, ``SslConfigs``)."""
-_SIMILAR_CLIENT_KEYS: Final = 0.8
-"""Similarity of names of client properties. Kafka's clients have many properties with similar names."""
+"""Security properties that Kafka's clients have and its brokers have not (``SaslConfigs``, ``SslConfigs``)."""
+_CUSTOM_CLASSES: Final = (".class", "security.providers")
+"""Ends of security properties that name custom classes, such as ``ssl.engine.factory.class``. Kafka passes all
+properties of the client to them, so these may have any name.
+"""
+_SIMILAR: Final = 0.85
+"""Similarity of a misspelt name. Kafka's clients and brokers have many properties with similar names."""
+_ROUGHLY_SIMILAR: Final = 0.6
+"""Similarity of other names. MirrorMaker has few, so a rough resemblance is enough for a suggestion."""
 
 
 class RecordedProperties(dict[str, str]):
@@ -60,7 +65,9 @@ class UnusedKeys:
     warnings: tuple[str, ...]
     """Keys that probably should have an effect."""
     misspelt: tuple[str, ...]
-    """Keys of klamm, TLS, SASL and security that do not exist, so that what they should protect is not protected."""
+    """Keys of klamm that do not exist, and misspelt ones of TLS, SASL and security, which do not protect what they
+    should.
+    """
 
 
 def flow_key(key: str, aliases: Iterable[str]) -> tuple[str, str, str] | None:
@@ -92,7 +99,7 @@ def unused_keys(
     properties: RecordedProperties,
     aliases: Sequence[str],
     flows: Sequence[str],
-    clients: Iterable[Mapping[str, ClientProperties]],
+    clients: Sequence[Mapping[str, ClientProperties]],
 ) -> UnusedKeys:
     """Return a warning for each key of a properties file that has no effect.
 
@@ -102,7 +109,7 @@ def unused_keys(
         flows: Names of the enabled flows, ``A->B``.
         clients: Properties of the clients of each flow and of each pair with heartbeats.
     """
-    return _Search(properties, aliases, flows, reasons_without_effect(clients)).result()
+    return _Search(properties, aliases, flows, clients).result()
 
 
 class _Search:
@@ -113,13 +120,21 @@ class _Search:
         properties: RecordedProperties,
         aliases: Sequence[str],
         flows: Sequence[str],
-        clients: Mapping[str, str | None],
+        clients: Sequence[Mapping[str, ClientProperties]],
     ) -> None:
         self._properties = properties
         self._aliases = sorted(aliases, key=len, reverse=True)
         self._flows = flows
-        self._clients = clients
+        self._clients = reasons_without_effect(clients)
         """Reason why a key of clients has no effect. None: it has one."""
+        self._of_custom_classes = {
+            key
+            for flow in clients
+            for client in flow.values()
+            if any(name.startswith(SECURITY_PREFIXES) and name.endswith(_CUSTOM_CLASSES) for name in client)
+            for key in client.places
+        }
+        """Keys of clients with custom classes."""
         set_transforms = transforms(properties, flows)  # reported on their own
         self._read = {key for key in properties if _is_of_transform(key, set_transforms)}
         self._read |= properties.read | {place + key for place in places_of(flows) for key in definitions.ANYWHERE}
@@ -153,21 +168,28 @@ class _Search:
             if not definitions.is_of_heartbeats(name):
                 is_off = f"{place}enabled" in self._properties
                 (self._notes if is_off else self._warnings).append(f"{key} has no effect: {flow} is not enabled")
-        elif self._is_misspelt(name):
-            self._misspelt.append(f"{key} does not exist{self._suggestion(place, name)}")
+        elif (mistake := self._mistake(key, place, name)) is not None:
+            self._misspelt.append(mistake)
         elif name in definitions.ONLY_OF_FLOWS:
             self._warnings.append(f"{key} has no effect: {definitions.ONLY_OF_FLOWS[name]}")
         else:
             self._warn(key, place, name)
 
-    def _is_misspelt(self, name: str) -> bool:
-        """Return whether neither klamm nor a client, connector, worker or broker of Kafka has such a key."""
+    def _mistake(self, key: str, place: str, name: str) -> str | None:
+        """Return a sentence about a key of klamm that does not exist, or a misspelt one of TLS, SASL or security."""
         base = _property(name)
-        if not base.startswith(_CHECKED_FAMILIES):
-            return False
-        if base.startswith("klamm."):
-            return base not in self._names and not concerns_listeners(base.removeprefix(PREFIX))
-        return base not in SECURITY_KEYS | _CLIENT_SECURITY and find_broker_config(base) is None
+        if base.startswith(_OWN):
+            config = base.removeprefix(PREFIX)
+            if base in self._names or concerns_listeners(config):
+                return None
+            if config != base and find_broker_config(config) is not None:
+                return f"{key} has no effect: klamm's listeners do not read this config"
+            return f"{key} does not exist{self._suggestion(place, name)}"
+        if not base.startswith(SECURITY_PREFIXES) or key in self._of_custom_classes:
+            return None
+        names = {*broker_configs(), *SECURITY_KEYS, *_CLIENT_SECURITY}
+        similar = "" if base in names else did_you_mean(base, names, cutoff=_SIMILAR)
+        return f"{key} does not exist{similar.replace('mean ', f'mean {place}{_part(name)}')}" if similar else None
 
     def _warn(self, key: str, place: str, name: str) -> None:
         reason = self._clients.get(key)
@@ -187,13 +209,16 @@ class _Search:
         if part:
             if client_property in properties_of(_role(name)):
                 return "" if place else f"; did you mean {flow}{name}?"
-            similar = did_you_mean(client_property, properties_of(_role(name)), cutoff=_SIMILAR_CLIENT_KEYS)
+            similar = did_you_mean(client_property, properties_of(_role(name)), cutoff=_SIMILAR)
             return similar.replace("mean ", f"mean {place}{part}")
         if role := next((role for role in ROLES if name in properties_of(role) - SECURITY_KEYS), None):
             return f"; did you mean {place or flow}{role}.{name}?"
-        names = {PREFIX + each for each in LISTENER_CONFIGS} if name.startswith(PREFIX) else SECURITY_KEYS
-        similar = did_you_mean(name, {name} if name in self._names else {*self._names, *names})
-        suggested = similar.removeprefix("; did you mean ").removesuffix("?")
+        prefix = PREFIX if name.startswith(PREFIX) else ""
+        names = {each.removeprefix(prefix) for each in self._names if each.startswith(prefix)}
+        names |= LISTENER_CONFIGS if prefix else SECURITY_KEYS
+        cutoff = _SIMILAR if name.startswith((PREFIX, *SECURITY_PREFIXES)) else _ROUGHLY_SIMILAR
+        similar = did_you_mean(name.removeprefix(prefix), names, cutoff=cutoff)
+        suggested = prefix + similar.removeprefix("; did you mean ").removesuffix("?")
         return similar and f"; did you mean {self._place_of(suggested, place, flow)}{suggested}?"
 
     def _place_of(self, name: str, place: str, flow: str) -> str:

@@ -44,6 +44,10 @@ def settings(text: str) -> MirrorSettings:
         ("A.ssl.truststore.location", "security.protocol is PLAINTEXT"),
         ("A.sasl.jaas.config", "security.protocol is PLAINTEXT"),
         ("A.ssl.engine.factory.class", "klamm's clients do not support it"),
+        ("A.ssl.engine.factory.foo", "klamm's clients do not support it"),
+        ("A.sasl.user", "klamm's clients do not support it"),
+        ("sasl.password", "klamm's clients do not support it"),
+        ("A->B.ssl.quorum.hostnameVerification", "it is unknown"),
         ("B.producer.linger.ms", "klamm's clients do not support it"),
         ("B.producer.acks", "klamm's clients do not support it"),
         ("A.frobnicate", "it is unknown"),
@@ -71,13 +75,43 @@ def test_unused_key_is_warning_and_error_with_strict(key: str, reason: str) -> N
         ("sasl.mechanims", "; did you mean sasl.mechanism?"),
         ("A->B.source.cluster.sasl.jas.config", "; did you mean A->B.source.cluster.sasl.jaas.config?"),
         ("A.consumer.ssl.keystore.loaction", "; did you mean A.consumer.ssl.keystore.location?"),
-        ("A.sasl.user", ""),
+        ("A.sasl.login.clas", "; did you mean A.sasl.login.class?"),
+        ("A->B.klamm.replica.advertised.listener", "; did you mean A->B.klamm.replica.advertised.listeners?"),
+        ("klamm.replica.something", ""),
     ],
 )
 def test_key_of_a_checked_family_that_does_not_exist_is_rejected(key: str, hint: str) -> None:
     """A misspelt security property would not protect what it should."""
     parsed = settings(f"A.security.protocol = SASL_SSL\n{key} = 1\n")
     assert [each for each in parsed.misspelt if each.startswith(key)] == [f"{key} does not exist{hint}"]
+    with pytest.raises(SettingsError, match=r"correct or remove these keys$"):
+        parsed.check_keys()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "A.ssl.engine.factory.class",
+        "A->B.source.cluster.sasl.login.class",
+        "A.sasl.client.callback.handler.class",
+        "security.providers",
+    ],
+)
+def test_keys_of_a_client_with_a_custom_class_may_have_any_name(key: str) -> None:
+    """Kafka passes all properties of the client to such a class."""
+    name = "ssl.keystore.lokation"
+    parsed = settings(f"{key} = com.example.Own\nA.consumer.{name} = k\nB.{name} = k\n")
+    misspelt = [sentence.partition(" ")[0] for sentence in parsed.misspelt]
+    assert misspelt == ([] if key == "security.providers" else [f"B.{name}"])
+    assert any(sentence.startswith(f"A.consumer.{name} has no effect") for sentence in parsed.unused)
+
+
+@pytest.mark.parametrize(
+    "name", ["security.inter.broker.protocol", "num.network.threads", "authorizer.class.name", "log.dirs"]
+)
+def test_broker_config_that_klamms_listeners_do_not_read_is_rejected(name: str) -> None:
+    parsed = settings(f"A->B.klamm.replica.{name} = 1\n")
+    assert parsed.misspelt == (f"A->B.klamm.replica.{name} has no effect: klamm's listeners do not read this config",)
     with pytest.raises(SettingsError, match=r"correct or remove these keys$"):
         parsed.check_keys()
 

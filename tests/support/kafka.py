@@ -219,8 +219,9 @@ class KafkaCluster:
             self.remove(node)
 
     def remove(self, node: KafkaNode) -> None:
-        """Kill a broker and unregister it. Does nothing if that was done."""
-        if self.nodes.pop(node.node_id, None) is None or not node.is_running:
+        """Kill a broker and unregister it, if it runs. It may have been started again after it was removed."""
+        self.nodes.pop(node.node_id, None)
+        if not node.is_running:
             return
         node.kill()
         first = next(iter(self.nodes.values()))

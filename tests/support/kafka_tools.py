@@ -53,7 +53,11 @@ class KafkasTools:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._java.communicate(timeout=60)  # it ends when its input ends
+        try:
+            self._java.communicate(timeout=60)  # it ends when its input ends
+        finally:
+            self._java.kill()
+            self._java.wait()
 
     def run(self, main_class: str, *args: str, stdin: bytes = b"") -> Outcome:
         """Run a tool to its end.

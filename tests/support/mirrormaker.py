@@ -62,18 +62,20 @@ def _quick_to_start(properties: str) -> str:
 def java_virtual_machine() -> Iterator[Any]:
     """Run a JVM with Kafka's jars; yield the root of its classes."""
     (jar,) = _py4j_jar()
-    port = launch_gateway(
+    port, process = launch_gateway(
         jarpath=str(jar),
         classpath=class_path(),
         java_path=java_executable(),
         die_on_exit=True,
         javaopts=["-Xmx256m", *QUICK_TO_START],
+        return_proc=True,
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
     try:
         yield gateway.jvm
     finally:
         gateway.shutdown()
+        stop_process(process)  # its main thread waits for the end of its input
 
 
 def _py4j_jar() -> list[Path]:

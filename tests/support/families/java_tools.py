@@ -74,8 +74,10 @@ class _Consumer(RunningConsumer):
 
     def stop(self, timeout_s: float = 30.0) -> None:
         self._process.terminate()  # its shutdown hook leaves the group; the rest of its output is read to the end
-        super().stop(timeout_s)
-        stop_process(self._process)
+        try:
+            super().stop(timeout_s)
+        finally:
+            stop_process(self._process)
 
 
 def _start(program: str, *args: str) -> subprocess.Popen[bytes]:

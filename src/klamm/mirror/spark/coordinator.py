@@ -77,6 +77,7 @@ class Coordinator:
         lease_s: Duration of a lease, in seconds.
         tasks_max: ``tasks.max`` by flow name. Flows without an entry have no limit.
         claims: Claims of the flows. Flows without an entry are always held.
+        replicas: Names of the flows that are brokers of their targets, in a fixed order.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class Coordinator:
         lease_s: float,
         tasks_max: Mapping[str, int],
         claims: Mapping[str, FlowClaim] = MappingProxyType({}),
+        replicas: Sequence[str] = (),
     ) -> None:
+        self._replicas = replicas
         self._status = status
         self._claims = claims
         self._slots = 1
@@ -289,7 +292,9 @@ class Coordinator:
         with self._changed:
             self._lease = max(self._lease, lease)
             shares: Sequence[FlowShare] = list(self._shares.values())
-            groups = leases.partition_groups(shares, slots=self._slots, tasks_max=self._tasks_max)
+            groups = leases.partition_groups(
+                shares, slots=self._slots, tasks_max=self._tasks_max, replicas=self._replicas
+            )
             if not shares and not self._are_workers_started:
                 groups = tuple(PartitionGroup(number=number, shares=()) for number in range(self._slots))
             self._are_workers_started = True

@@ -80,7 +80,11 @@ class ControlLoops:
             flow.name: FlowClaim() if flow.name in paired else FlowClaim.always() for flow in settings.flows
         }
         self.coordinator = Coordinator(
-            self.status, lease_s=settings.lease.total_seconds(), tasks_max=bounds, claims=self._claims
+            self.status,
+            lease_s=settings.lease.total_seconds(),
+            tasks_max=bounds,
+            claims=self._claims,
+            replicas=[flow.name for flow in settings.flows if flow.replica is not None],
         )
         limits = {flow.name: flow.max_bytes_per_second for flow in settings.flows}
         self._limits = {flow: limit for flow, limit in limits.items() if limit is not None}

@@ -74,7 +74,7 @@ class PartitionGroup:
 
 
 def partition_groups(
-    shares: Sequence[FlowShare], *, slots: int, tasks_max: Mapping[str, int]
+    shares: Sequence[FlowShare], *, slots: int, tasks_max: Mapping[str, int], replicas: Sequence[str] = ()
 ) -> tuple[PartitionGroup, ...]:
     """Distribute the partitions of all flows over at most ``slots`` groups.
 
@@ -87,6 +87,8 @@ def partition_groups(
     - Partitions are assigned round-robin, so the partitions of one topic are spread over the groups.
     - A flow starts at the slot after the last slot of the previous flow. With more flows than slots, a group serves
       several flows.
+    - The flows that are brokers of their targets come first, each in one group, whose number does not depend on which
+      other flows have partitions now. So a flow that stops or resumes ends no session of another flow's broker.
     - The unit of a flow with exactly-once delivery is the shard, because the writes of a shard form one
       transaction. Each shard that has partitions goes to one group as a whole.
 
@@ -94,10 +96,14 @@ def partition_groups(
         shares: All partitions of each flow.
         slots: Number of tasks that can run at the same time, at least 1.
         tasks_max: ``tasks.max`` by flow name. Flows without an entry have no limit.
+        replicas: Names of all flows that are brokers of their targets, also of those without partitions.
     """
     by_group: list[list[FlowShare]] = [[] for _ in range(slots)]
-    first = 0
+    first = len(replicas)
     for share in shares:
+        if share.settings.flow in replicas:
+            by_group[replicas.index(share.settings.flow) % slots].append(share)
+            continue
         parts = _parts(share)
         own_width = math.ceil(len(share.partitions) / PARTITIONS_PER_TASK)
         wanted = tasks_max.get(share.settings.flow, slots if parts else own_width)

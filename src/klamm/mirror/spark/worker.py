@@ -64,20 +64,26 @@ class LeaseSession:
         self.shares = tuple(shares)
         self.copiers = [new_copier(share.settings, share.partitions) for share in shares]
 
-    def adopt(self, shares: Sequence[FlowShare]) -> bool:
-        """Take over the shares of a new lease. Return False if they are others than those of this session.
+    def adopt(self, shares: Sequence[FlowShare]) -> None:
+        """Take over the shares of a new lease. Copiers go on if their settings are the same, the others are closed.
 
-        They may have other partitions if their copiers can change them.
+        Shares may have other partitions if their copiers can change them.
         """
-        if len(shares) != len(self.shares):
-            return False
-        for copier, own, share in zip(self.copiers, self.shares, shares, strict=True):
-            if own == share:
-                continue
-            if replace(own, partitions=share.partitions) != share or not copier.assign(share.partitions):
-                return False
+        before = list(zip(self.shares, self.copiers, strict=True))
+        kept: dict[int, Copier] = {}
+        for at, share in enumerate(shares):
+            for own, copier in before:
+                is_same = own == share or (
+                    replace(own, partitions=share.partitions) == share and copier.assign(share.partitions)
+                )
+                if is_same:
+                    kept[at] = copier
+                    before.remove((own, copier))
+                    break
+        for _, copier in before:
+            copier.close()
         self.shares = tuple(shares)
-        return True
+        self.copiers = [kept.get(at) or new_copier(each.settings, each.partitions) for at, each in enumerate(shares)]
 
     def apply(self, live: Iterable[Sequence[Any]]) -> None:
         """Set the live values of each copier, in the order of ``shares``: the fields of ``LiveValues``."""
@@ -328,7 +334,8 @@ def resume(group: PartitionGroup) -> LeaseSession:
         # A worker serves one group at a time. The other sessions belong to groups that other workers serve now.
         session.close()
     if kept is not None:
-        if kept.token == group.session and kept.adopt(group.shares):
+        if kept.token == group.session:
+            kept.adopt(group.shares)
             return kept
         kept.close()
     return LeaseSession(group.shares)

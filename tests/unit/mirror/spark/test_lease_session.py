@@ -63,15 +63,32 @@ def test_session_goes_on_with_other_partitions_if_its_copier_can_change_them() -
     assert first.shares == (share("R", ONE, TWO),)
 
 
-@pytest.mark.parametrize(
-    "after",
-    [
-        [share("A", ONE, TWO)],
-        [share("R", ONE), share("A", ONE)],
-        [replace(share("A", ONE), times_taken=1)],
-    ],
-)
-def test_session_ends_if_a_share_is_another_one(after: list[FlowShare]) -> None:
-    first, second = resumed([share("A", ONE)], after)
-    assert second is not first
+@pytest.mark.parametrize("after", [share("A", ONE, TWO), replace(share("A", ONE), times_taken=1)])
+def test_copier_of_a_share_that_is_another_one_is_closed(after: FlowShare) -> None:
+    first = worker.resume(PartitionGroup(number=0, shares=(share("A", ONE),)))
+    (before,) = first.copiers
+    worker.kept_sessions.keep(0, first)
+    (copier,) = worker.resume(PartitionGroup(number=0, shares=(after,), session=first.token)).copiers
+    assert copier is not before
+    assert (before.closed, copier.closed) == (True, False)  # type: ignore[attr-defined]  # FakeCopiers
+
+
+def test_copier_goes_on_while_another_flow_of_its_group_stops_and_resumes() -> None:
+    """Also a broker of the target: it would leave the target for some seconds."""
+    both = [share("A", ONE), share("R", ONE)]
+    session = worker.resume(PartitionGroup(number=0, shares=tuple(both)))
+    stopped, copier = session.copiers
+    for shares in (both[1:], both[::-1]):
+        worker.kept_sessions.keep(0, session)
+        assert worker.resume(PartitionGroup(number=0, shares=tuple(shares), session=session.token)) is session
+        assert session.copiers[0] is copier
+        assert session.shares == tuple(shares)
+    assert session.copiers[1] is not stopped
+    assert [each.closed for each in (stopped, *session.copiers)] == [True, False, False]  # type: ignore[attr-defined]
+
+
+def test_session_that_the_driver_does_not_name_is_closed() -> None:
+    first = worker.resume(PartitionGroup(number=0, shares=(share("R", ONE),)))
+    worker.kept_sessions.keep(0, first)
+    assert worker.resume(PartitionGroup(number=0, shares=(share("R", ONE),))) is not first
     assert [copier.closed for copier in first.copiers] == [True]  # type: ignore[attr-defined]  # a FakeCopier

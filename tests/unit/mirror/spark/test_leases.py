@@ -124,6 +124,21 @@ def test_flow_of_a_broker_is_one_task() -> None:
     assert [len(group.shares[0].partitions) for group in groups] == [50]
 
 
+def test_flows_of_brokers_keep_their_groups_while_others_stop_and_resume() -> None:
+    """A broker lives in the process of its group, so another number would restart it."""
+    flows = {flow: of_replica(share(flow, 5)) for flow in ("A->B", "C->B")} | {"D->B": share("D->B", 1)}
+
+    def numbers(*names: str, slots: int = 4) -> dict[str, int]:
+        shares = [flows[name] for name in names]
+        groups = partition_groups(shares, slots=slots, tasks_max={}, replicas=["A->B", "C->B"])
+        return {each.settings.flow: group.number for group in groups for each in group.shares}
+
+    assert numbers("A->B", "C->B") == {"A->B": 0, "C->B": 1}
+    assert numbers("C->B") == {"C->B": 1}
+    assert numbers("D->B", "C->B", "A->B") == {"A->B": 0, "C->B": 1, "D->B": 2}
+    assert numbers("C->B", slots=1) == {"C->B": 0}
+
+
 def test_settings_of_a_broker_round_trip_as_json() -> None:
     group = PartitionGroup(number=0, shares=(of_replica(share("A->B", 2)),))
 

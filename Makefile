@@ -95,7 +95,6 @@ check-workflows:
 
 test: setup
 	@$(MAKE) --no-print-directory --jobs=3 $(QUICK_CHECKS) prepare-tests
-	@mkdir -p build .mypy_cache  # no test file must seem to have left them
 	@$(MAKE) --no-print-directory --jobs=2 run-tests $(OTHER_CHECKS)
 
 prepare-tests:

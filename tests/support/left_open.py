@@ -29,6 +29,8 @@ _MAX_NEW_DESCRIPTORS: Final = 64
 """A fixture of the whole run, such as a Spark session, opens up to 40."""
 _END_S: Final = 5.0
 _ROOT: Final = Path(__file__).resolve().parents[2]
+_OF_TOOLS: Final = frozenset({".hypothesis", ".mypy_cache", "build"})
+"""Directories that hypothesis and checks beside the tests create at any moment."""
 
 
 def install() -> None:
@@ -70,7 +72,7 @@ def nothing_left() -> Iterator[None]:
     assert opened <= _MAX_NEW_DESCRIPTORS, f"{opened} descriptors were not closed"
     left = [command for pid, command in _processes().items() if pid not in processes]
     assert not left, f"Processes still run: {left}"
-    new_files = set(os.listdir(_ROOT)) - files
+    new_files = set(os.listdir(_ROOT)) - files - _OF_TOOLS
     assert not new_files, f"Files were left in {_ROOT}: {new_files}"
 
 

@@ -13,11 +13,9 @@ import socket
 import time
 from collections import defaultdict, deque
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from klamm.display import counted
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
@@ -32,8 +30,8 @@ from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, Stored
 from klamm.mirror.replica.demotion import Demotion
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP, UNKNOWN
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError
-from klamm.mirror.replica.source_logs import SourceLogReader
+from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, describe
+from klamm.mirror.replica.source_logs import NOT_NAMED, SourceLogReader
 from klamm.mirror.replica.start import ReplicaCopy, ReplicaStart
 from klamm.mirror.replica.target_brokers import TargetBrokers
 from klamm.mirror.replica.window import UNKNOWN_EPOCH, Window
@@ -53,7 +51,6 @@ if TYPE_CHECKING:
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.membership import ClusterMembership
-    from klamm.mirror.replica.promotion import EndedTransactions
     from klamm.mirror.replica.source_logs import SourceLogs
     from klamm.protocol.types import PartitionTuple
 
@@ -147,6 +144,8 @@ class ReplicaCopier(Copier):
         self._handed_over: dict[TopicPartition, HandedOver] = {}
         self._promoted: dict[PartitionTuple, PartitionProgress] = {}
         """Progress of the partitions that brokers of the target lead."""
+        self._unnamed: set[str] = set()
+        """Promoted topics whose results do not say yet what the source got since."""
         self.node = ReplicaNode(
             replica,
             new_member,
@@ -183,7 +182,7 @@ class ReplicaCopier(Copier):
         brokers = TargetBrokers(self._target, node_id, self.node.live_brokers)
         self._promotion = Promotion(self.node, node_id, brokers, self._remember)
         self._demotion = Demotion(self.node, node_id, brokers, self._remember_floors)
-        self._source_logs = SourceLogReader(self._settings.source)
+        self._source_logs = SourceLogReader(self._settings.source, self._clock)
 
     def _new_producer(self) -> CopyProducer:
         return _NoProducer(
@@ -324,6 +323,8 @@ class ReplicaCopier(Copier):
             return
         self._promote_due = now + _PROMOTE_EVERY_S
         self._stored_now = None
+        for topic in tuple(self._unnamed):
+            self._name_later(topic)
         for topic, state in requested.items():
             due, backoff = self._pauses.get(topic, (0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S)))
             if now < due:
@@ -439,12 +440,13 @@ class ReplicaCopier(Copier):
         ends = self._log_ends(keys)
         ended = self._promotion.end_transactions(ends)
         self._note_promotion(keys, is_finished=True)
-        logs = None if accepts_loss else self._logs_now(topic)
         for remote, key in keys.items():
-            later = "" if logs is None else logs.describe_more(key, ends[remote], self._partition_count(topic))
-            result = _result(self._handed_over.get(remote), ended[remote], later)
+            result = describe(self._handed_over.get(remote), ended[remote], "" if accepts_loss else NOT_NAMED)
             self._release(key, remote, ends[remote], result)
             logger.warning("%s: promoted %s-%d: %s", self._settings.flow, *remote, result)
+        if not accepts_loss:
+            self._source_logs.forget(topic)  # requested before the log ended
+            self._name_later(topic)
 
     def _note_floors(self, topic: str, remotes: Iterable[TopicPartition]) -> None:
         """Let the leaders know from where batches have raised epochs. A start without the source does not do it."""
@@ -519,12 +521,23 @@ class ReplicaCopier(Copier):
         """Return the number of partitions of a topic that are mirrored or promoted."""
         return sum(key[0] == topic for key in self._keys.values())
 
-    def _logs_now(self, topic: str) -> SourceLogs | None:
-        """Return the logs of a topic on the source. None: it does not respond at once."""
+    def _name_later(self, topic: str) -> None:
+        """Add to the results of a promotion what the source got since, once it has named its log ends."""
+        self._unnamed.add(topic)
         try:
-            return self._source_logs.read(topic)
-        except (PromotionWaitsError, *CLUSTER_ERRORS):
-            return None
+            logs = self._source_logs.read(topic)
+        except PromotionWaitsError:
+            return
+        except CLUSTER_ERRORS as error:
+            logger.warning("%s: %s: %s%s", self._settings.flow, topic, NOT_NAMED, error_text(error))
+            self._unnamed.remove(topic)
+            return
+        self._unnamed.remove(topic)
+        for key, row in self._promoted.items():
+            if key[0] == topic and NOT_NAMED in row.reason:
+                later = logs.describe_more(key, row.next_offset, self._partition_count(topic))
+                self._promoted[key] = replace(row, reason=row.reason.replace(NOT_NAMED, later))
+                logger.info("%s: %s-%d: %s", self._settings.flow, *key, later or "the source got nothing since")
 
     def _remember(self, ends: Mapping[TopicPartition, int]) -> None:
         """Store the log ends of partitions as their source offsets."""
@@ -588,6 +601,7 @@ class ReplicaCopier(Copier):
         self._waiting.pop(topic, None)
         self._pauses.pop(topic, None)
         self._ends.pop(topic, None)
+        self._unnamed.discard(topic)
         self._source_logs.forget(topic)
         for remote, key in self._keys.items():
             if key[0] == topic and (leader := self.node.partition(*remote)) is not None:
@@ -623,13 +637,3 @@ def _source_partitions(partitions: Iterable[PartitionId]) -> dict[PartitionTuple
 
 def _activate(active: dict[PartitionTuple, PartitionCopy], copy: ReplicaCopy) -> None:
     active[copy.partition_id[:2]] = copy
-
-
-def _result(handed_over: HandedOver | None, ended: EndedTransactions, later: str) -> str:
-    """Return the result of a promotion as text, with what the source got after it."""
-    aborted = f"{later}{counted(ended.aborted, 'open transaction')} aborted, leader epoch {ended.leader_epoch}"
-    if handed_over is None:
-        return f"handed over by an earlier process; {aborted}"
-    at = datetime.fromtimestamp(handed_over.sealed_at, UTC).isoformat(timespec="milliseconds")
-    ids = f"new producer ids from {handed_over.producer_ids_from}"
-    return f"handed over at {at} in {handed_over.took_s:.2f} s; {aborted}, {ids}"

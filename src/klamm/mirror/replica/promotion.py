@@ -23,8 +23,10 @@ finds the partition in the hands of a broker, and the log end on the target.
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from klamm.display import counted
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.lazy_dataclass import dataclass
@@ -85,6 +87,22 @@ class EndedTransactions(NamedTuple):
     leader_epoch: int
     aborted: int
     """Number of transactions that were aborted now."""
+
+
+def describe(handed_over: HandedOver | None, ended: EndedTransactions, later: str) -> str:
+    """Return the result of one partition as text.
+
+    Args:
+        handed_over: What this process did. None: an earlier process handed it over.
+        ended: State of the partition.
+        later: What the source got since, as ``SourceLogs.describe_more`` returns it.
+    """
+    aborted = f"{later}{counted(ended.aborted, 'open transaction')} aborted, leader epoch {ended.leader_epoch}"
+    if handed_over is None:
+        return f"handed over by an earlier process; {aborted}"
+    at = datetime.fromtimestamp(handed_over.sealed_at, UTC).isoformat(timespec="milliseconds")
+    ids = f"new producer ids from {handed_over.producer_ids_from}"
+    return f"handed over at {at} in {handed_over.took_s:.2f} s; {aborted}, {ids}"
 
 
 @dataclass(slots=True, eq=False)

@@ -5,6 +5,7 @@ They are requested in a thread of their own: a source that does not respond hold
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from klamm.mirror.replica.leader_partition import UNKNOWN
 from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 
 _WAIT_S: Final = 0.2
 """Seconds for which a caller waits for a source that has responded to all requests before."""
+_MAX_PAUSE_S: Final = 15.0
+"""Longest time in seconds between two calls for the same request. Callers that wait call again every 0.5 s, unless the
+promotion of another topic takes longer.
+"""
+
+NOT_NAMED: Final = "it is not known what the source got since; "
+"""Beginning of the result of a promotion as long as the source has not named its log ends."""
 
 
 class SourceLogs(NamedTuple):
@@ -60,13 +68,16 @@ class SourceLogs(NamedTuple):
     def describe_more(self, key: PartitionTuple, log_end: int, partitions: int) -> str:
         """Return what the source got after a promotion, as the beginning of its result. Empty: nothing.
 
+        ``NOT_NAMED``: the partition has no leader that responds.
+
         Args:
             key: Source partition.
             log_end: Log end at its promotion.
             partitions: Number of partitions of the topic at its promotion.
         """
-        offsets = self.bounds.get(key, range(log_end)).stop - log_end
-        counts = (offsets, "offset"), (self.partitions - partitions, "partition")
+        if (bounds := self.bounds.get(key)) is None:
+            return NOT_NAMED
+        counts = (bounds.stop - log_end, "offset"), (self.partitions - partitions, "partition")
         more = " and ".join(counted(count, name) for count, name in counts if count > 0)
         return f"the source has {more} more, which are not on the target; " if more else ""
 
@@ -74,18 +85,27 @@ class SourceLogs(NamedTuple):
 class SourceLogReader:
     """Reader of source logs. Call its methods from one thread."""
 
-    def __init__(self, source: ConnectionSettings) -> None:
+    def __init__(self, source: ConnectionSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._cluster = Cluster(source, BufferPool(max_free_bytes=0))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="source-logs")
         self._requests: dict[str, Future[SourceLogs]] = {}
+        self._called_at: dict[str, float] = {}
+        """Time of the latest call for each topic."""
 
     def read(self, topic: str) -> SourceLogs:
         """Return the logs of a topic. They are not older than the first of the calls that waited for them.
+
+        What was requested for a caller that did not come back in time is forgotten, and requested again.
 
         Raises:
             PromotionWaitsError: The source has not responded yet: call it again.
             ConnectionLostError: The source does not respond.
         """
+        now = self._clock()
+        if now > self._called_at.get(topic, now) + _MAX_PAUSE_S:
+            self.forget(topic)
+        self._called_at[topic] = now
         is_slow = any(not each.done() for each in self._requests.values())
         if (request := self._requests.get(topic)) is None:
             request = self._requests[topic] = self._thread.submit(self._read, topic)
@@ -97,6 +117,7 @@ class SourceLogReader:
     def forget(self, topic: str) -> None:
         """Forget what was requested for a topic, so that the next call requests it again."""
         self._requests.pop(topic, None)
+        self._called_at.pop(topic, None)
 
     def _read(self, topic: str) -> SourceLogs:
         self._cluster.refresh([topic])

@@ -14,6 +14,7 @@ import pytest
 
 from klamm.admin import TopicPartition
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER, BrokerEndpoint
 from klamm.mirror.copy.equal_offsets import ReplicaSettings
 from klamm.mirror.copy.partition import PartitionId
@@ -248,6 +249,78 @@ def test_result_of_a_promotion_names_what_the_source_got_since(
     (row,) = copier.progress()
     assert row.state is CopyState.PROMOTED
     assert "the source has 2 offsets and 1 partition more, which are not on the target; 0 open trans" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("bounds", "later"),
+    [
+        ({"at_0": 5}, "the source has 2 offsets more, which are not on the target; 0 open trans"),
+        ({"at_0": 3}, "s; 0 open trans"),
+        ({}, "it is not known what the source got since; 0 open trans"),
+        (None, "it is not known what the source got since; 0 open trans"),
+    ],
+)
+def test_source_that_responds_late_completes_the_result_of_a_promotion(
+    copier: ReplicaCopier,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    bounds: dict[str, int] | None,
+    later: str,
+) -> None:
+    let_promote(copier, monkeypatch, high_watermark=3)
+    responds, is_first = threading.Event(), iter([True])
+
+    def read(_: str) -> SourceLogs:
+        if next(is_first, False):
+            return logs_of(at_0=3)
+        responds.wait(60)
+        if bounds is None:
+            raise ConnectionLostError("A is away")
+        return logs_of(**bounds)._replace(partitions=1)
+
+    monkeypatch.setattr(copier._source_logs, "_read", read)
+    copier._change_leaders(clock.now)
+    assert [(row.state, row.reason.partition("; ")[2][:45]) for row in copier.progress()] == [
+        (CopyState.PROMOTED, "it is not known what the source got since; 0 ")
+    ]
+    responds.set()
+    wait(copier._source_logs._requests.values(), 60)
+    clock.now += 0.5
+
+    copier._change_leaders(clock.now)
+
+    (row,) = copier.progress()
+    assert later in row.reason
+    assert copier._unnamed == set()
+
+
+def test_log_ends_that_were_requested_before_the_log_ended_are_not_its_result(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_promote(copier, monkeypatch, high_watermark=3)
+    logs = iter([logs_of(at_0=3), logs_of(at_0=4)])
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: next(logs))
+    copier._ends["orders"] = {("orders", 0): 3}
+    copier._source_logs._requests["orders"] = copier._source_logs._thread.submit(copier._source_logs._read, "orders")
+
+    copier._change_leaders(clock.now)
+
+    (row,) = copier.progress()
+    assert "the source has 1 offset more, which" in row.reason
+
+
+def test_log_ends_of_a_demotion_that_had_to_wait_are_requested_again(
+    copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, responds = iter([3, 5]), threading.Event()
+    monkeypatch.setattr(copier._source_logs, "_read", lambda _: responds.wait(60) and logs_of(at_0=next(ends)))
+    with pytest.raises(PromotionWaitsError):
+        copier._source_logs.read("orders")
+    responds.set()
+    wait(copier._source_logs._requests.values(), 60)
+    clock.now += 60
+
+    assert copier._source_logs.read("orders").bounds["orders", 0].stop == 5
 
 
 def test_source_offsets_are_read_once_for_all_topics_that_an_earlier_process_promoted(

@@ -239,6 +239,7 @@ class MirrorCommands:
         def update(states: RequestedStates) -> RequestedStates:
             return states.with_topics(topics, state) if topics else states.with_flow(state)
 
+        self._check_claim(flow)  # the checks before may have taken long
         self.states[flow].change(update)
         logger.info("%s: %s requested for %s", flow, state, ", ".join(topics) or "the flow")
         return self._requested(flow, topics)
@@ -269,17 +270,19 @@ class MirrorCommands:
         if not names:
             raise MirrorCommandError(503, f"{flow.name}: its topics are not known yet; retry")
         rows = tuple(row for row in progress.partitions if row.topic in names)
+        warning = ""
         if execute:
             new = self._new_promotions(flow, names, rows)
             if new and not accepts_loss:
-                self._prepare(flow, new)
+                warning = self._prepare(flow, new)
             if new:
                 state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
                 self._change(flow.name, new, state)
             plans = promotions(flow, names, rows)
         else:
             plans = plan(flow, names, rows, accepts_loss=accepts_loss)
-        return {"flow": flow.name, "executed": execute, "topics": [asdict(each) for each in plans]}
+        topics_of_plan = [asdict(each) for each in plans]
+        return {"flow": flow.name, "executed": execute, "topics": topics_of_plan, "warning": warning}
 
     def _new_promotions(self, flow: FlowSettings, names: Sequence[str], rows: Sequence[PartitionStatus]) -> list[str]:
         """Return the topics that are not promoted yet.
@@ -303,10 +306,11 @@ class MirrorCommands:
                 )
         return [topic for topic in names if topic not in promoted]
 
-    def _prepare(self, flow: FlowSettings, topics: Sequence[str]) -> None:
+    def _prepare(self, flow: FlowSettings, topics: Sequence[str]) -> str:
         """Check that topics have all partitions, and sync the offsets of groups a last time.
 
-        An error that a repetition may not mend does not prevent the promotion: the status of the groups shows it.
+        Return why group offsets may not be complete. An error that a repetition may not mend does not prevent the
+        promotion.
 
         Raises:
             MirrorCommandError: Partitions are missing, or a cluster does not respond.
@@ -314,7 +318,7 @@ class MirrorCommands:
         if missing := missing_partitions(flow, topics):
             raise MirrorCommandError(409, f"{flow.name}: {next(iter(missing.values()))}; nothing was changed")
         try:
-            sync_groups(flow, topics)
+            warning = sync_groups(flow, topics)
         except (ConnectionError, TimeoutError) as error:
             raise MirrorCommandError(
                 503,
@@ -322,7 +326,10 @@ class MirrorCommands:
                 "the command, or promote with --accept-loss",
             ) from error
         except (KafkaApiError, ProtocolError) as error:
-            logger.warning("%s: promoted without another sync of group offsets: %s", flow.name, error_text(error))
+            warning = f"offsets of groups were not synced again: {error_text(error)}"
+        if warning:
+            logger.warning("%s: %s", flow.name, warning)
+        return warning
 
     def _demote(self, flow: FlowSettings, topics: Sequence[str], *, takes_back: bool) -> dict[str, Any]:
         """Let klamm mirror promoted topics again. Without ``takes_back``, only those that are not handed over yet."""
@@ -445,6 +452,7 @@ class MirrorCommands:
             reset = SourceOffsetReset(flow, store.read())
             changes = reset.plan(parts, to, value)
             if execute:
+                self._check_claim(flow.name)
                 reset.execute(store, changes)
                 logger.info("%s: %d source offsets were reset", flow.name, len(changes))
         rows = [asdict(change) | {"effect": change.effect} for change in changes]

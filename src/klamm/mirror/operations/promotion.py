@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,8 @@ _ELIGIBLE_LEADERS: Final = "eligible.leader.replicas.version"
 _GROUPS_S: Final = 10.0
 """Seconds in which the replicas should have the records up to the offsets of the groups."""
 _GROUPS_EVERY_S: Final = 0.2
+MAX_SYNC_S: Final = 20.0
+"""Seconds in which group offsets should be synced. The command waits so long, and its sender waits for the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,22 +131,36 @@ def missing_partitions(flow: FlowSettings, topics: Sequence[str]) -> dict[str, s
     return out
 
 
-def sync_groups(flow: FlowSettings, topics: Collection[str]) -> None:
+def sync_groups(flow: FlowSettings, topics: Collection[str]) -> str:
     """Commit the offsets that groups have on the source on the target, where the replicas have the records before them.
 
-    Those that they do not have yet are awaited for ten seconds.
+    Those that they do not have yet are awaited for ten seconds. Syncs that take longer than ``MAX_SYNC_S`` go on in a
+    thread of their own.
 
     Args:
         flow: Settings of the flow.
         topics: Source topics whose offsets are awaited.
 
+    Returns:
+        Why the offsets may not be complete. Empty: they were synced.
+
     Raises:
         ConnectionError, TimeoutError, KafkaApiError: A cluster does not respond, or rejects a request.
     """
     if flow.groups is None:
-        return
+        return ""
     with admin_client(flow, "source", timeout_ms=_TIMEOUT_MS) as source:
         check_reachable(source, flow.source.alias)
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="group-offsets")
+    syncing = thread.submit(_sync_groups, flow, topics)
+    thread.shutdown(wait=False)
+    if not wait([syncing], MAX_SYNC_S).done:
+        return f"offsets of groups were not all synced again within {MAX_SYNC_S:g} s"
+    syncing.result()
+    return ""
+
+
+def _sync_groups(flow: FlowSettings, topics: Collection[str]) -> None:
     status, deadline = GroupStatus(), time.monotonic() + _GROUPS_S
     with group_control(flow, status) as control:
         while True:

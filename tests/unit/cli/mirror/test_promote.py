@@ -28,6 +28,7 @@ class Mirror:
     def __init__(self) -> None:
         self.commands: list[dict[str, Any]] = []
         self.obstacles: list[str] = []
+        self.warning = ""
         self.handed_over: list[dict[str, str]] = []
         self.failures: list[BaseException] = []
         """Errors of the next requests of the status."""
@@ -42,7 +43,7 @@ class Mirror:
         if command["action"] == "demote":
             demoted = [] if self.handed_over else [topic]
             return {"flow": "A->B", "demoted": demoted, "handed_over": self.handed_over}
-        return {"flow": "A->B", "topics": [topic]}
+        return {"flow": "A->B", "topics": [topic], "warning": self.warning}
 
     def ask(self, address: str, path: str) -> ListenerAnswer:
         assert (address, path) == ("127.0.0.1:9", "/status.json")
@@ -82,8 +83,11 @@ def test_plan_shows_obstacles_and_changes_nothing(
 def test_promoted_topic_is_reported_with_its_log_end(
     mirror: Mirror, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    mirror.warning = "offsets of groups were not synced again: a reason"
     assert run(tmp_path, "--yes") == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["orders", "0", "PROMOTED", "7", "handed", "over"]
+    captured = capsys.readouterr()
+    assert f"{mirror.warning}; klamm mirror status shows" in captured.err
+    assert captured.out.splitlines()[1].split() == ["orders", "0", "PROMOTED", "7", "handed", "over"]
     (command,) = mirror.commands
     assert command == {"action": "promote", "flow": "A->B", "topics": [], "accept_loss": False, "execute": True}
 

@@ -111,7 +111,7 @@ class Rig:
 @pytest.fixture(autouse=True)
 def _no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "missing_partitions", lambda _flow, _topics: {})
-    monkeypatch.setattr(commands, "sync_groups", lambda _flow, _topics: None)
+    monkeypatch.setattr(commands, "sync_groups", lambda _flow, _topics: "")
     monkeypatch.setattr(commands, "topics_at_risk", lambda _flow, _topics: [])
 
 
@@ -432,11 +432,16 @@ def test_topic_that_is_not_selected_is_promoted_by_name_only() -> None:
 def test_group_offsets_are_synced_before_a_promotion_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = replica_rig()
     synced: list[object] = []
-    monkeypatch.setattr(commands, "sync_groups", lambda _, topics: synced.append((topics, len(rig.store.saved))))
-    rig.promote("orders", "users", execute=True)
+
+    def sync_groups(_flow: object, topics: object) -> str:
+        synced.append((topics, len(rig.store.saved)))
+        return "1 group is missing"
+
+    monkeypatch.setattr(commands, "sync_groups", sync_groups)
+    assert rig.promote("orders", "users", execute=True)["warning"] == "1 group is missing"
     rig.report("orders", CopyState.PROMOTED)
     rig.report("users", CopyState.PROMOTED)
-    rig.promote("orders", execute=True)
+    assert rig.promote("orders", execute=True)["warning"] == ""
     assert synced == [(["orders", "users"], 0)]
 
 
@@ -453,6 +458,37 @@ def test_promotion_waits_for_a_cluster_to_sync_groups_but_not_for_a_correction(
     with contextlib.nullcontext() if is_requested else pytest.raises(MirrorCommandError, match=message):
         rig.promote("orders", execute=True)
     assert bool(rig.store.saved) == is_requested
+
+
+def test_promotion_is_not_stored_after_the_claim_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+
+    def sync_groups(_flow: object, _topics: object) -> str:
+        rig.claim.let_go(holder="host-2")
+        return ""
+
+    monkeypatch.setattr(commands, "sync_groups", sync_groups)
+    with pytest.raises(MirrorCommandError, match="this process stands by; send the command to host-2"):
+        rig.promote("orders", execute=True)
+    assert rig.store.saved == []
+
+
+def test_sync_of_groups_that_takes_long_does_not_hold_up_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = threading.Event()
+
+    @contextlib.contextmanager
+    def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[object]:
+        status.set(flow.name, FlowGroups())
+        yield SimpleNamespace(sync=lambda: ends.wait(60))
+
+    monkeypatch.setattr(promotion, "group_control", group_control)
+    monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: FakeCluster())
+    monkeypatch.setattr(promotion, "MAX_SYNC_S", 0.01)
+    flow = replica_rig().commands.flows[FLOW]
+    try:
+        assert promotion.sync_groups(flow, ["orders"]) == "offsets of groups were not all synced again within 0.01 s"
+    finally:
+        ends.set()
 
 
 def test_sync_of_groups_awaits_the_replicas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,6 +327,9 @@ class MirrorCommands:
             ) from error
         except (KafkaApiError, ProtocolError) as error:
             warning = f"offsets of groups were not synced again: {error_text(error)}"
+        except Exception as error:  # such as an error in a custom GroupFilter
+            logger.exception("%s: the offsets of groups were not synced", flow.name)
+            warning = f"offsets of groups were not synced again: {type(error).__name__}: {error}"
         if warning:
             logger.warning("%s: %s", flow.name, warning)
         return warning

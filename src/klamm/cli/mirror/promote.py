@@ -107,11 +107,11 @@ def _promote(prog: str, options: argparse.Namespace) -> int:
     try:
         return _finish(prog, options, command, answer)
     except BaseException:  # also after Ctrl-C
-        topics = [topic["topic"] for topic in answer["topics"]]
-        print_error(
-            f"{prog}: the promotion of {', '.join(topics)} stays requested, and the mirror carries it out; withdraw "
-            f"it with {_demote_line(options, topics)}"
-        )
+        if topics := answer["pending"]:
+            print_error(
+                f"{prog}: the promotion of {', '.join(topics)} stays requested, and the mirror carries it out; "
+                f"{_demote_line(options, topics)} withdraws it, and takes back what is handed over"
+            )
         raise
 
 

@@ -60,7 +60,7 @@ from klamm.protocol.errors import KafkaApiError, ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from klamm.mirror.progress.flow_progress import FlowProgress, MirrorStatus, PartitionStatus
+    from klamm.mirror.progress.flow_progress import FlowProgress, MirrorStatus
     from klamm.mirror.records.requested_states import RequestedStates
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.topics.claims import FlowClaim
@@ -270,40 +270,49 @@ class MirrorCommands:
         if not names:
             raise MirrorCommandError(503, f"{flow.name}: its topics are not known yet; retry")
         rows = tuple(row for row in progress.partitions if row.topic in names)
+        state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
+        done = {row.topic for row in rows} - {row.topic for row in rows if row.state is not CopyState.PROMOTED}
+        pending = [topic for topic in names if topic not in done]
         warning = ""
         if execute:
-            new = self._new_promotions(flow, names, rows)
+            new = self._new_promotions(flow, names, pending, state)
             if new and not accepts_loss:
                 warning = self._prepare(flow, new)
             if new:
-                state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
                 self._change(flow.name, new, state)
             plans = promotions(flow, names, rows)
         else:
             plans = plan(flow, names, rows, accepts_loss=accepts_loss)
-        topics_of_plan = [asdict(each) for each in plans]
-        return {"flow": flow.name, "executed": execute, "topics": topics_of_plan, "warning": warning}
+        return {
+            "flow": flow.name,
+            "executed": execute,
+            "topics": [asdict(each) for each in plans],
+            "pending": pending,
+            "warning": warning,
+        }
 
-    def _new_promotions(self, flow: FlowSettings, names: Sequence[str], rows: Sequence[PartitionStatus]) -> list[str]:
-        """Return the topics that are not promoted yet.
+    def _new_promotions(
+        self, flow: FlowSettings, names: Sequence[str], pending: Collection[str], state: RequestedState
+    ) -> list[str]:
+        """Return the topics whose promotion is not requested yet.
 
         Raises:
-            MirrorCommandError: One is being promoted, so another operator may wait for it, or an operator paused it.
+            MirrorCommandError: Another promotion of one is requested and can be withdrawn, or an operator paused one.
         """
         states = self.states[flow.name].current
         promoted = [topic for topic in names if states.of(topic).is_promoted]
-        unfinished = {row.topic for row in rows if row.state is not CopyState.PROMOTED}
-        for topic in names:
-            if topic in promoted and topic in unfinished:
-                raise MirrorCommandError(
-                    409,
-                    f"{flow.name}: topic {topic} is {states.of(topic)} already, by an earlier command: klamm mirror "
-                    f"status names what it waits for. To withdraw it: {_demote_line([topic])}",
-                )
-            if states.topics.get(topic) is RequestedState.PAUSED:
-                raise MirrorCommandError(
-                    409, f"{flow.name}: topic {topic} is PAUSED: first {_line('resume', flow.name, topic)}"
-                )
+        others = [topic for topic in promoted if topic in pending and states.of(topic) is not state]
+        handed_over = handed_over_topics(flow, others) if others else ()
+        if others := [topic for topic in others if topic not in handed_over]:
+            raise MirrorCommandError(
+                409,
+                f"{flow.name}: {states.of(others[0])} already, by an earlier command: {', '.join(others)}. klamm "
+                f"mirror status names what they wait for. To withdraw it: {_demote_line(others)}",
+            )
+        if paused := [topic for topic in names if states.topics.get(topic) is RequestedState.PAUSED]:
+            raise MirrorCommandError(
+                409, f"{flow.name}: topic {paused[0]} is PAUSED: first {_line('resume', flow.name, *paused)}"
+            )
         return [topic for topic in names if topic not in promoted]
 
     def _prepare(self, flow: FlowSettings, topics: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ class Mirror:
         if command["action"] == "demote":
             demoted = [] if self.handed_over else [topic]
             return {"flow": "A->B", "demoted": demoted, "handed_over": self.handed_over}
-        return {"flow": "A->B", "topics": [topic], "warning": self.warning}
+        return {"flow": "A->B", "topics": [topic], "pending": ["orders"], "warning": self.warning}
 
     def ask(self, address: str, path: str) -> ListenerAnswer:
         assert (address, path) == ("127.0.0.1:9", "/status.json")
@@ -153,5 +153,5 @@ def test_promotion_that_outlives_the_command_is_named_with_its_withdrawal(
     assert run(tmp_path, "--yes", "--wait", "0.05") == (130 if isinstance(error, KeyboardInterrupt) else 1)
     errors = capsys.readouterr().err
     assert "the promotion of orders stays requested, and the mirror carries it out" in errors
-    assert f"withdraw it with klamm mirror demote {tmp_path}/mm2.properties orders" in errors
+    assert f"; klamm mirror demote {tmp_path}/mm2.properties orders withdraws it, and takes back what is" in errors
     assert [command["action"] for command in mirror.commands] == ["promote"]

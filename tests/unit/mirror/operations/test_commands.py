@@ -546,25 +546,39 @@ def test_topic_of_which_another_broker_could_be_elected_is_not_taken_back(
     assert (rig.states.current.of("users") is RequestedState.DEMOTED) != is_at_risk
 
 
-def test_pending_promotion_is_not_requested_again() -> None:
+def test_repeated_promotion_returns_the_one_that_is_requested() -> None:
     rig = replica_rig()
-    rig.promote("orders", execute=True)
-    message = (
-        "topic orders is PROMOTED already, by an earlier command: .* To withdraw it: klamm mirror demote FILE orders"
-    )
-    for accepts_loss in (False, True):
-        with pytest.raises(MirrorCommandError, match=message):
-            rig.promote("orders", "users", execute=True, accept_loss=accepts_loss)
-    assert rig.store.saved[-1].topics == {"orders": RequestedState.PROMOTED}
-    # when it is done
+    rig.store.is_silent = True
+    with pytest.raises(MirrorCommandError, match="it is unknown whether the change was stored: repeat the command"):
+        rig.promote("orders", execute=True)
+    rig.store.is_silent = False
+    assert rig.promote("orders", execute=True)["pending"] == ["orders"]
+    answer = rig.promote("orders", "users", execute=True)
+    assert answer["pending"] == [each["topic"] for each in answer["topics"]] == ["orders", "users"]
     rig.report("orders", CopyState.PROMOTED)
-    rig.promote("orders", "users", execute=True, accept_loss=True)
+    assert rig.promote("orders", "users", execute=True)["pending"] == ["users"]
+    assert [len(each.topics) for each in rig.store.saved] == [1, 2]
+
+
+def test_pending_promotions_are_withdrawn_before_the_loss_of_the_source_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = replica_rig()
+    handed_over: list[str] = []
+    monkeypatch.setattr(
+        commands, "handed_over_topics", lambda _flow, names: [each for each in names if each in handed_over]
+    )
+    rig.promote("orders", "users", execute=True)
+    message = "PROMOTED already, by an earlier command: {0}. .* To withdraw it: klamm mirror demote FILE {1}$"
+    with pytest.raises(MirrorCommandError, match=message.format("orders, users", "orders users")):
+        rig.promote(execute=True, accept_loss=True)
+    handed_over.append("orders")
+    with pytest.raises(MirrorCommandError, match=message.format("users", "users")):
+        rig.promote("orders", "users", execute=True, accept_loss=True)
+    assert [each["topic"] for each in rig.promote("orders", execute=True, accept_loss=True)["topics"]] == ["orders"]
     rig.report("users", CopyState.PROMOTED)
     rig.promote("orders", "users", execute=True, accept_loss=True)
-    # then
-    assert rig.store.saved[-1] == RequestedStates(
-        topics={"orders": RequestedState.PROMOTED, "users": RequestedState.FAILED_OVER}
-    )
+    assert rig.store.saved[-1].topics == dict.fromkeys(("orders", "users"), RequestedState.PROMOTED)
 
 
 def test_topic_with_partitions_that_are_not_on_the_target_is_not_promoted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,6 +269,7 @@ class MirrorCommands:
         names = topics or [topic for topic in mirrored if _is_promoted_by_default(flow, topic)]
         if not names:
             raise MirrorCommandError(503, f"{flow.name}: its topics are not known yet; retry")
+        names = self._without_others(flow, names, are_named=bool(topics))
         rows = tuple(row for row in progress.partitions if row.topic in names)
         state = RequestedState.FAILED_OVER if accepts_loss else RequestedState.PROMOTED
         done = {row.topic for row in rows} - {row.topic for row in rows if row.state is not CopyState.PROMOTED}
@@ -290,6 +291,28 @@ class MirrorCommands:
             "pending": pending,
             "warning": warning,
         }
+
+    def _without_others(self, flow: FlowSettings, names: Sequence[str], *, are_named: bool) -> Sequence[str]:
+        """Return the topics without those that brokers or another klamm lead although this flow did not promote them.
+
+        Raises:
+            MirrorCommandError: The operator named one of them, or there are no others.
+        """
+        states = self.states[flow.name].current
+        new = [topic for topic in names if not states.of(topic).is_promoted]
+        if not new or not (led := handed_over_topics(flow, new)):
+            return names
+        with open_store(flow) as store:
+            stored = store.read().promotions
+        others = [topic for topic in led if topic not in stored]
+        left = [topic for topic in names if topic not in others]
+        if others and (are_named or not left):
+            raise MirrorCommandError(
+                409,
+                f"{flow.name}: brokers or another flow of klamm lead {', '.join(map(flow.remote_topic, others))}, and "
+                "this flow did not hand it over: there is nothing to promote",
+            )
+        return left
 
     def _new_promotions(
         self, flow: FlowSettings, names: Sequence[str], pending: Collection[str], state: RequestedState

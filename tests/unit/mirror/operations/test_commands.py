@@ -113,6 +113,7 @@ def _no_missing_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "missing_partitions", lambda _flow, _topics: {})
     monkeypatch.setattr(commands, "sync_groups", lambda _flow, _topics: "")
     monkeypatch.setattr(commands, "topics_at_risk", lambda _flow, _topics: [])
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
 
 
 def test_requested_states_are_stored_before_they_count() -> None:
@@ -423,6 +424,28 @@ def test_paused_topic_is_not_promoted() -> None:
     rig.promote("orders", execute=True)
 
 
+@pytest.mark.parametrize("execute", [False, True])
+def test_topics_that_the_flow_did_not_hand_over_are_not_promoted(
+    monkeypatch: pytest.MonkeyPatch, *, execute: bool
+) -> None:
+    """Such as those of another flow with the same remote topics. Their promotion could neither end nor be withdrawn."""
+    rig = replica_rig()
+    led = ["orders"]
+    stored = StoredSourceOffsets()
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _, names: [each for each in names if each in led])
+    monkeypatch.setattr(commands, "open_store", lambda _: contextlib.nullcontext(SimpleNamespace(read=lambda: stored)))
+    monkeypatch.setattr(commands, "plan", lambda flow, names, rows, **_: promotion.promotions(flow, names, rows))
+    rig.status.expect(FLOW, [("orders", 0), ("users", 0)])
+    assert [each["topic"] for each in rig.promote(execute=execute, accept_loss=True)["topics"]] == ["users"]
+    message = r"another flow of klamm lead A\.orders, and this flow did not hand it over: there is nothing to promote"
+    with pytest.raises(MirrorCommandError, match=message):
+        rig.promote("users", "orders", execute=execute)
+    # when this flow handed it over, and is to mirror it again
+    stored = StoredSourceOffsets(promotions={"orders": StoredPromotion(UUID(int=7), is_finished=False)})
+    # then
+    assert rig.promote("orders", execute=execute)["pending"] == ["orders"]
+
+
 def test_topic_that_is_not_selected_is_promoted_by_name_only() -> None:
     rig = replica_rig(topics="users")
     assert [each["topic"] for each in rig.promote(execute=True, accept_loss=True)["topics"]] == ["users"]
@@ -532,11 +555,11 @@ def test_topic_of_which_another_broker_could_be_elected_is_not_taken_back(
     features = {"eligible.leader.replicas.version": level}
     monkeypatch.setattr(promotion, "finalized_features", lambda _: features)
     monkeypatch.setattr(commands, "topics_at_risk", promotion.topics_at_risk)
+    rig = replica_rig()
+    rig.promote("orders", "users", execute=True)
     monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, topics: list(topics))
     monkeypatch.setattr(commands, "open_store", MagicMock())
     monkeypatch.setattr(commands, "written_topics", lambda *_: {})
-    rig = replica_rig()
-    rig.promote("orders", "users", execute=True)
     command = {"action": "demote", "flow": FLOW, "topics": [], "take_back": True}
     if is_at_risk:
         with pytest.raises(MirrorCommandError, match=r"A\.orders has min\.insync\.replicas above 1, so clust"):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.5
-_MIRRORED: Final = (CopyState.COPYING,)
+_MIRRORED: Final = (CopyState.COPYING, CopyState.PAUSED)
+"""States of partitions that klamm leads again. PAUSED: ``topics`` does not select their topic any more."""
 _PLAN: Final = ("TOPIC", "REMOTE TOPIC", "PARTITIONS", "LAG", "OPEN TRANSACTIONS", "OBSTACLE")
 _RESULT: Final = ("TOPIC", "PARTITION", "STATE", "LOG END", "RESULT")
 _TEXTS: Final = {

@@ -382,6 +382,7 @@ class MirrorCommands:
         if unknown and (mirrored := sorted(set(unknown) - set(topics_not_mirrored(flow, unknown)))):
             state = states.of(mirrored[0])
             raise MirrorCommandError(409, f"{flow.name}: topic {mirrored[0]} is {state}, not promoted")
+        _check_selected(flow, [topic for topic in names if takes_back and topic in {*handed_over, *unknown}])
         kept = dict.fromkeys(handed_over, "")
         if takes_back and handed_over:
             with open_store(flow) as store:
@@ -501,6 +502,16 @@ def _check_stopped(flow: str, states: RequestedStates, names: Collection[str]) -
         which = f"topic {running[0]} is" if running else "it is"
         state = states.of(running[0] if running else "")
         raise MirrorCommandError(409, f"{flow}: {which} {state}: first {_line('stop', flow, *running)}")
+
+
+def _check_selected(flow: FlowSettings, topics: Sequence[str]) -> None:
+    """Reject to take back topics of which nothing would be mirrored afterwards."""
+    if unselected := [topic for topic in topics if not flow.selection.includes(topic)]:
+        raise MirrorCommandError(
+            409,
+            f"{flow.name}: topics and topics.exclude do not select {', '.join(unselected)}: select it first and "
+            "restart the mirror, or name the topics to demote without it. Nothing was changed",
+        )
 
 
 def _is_promoted_by_default(flow: FlowSettings, topic: str) -> bool:

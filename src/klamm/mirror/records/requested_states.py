@@ -36,6 +36,11 @@ class RequestedState(StrEnum):
     """As PROMOTED, but without the source, which is lost: the brokers lead with what they have."""
 
     @property
+    def is_mirrored(self) -> bool:
+        """Return whether the records of a topic are fetched, unless brokers of the target lead its remote topic."""
+        return self in (RequestedState.RUNNING, RequestedState.DEMOTED)
+
+    @property
     def is_promoted(self) -> bool:
         """Return whether klamm hands the topic over, and mirrors it no longer."""
         return self in (RequestedState.PROMOTED, RequestedState.FAILED_OVER)

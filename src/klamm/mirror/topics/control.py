@@ -82,7 +82,7 @@ from klamm.mirror.settings.definitions import SyncsLocation, TopicDeletions
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
-from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics, unselected_topics
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import (
@@ -417,6 +417,7 @@ class FlowControl:
                 self._assign(selected, counts)  # klamm accepts partitions of all topics until then
             raise
         self._note_misplaced([name for name in remote_topics if name in counts])
+        self._rejected |= unselected_topics(self._settings, counts, states, (topic for topic, _, _ in self._kept))
         # Tasks report why a topic is not taken back yet.
         others = [topic for topic in mirrored if states.of(topic) is not RequestedState.DEMOTED]
         self._note_handed_over([name for name in map(self._settings.remote_topic, others) if name in counts])
@@ -666,7 +667,7 @@ class FlowControl:
     def _state_of(self, topic: str, states: RequestedStates) -> RequestedState:
         """Return the state of a source topic. One that is not selected is only kept: klamm leads its remote topic."""
         state = states.of(topic)
-        is_kept = state is RequestedState.RUNNING and not self._settings.selection.includes(topic)
+        is_kept = state.is_mirrored and not self._settings.selection.includes(topic)
         return RequestedState.PAUSED if is_kept else state
 
     def _mirrored_topics(self) -> list[str]:

@@ -45,12 +45,14 @@ from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.filters import source_defaults_wanted
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import ConfigDifference, FlowFailedError
+from klamm.mirror.records.requested_states import RequestedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from klamm.admin import ConfigEntry
     from klamm.mirror.filters import ConfigPropertyFilter, TopicSelection
+    from klamm.mirror.records.requested_states import RequestedStates
     from klamm.mirror.settings.flow import FlowSettings
 
 
@@ -72,6 +74,25 @@ def is_default(entry: ConfigEntry) -> bool:
 def selected_topics(source: Mapping[str, int], selection: TopicSelection) -> dict[str, int]:
     """Return the source topics that a flow mirrors with their partition counts, sorted by name."""
     return {name: source[name] for name in sorted(source) if selection.includes(name)}
+
+
+def unselected_topics(
+    flow: FlowSettings, target: Collection[str], states: RequestedStates, kept: Iterable[str]
+) -> dict[str, str]:
+    """Return the remote topics that stay as they are because the flow no longer selects their topics, with this reason.
+
+    Args:
+        flow: Settings of the flow.
+        target: Topics of the target.
+        states: Requested states: klamm was to take DEMOTED topics back, before they were no longer selected.
+        kept: Source topics whose remote topics klamm leads without mirroring them.
+    """
+    demoted = [topic for topic, own in states.topics.items() if own is RequestedState.DEMOTED]
+    return {
+        flow.remote_topic(topic): f"{topic} is not among topics: it is not mirrored. Select, promote or delete it"
+        for topic in {*demoted, *kept}
+        if not (flow.selection.includes(topic) or states.of(topic).is_promoted) and flow.remote_topic(topic) in target
+    }
 
 
 def check_loops(flow: FlowSettings, shared: Collection[str]) -> None:

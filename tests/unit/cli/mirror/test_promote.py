@@ -134,9 +134,10 @@ def test_demotion_waits_until_the_topic_is_mirrored(
     assert run(tmp_path, "orders", "--wait", "0.05", action="demote") == 1
     errors = capsys.readouterr().err
     assert "orders: not mirrored again within the time of --wait; that stays requested" in errors
-    mirror.row |= {"state": "COPYING", "reason": ""}
-    assert run(tmp_path, "orders", action="demote") == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["orders", "0", "COPYING", "7", "-"]
+    for state in ("PAUSED", "COPYING"):
+        mirror.row |= {"state": state, "reason": ""}
+        assert run(tmp_path, "orders", action="demote") == 0
+        assert capsys.readouterr().out.splitlines()[1].split() == ["orders", "0", state, "7", "-"]
     assert mirror.commands[-1] == {"action": "demote", "flow": "A->B", "topics": ["orders"], "take_back": True}
 
 

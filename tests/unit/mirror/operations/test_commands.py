@@ -331,6 +331,24 @@ def test_topics_that_were_written_since_their_promotion_stay_with_the_brokers(mo
     assert [each["reason"] for each in answer["handed_over"]] == ["A.orders-0 ends at offset 4, not at 3"]
 
 
+def test_topic_that_is_not_selected_is_not_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would be mirrored to it, and the brokers could no longer be written."""
+    rig = replica_rig(topics="users")
+    rig.promote("orders", "users", execute=True)
+    command = {"action": "demote", "flow": FLOW, "topics": [], "take_back": True}
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, topics: list(topics))
+    monkeypatch.setattr(commands, "open_store", MagicMock())
+    monkeypatch.setattr(commands, "written_topics", lambda *_: {})
+    with pytest.raises(MirrorCommandError, match=r"topics and topics\.exclude do not select orders: select it first"):
+        rig.commands.run(command)
+    assert rig.states.current.of("orders") is RequestedState.PROMOTED
+    assert rig.commands.run(command | {"topics": ["users"]})["topics"]["users"] == "DEMOTED"
+    # when it is not handed over yet
+    monkeypatch.setattr(commands, "handed_over_topics", lambda _flow, _topics: [])
+    # then the promotion is withdrawn
+    assert rig.commands.run(command | {"topics": ["orders"]})["topics"]["orders"] == "DEMOTED"
+
+
 def test_log_end_after_the_promotion_and_another_topic_id_prevent_a_demotion(monkeypatch: pytest.MonkeyPatch) -> None:
     target = FakeCluster(**{"A.orders": 2, "A.users": 1})
     monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)

@@ -344,6 +344,28 @@ def test_topic_of_a_broker_that_is_not_selected_any_more_is_led_but_not_copied()
     assert run.requested[-1] == {"orders": RequestedState.FAILED_OVER}
 
 
+@pytest.mark.parametrize("is_led", [True, False])
+def test_demoted_topic_that_is_not_selected_is_not_copied_and_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, *, is_led: bool
+) -> None:
+    source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
+    remote_topics = TopicsOfBroker(target)
+    if not is_led:
+        monkeypatch.setattr(remote_topics, "led", lambda: [])
+    run = Run(source, target, remote_topics, **REPLICA, topics="users")
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.DEMOTED))
+    run.control.turn()
+    assert run.requested[-1] == ({"orders": RequestedState.PAUSED} if is_led else {})
+    reason = "orders is not among topics: it is not mirrored. Select, promote or delete it"
+    assert ("A.orders", reason) in run.progress().rejected
+    # when
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.PROMOTED))
+    run.now += 1000
+    run.control.turn()
+    # then
+    assert "A.orders" not in dict(run.progress().rejected)
+
+
 def test_deleted_remote_topic_of_a_broker_is_created_again_as_soon_as_a_task_reports_it() -> None:
     """Until then klamm accepts partitions of other topics."""
     source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.orders": 1, "A.users": 1})

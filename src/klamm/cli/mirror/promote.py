@@ -104,7 +104,7 @@ def _promote(prog: str, options: argparse.Namespace) -> int:
         print_result(options.output, answer, lambda: _plan_lines(answer))
         return int(any(row["obstacles"] for row in answer["topics"]))
     if answer["warning"]:
-        print_error(f"{prog}: {answer['warning']}; klamm mirror status shows the groups")
+        print_error(f"{prog}: {answer['warning']}; the status page names the groups")
     try:
         return _finish(prog, options, command, answer)
     except BaseException:  # also after Ctrl-C

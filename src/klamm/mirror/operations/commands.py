@@ -230,7 +230,7 @@ class MirrorCommands:
         if demoted and (left := topics_not_mirrored(self.flows[flow], demoted)):
             raise MirrorCommandError(
                 409,
-                f"{flow}: topic {left[0]} is DEMOTED, and klamm does not mirror it yet; klamm mirror status names the "
+                f"{flow}: topic {left[0]} is DEMOTED, and klamm does not mirror it yet; the status page names the "
                 f"reason. Repeat the command once it is mirrored, or promote it: klamm mirror promote FILE {left[0]}",
             )
         return self._change(flow, topics, state)
@@ -329,8 +329,8 @@ class MirrorCommands:
         if others := [topic for topic in others if topic not in handed_over]:
             raise MirrorCommandError(
                 409,
-                f"{flow.name}: {states.of(others[0])} already, by an earlier command: {', '.join(others)}. klamm "
-                f"mirror status names what they wait for. To withdraw it: {_demote_line(others)}",
+                f"{flow.name}: {states.of(others[0])} already, by an earlier command: {', '.join(others)}. The "
+                f"status page names what they wait for. To withdraw it: {_demote_line(others)}",
             )
         if paused := [topic for topic in names if states.topics.get(topic) is RequestedState.PAUSED]:
             raise MirrorCommandError(

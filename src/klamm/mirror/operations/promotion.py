@@ -126,7 +126,7 @@ def missing_partitions(flow: FlowSettings, topics: Sequence[str]) -> dict[str, s
             out[topic] = (
                 f"{topic} has {count} partitions on cluster {flow.source.alias}, and {remote_topic} has "
                 f"{there.get(remote_topic, 0)}: the mirror adds them at its next refresh "
-                "(refresh.topics.interval.seconds), unless klamm mirror status names a reason"
+                "(refresh.topics.interval.seconds), unless the status page names a reason"
             )
     return out
 

@@ -86,7 +86,7 @@ def test_promoted_topic_is_reported_with_its_log_end(
     mirror.warning = "offsets of groups were not synced again: a reason"
     assert run(tmp_path, "--yes") == 0
     captured = capsys.readouterr()
-    assert f"{mirror.warning}; klamm mirror status shows" in captured.err
+    assert f"{mirror.warning}; the status page names" in captured.err
     assert captured.out.splitlines()[1].split() == ["orders", "0", "PROMOTED", "7", "handed", "over"]
     (command,) = mirror.commands
     assert command == {"action": "promote", "flow": "A->B", "topics": [], "accept_loss": False, "execute": True}

@@ -181,7 +181,8 @@ class MirrorCommands:
                 before = states.current
                 return self._run(flow, command)
             except CLUSTER_ERRORS as error:
-                is_unchanged = states.is_known and states.current is before and command.get("execute") is not True
+                is_reset = command.get("action") == "reset" and command.get("execute") is True
+                is_unchanged = states.is_known and states.current is before and not is_reset
                 outcome = "nothing was changed" if is_unchanged else "it is unknown whether the change was stored"
                 raise MirrorCommandError(
                     503, f"{flow.name}: {error_text(error)}; {outcome}: repeat the command"

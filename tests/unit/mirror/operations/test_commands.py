@@ -587,6 +587,13 @@ def test_topic_of_which_another_broker_could_be_elected_is_not_taken_back(
     assert (rig.states.current.of("users") is RequestedState.DEMOTED) != is_at_risk
 
 
+def test_promotion_that_fails_before_it_is_stored_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = replica_rig()
+    monkeypatch.setattr(commands, "handed_over_topics", MagicMock(side_effect=ConnectionLostError("B is away")))
+    with pytest.raises(MirrorCommandError, match="B is away; nothing was changed: repeat the command"):
+        rig.promote("orders", execute=True)
+
+
 def test_repeated_promotion_returns_the_one_that_is_requested() -> None:
     rig = replica_rig()
     rig.store.is_silent = True

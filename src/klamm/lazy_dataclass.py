@@ -11,6 +11,7 @@ the standard decorator.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from reprlib import recursive_repr
 from types import MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any, Final
@@ -58,7 +59,13 @@ class _CompiledOnUse:
 
 def _decorated(cls: Any, *, frozen: bool, slots: bool, kw_only: bool, eq: bool, order: bool) -> Any:
     cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise dataclasses takes milliseconds to write the signature into it
-    cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
+    # With frozen=True, the standard decorator compiles two methods, and checks that the bases are frozen, too.
+    checked = frozen and dataclasses.is_dataclass(cls)
+    cls = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only, frozen=checked)(cls)
+    _check_fields(cls)
+    parameters = cls.__dataclass_params__
+    parameters.init = parameters.repr = True
+    parameters.eq, parameters.order, parameters.frozen = eq, order, frozen
     _add(cls, ["__init__"], _frozen_init if frozen else _init)
     _add(cls, ["__repr__"], _repr)
     if eq:
@@ -75,6 +82,15 @@ def _decorated(cls: Any, *, frozen: bool, slots: bool, kw_only: bool, eq: bool, 
     return cls
 
 
+def _check_fields(cls: Any) -> None:
+    for field in cls.__dataclass_fields__.values():
+        if not field.init or field._field_type.name == "_FIELD_INITVAR":
+            raise TypeError(
+                f"{cls.__qualname__}.{field.name}: InitVar and field(init=False) are not supported by"
+                f" {__name__}. Use a field that __init__ sets, or a property"
+            )
+
+
 def _add(cls: type[Any], names: Iterable[str], build: Callable[[type[Any], str], Any]) -> None:
     for name in names:
         if name not in vars(cls):
@@ -82,9 +98,16 @@ def _add(cls: type[Any], names: Iterable[str], build: Callable[[type[Any], str],
 
 
 def _compiled(cls: type[Any], name: str, source: str, names: dict[str, Any]) -> Any:
-    names["__name__"] = cls.__module__
-    exec(compile(source, f"<{cls.__qualname__}.{name}>", "exec"), names)  # noqa: S102 - our own text
-    method = names[name]
+    """Compile a method.
+
+    Its globals are those of the module of the class, where ``typing.get_type_hints`` looks up the names of types. The
+    other names are parameters of a function around the method.
+    """
+    lines = [f"def __create({', '.join(names)}):", *source.split("\n"), f"return {name}"]
+    module_names = getattr(sys.modules.get(cls.__module__), "__dict__", {"__name__": cls.__module__})
+    created: dict[str, Any] = {}
+    exec(compile("\n ".join(lines), f"<{cls.__qualname__}.{name}>", "exec"), module_names, created)  # noqa: S102 - our own text
+    method = created["__create"](**names)
     method.__qualname__ = f"{cls.__qualname__}.{name}"
     return method
 

@@ -8,10 +8,10 @@ import inspect
 import operator
 import pickle
 import re
-from dataclasses import field
+from dataclasses import InitVar, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import pytest
 
@@ -47,6 +47,13 @@ class Offset:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderOffset(Offset):
     leader_epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class LogDirectory:
+    """A dataclass with a type that its module imports."""
+
+    path: Path = Path("logs")
 
 
 def example(decorate: Callable[..., Any], options: dict[str, bool]) -> Any:
@@ -202,6 +209,43 @@ def test_object_that_contains_itself_has_a_representation() -> None:
     group = Group([])
     group.members.append(group)
     assert repr(group).endswith("Group(members=[...])")
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("decorate", [dataclass, dataclasses.dataclass], ids=["ours", "standard"])
+def test_subclass_is_frozen_exactly_if_its_base_is(decorate: Callable[..., Any], frozen: bool) -> None:
+    class Child(example(dataclass, {"frozen": frozen})):  # type: ignore[misc]
+        more: int = 0
+
+    assert decorate(frozen=frozen)(Child)(1, more=2).more == 2
+    with pytest.raises(TypeError, match=r"cannot inherit .*frozen dataclass from a .*frozen one"):
+        decorate(frozen=not frozen)(Child)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=", ".join)
+def test_parameters_are_those_of_the_standard_library(options: dict[str, bool]) -> None:
+    names = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+    parameters = [example(decorate, options).__dataclass_params__ for decorate in (dataclass, dataclasses.dataclass)]
+    ours, standard = ({name: getattr(each, name) for name in names} for each in parameters)
+    assert ours == standard
+
+
+def test_field_that_is_no_parameter_is_rejected() -> None:
+    class Counter:
+        count: int = field(default=0, init=False)
+
+    class Scaled:
+        factor: InitVar[int]
+
+    for cls, name in ((Counter, "count"), (Scaled, "factor")):
+        with pytest.raises(TypeError, match=rf"{cls.__name__}\.{name}: InitVar and field\(init=False\) are not"):
+            dataclass()(cls)
+
+
+def test_types_of_parameters_are_found_in_the_module_of_the_class() -> None:
+    assert get_type_hints(LogDirectory.__init__) == {"path": Path, "return": type(None)}
+    assert inspect.signature(LogDirectory, eval_str=True).parameters["path"].annotation is Path
+    assert "__create" not in globals()
 
 
 def test_method_is_compiled_when_it_is_first_used() -> None:

@@ -9,8 +9,10 @@ from types import ModuleType  # noqa: TC003 - types is loaded anyway, typing is 
 
 def import_program(module: str) -> ModuleType:
     """Import a module and return it, without garbage collections: almost every object that imports create stays."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return import_module(module)
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()

@@ -47,6 +47,7 @@ def broker(running: klamm.Broker) -> Iterator[klamm.Broker]:
     for created in admin.create_topics([NewTopic("orders", 1, 1), NewTopic("other", 1, 1)]).values():
         created.result(10)
     yield running
+    running.start()  # if a test failed after it had killed the broker
     for deleted in admin.delete_acls([EVERY_ACL]).values():
         deleted.result(10)
     for removed in admin.delete_topics(list(topics_seen(running, "admin"))).values():

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _quick_spark(java: None) -> None:
-    let_spark_start_quickly()
+@pytest.fixture(scope="module", autouse=True)
+def _quick_spark(java: None) -> Iterator[None]:
+    """Of a module: a fixture of the session would keep its environment for the tests of other directories."""
+    with pytest.MonkeyPatch.context() as environment:
+        let_spark_start_quickly(environment)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +39,7 @@ def spark(java: None, worker_python: str) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JAVA_HOME", str(require_java()))
         environment.setenv("PYSPARK_PYTHON", worker_python)
+        let_spark_start_quickly(environment)
         session = _start(worker_python)
     yield session
     session.stop()

@@ -22,6 +22,8 @@ from klamm.mirror.spark.class_archive import (
 )
 
 if TYPE_CHECKING:
+    import pytest
+
     from klamm.class_archive import ClassArchive
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -40,16 +42,16 @@ def write_spark_archive() -> ClassArchive:
     return archive
 
 
-def let_spark_start_quickly() -> None:
-    """Set the JVM options of every Spark driver that this process starts, or a child of it.
+def let_spark_start_quickly(environment: pytest.MonkeyPatch) -> None:
+    """Set the JVM options of every Spark driver that this process starts, or a child of it, until the end of the patch.
 
     An archive of Spark is used if there is one. To write it takes 37 s of CPU time, and it saves 4 s per JVM: more than
     ``make test`` starts. Nor does a mirror write it in the background, as it would for a user.
     """
-    os.environ[VARIABLE] = str(CACHE / "java")
+    environment.setenv(VARIABLE, str(CACHE / "java"))
     archive = find_archive()
     if archive is None or not archive.is_usable:
-        os.environ[VARIABLE] = OFF
+        environment.setenv(VARIABLE, OFF)
     options = () if archive is None else archive.options()
-    os.environ[DRIVER_OPTIONS] = " ".join((*QUICK, *options))
-    os.environ[LAUNCHER_OPTIONS] = " ".join(QUICK)
+    environment.setenv(DRIVER_OPTIONS, " ".join((*QUICK, *options)))
+    environment.setenv(LAUNCHER_OPTIONS, " ".join(QUICK))

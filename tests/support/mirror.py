@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import psutil  # type: ignore[import-untyped]
+import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient as ConfluentAdmin
 
@@ -92,10 +93,11 @@ class MirrorProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        let_spark_start_quickly()
         program = ("-m", "klamm.cli", "mirror") if self._as_users_run_it else ("-c", _TALKATIVE)
         command: list[str | Path] = [sys.executable, *program, self._file, *self._options]
-        self._process = start_process(command, log=self.log, new_session=True)
+        with pytest.MonkeyPatch.context() as environment:
+            let_spark_start_quickly(environment)
+            self._process = start_process(command, log=self.log, new_session=True)
         return self
 
     def __exit__(

@@ -344,7 +344,7 @@ async def test_policy_that_exits_or_forks_does_not_end_the_broker(rules: Any, to
 @pytest.mark.parametrize("topic", ["endless-1", "stuck-1"])
 async def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rules: Any, topic: str) -> None:
     """K108-19, K108-25: another instance, on another thread, answers the next topic."""
-    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1000"}) as policies:
+    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}) as policies:
         loop = asyncio.get_running_loop()
         longest_s, last, is_over = 0.0, loop.time(), False
 
@@ -359,8 +359,8 @@ async def test_policy_that_never_returns_fails_one_topic_without_blocking_the_lo
         is_over = True
         await beating
         assert answers[0] == answers[2] == answers[3] == "allowed"
-        assert "did not decide within 1000 ms (policy.timeout.ms)" in answers[1]
-        assert longest_s < 0.95, "the event loop waited for the policy"
+        assert "did not decide within 1500 ms (policy.timeout.ms)" in answers[1]
+        assert longest_s < 1.4, "the event loop waited for the policy"
         assert policies.decisions["create.topic", "enforce", "timeout"] == 1  # type: ignore[index]
         instances = [call[2] for call in rules.module.CALLS]
         assert instances[0] == instances[1] != instances[2] == instances[3]

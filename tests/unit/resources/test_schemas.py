@@ -29,8 +29,9 @@ IN_TABLE = re.compile(r"^\| `[^|]*\.yaml` \| `(.*)` \|$", re.MULTILINE)
 
 def validator(schema: dict[str, Any]) -> Any:
     """Return a validator of jsonschema, which is imported here: workers without this file save the time."""
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # a second for a format that is not checked
-    draft = importlib.import_module("jsonschema").Draft202012Validator
+    with pytest.MonkeyPatch.context() as modules:
+        modules.setitem(sys.modules, "rfc3987_syntax", None)  # a second for a format that is not checked
+        draft = importlib.import_module("jsonschema").Draft202012Validator
     draft.check_schema(schema)
     return draft(schema)
 

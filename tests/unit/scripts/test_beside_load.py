@@ -20,7 +20,13 @@ def test_one_process_per_cpu_is_busy_until_the_command_ends(tmp_path: Path) -> N
     # given
     script: Any = load_script("beside_load")
     script.BUSY = f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch()\n" + script.BUSY
-    wait_for_all = f"import os\nwhile len(os.listdir({str(tmp_path)!r})) < {os.cpu_count()}: pass\nraise SystemExit(7)"
+    wait_for_all = (
+        "import os, time\n"
+        "deadline = time.monotonic() + 60\n"
+        f"while len(os.listdir({str(tmp_path)!r})) < {os.cpu_count()}:\n"
+        "    if time.monotonic() > deadline: raise SystemExit(1)\n"
+        "raise SystemExit(7)"
+    )
 
     # when
     code = script.run((sys.executable, "-c", wait_for_all))

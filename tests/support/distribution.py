@@ -108,7 +108,40 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         self._names: set[str] = set()
         self._completed = 0
+        self._running: dict[str, tuple[str, int | None, str]] = {}
+        """Locations of the tests that were started and have not finished, by their node ids."""
         config.pluginmanager.register(self)
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        """Remember a test that a worker starts."""
+        self._running[nodeid] = location
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Forget a test that has finished."""
+        self._running.pop(nodeid, None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Name the test in the report of a crash, instead of the placeholder. One worker runs the tests of a file."""
+        file = crashitem.partition("::")[0]
+        for nodeid in [nodeid for nodeid in self._running if nodeid.partition("::")[0] == file]:
+            report.nodeid, report.location = nodeid, self._running.pop(nodeid)
+            report.longrepr = f"{report.longrepr}, in {nodeid}: the tests that {crashitem!r} has left are not run"
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Remove a worker and queue what it has left. The item that it was running when it crashed is not repeated."""
+        units = self.assigned_work.pop(node)
+        pending: list[str] = [
+            nodeid for unit in units.values() for nodeid, is_completed in unit.items() if not is_completed
+        ]
+        if not pending:
+            return None
+        for scope, unit in units.items():
+            if left := {nodeid: False for nodeid in unit if nodeid in pending[1:]}:
+                self.workqueue[scope] = left
+        for other in self.nodes:
+            self._reschedule(other)
+        return pending[0]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -134,7 +167,7 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
             return
         if not self.workqueue:
             node.shutdown()
-        elif self._pending_of(self.assigned_work[node]) <= 1:
+        while self.workqueue and self._pending_of(self.assigned_work[node]) <= 1:
             self._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _INPUT: Final = "has_placeholders"
 """Name of the value that the controller sends to its workers."""
-_OPTIONS_BY_NAME: Final = ("lf", "failedfirst", "newfirst", "stepwise")
-"""Options that select or sort tests by their names and need all of them at once."""
+_OPTIONS_BY_NAME: Final = ("lf", "failedfirst", "newfirst", "stepwise", "sharing")
+"""Options that select or sort tests by what only the tests themselves tell."""
 _FIRST: Final = "all tests but the last"
 _SECOND: Final = "last test"
 

@@ -16,6 +16,7 @@ from xdist import is_xdist_worker  # type: ignore[import-untyped]
 
 from tests.support import placeholders
 from tests.support.browser import Browser, find_browser
+from tests.support.class_archives import offer_spark_archive
 from tests.support.distribution import (
     LENT,
     SHARED,
@@ -95,8 +96,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the workers of pytest-xdist collect each file when they run it."""
+    """Let the workers of pytest-xdist collect each file when they run it, and the long tests use Spark's archive."""
     config.pluginmanager.register(placeholders)
+    offer_spark_archive(is_offered=_IS_SOAK or config.getoption("long"))
 
 
 @pytest.hookimpl(wrapper=True)

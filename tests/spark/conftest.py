@@ -45,6 +45,17 @@ def spark(java: None, worker_python: str) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_query_left() -> Iterator[None]:
+    """A query that a test leaves running fails this file, and does not keep the session's only slot from the others."""
+    yield
+    session = SparkSession.getActiveSession()
+    left = [] if session is None else session.streams.active
+    for query in left:
+        query.stop()
+    assert not left, f"still running: {[query.name or query.id for query in left]}"
+
+
 def _start(worker_python: str) -> SparkSession:
     return (
         SparkSession.builder.master("local[1]")

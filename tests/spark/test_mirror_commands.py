@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from klamm.cli import main
+from tests.support.class_archives import write_spark_archive
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import MirrorProcess, Seen, create_topic, produce, properties, wait_for_records
 from tests.support.processes import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLOW = "A->B"
 
@@ -48,6 +47,7 @@ def states(address: str) -> dict[str, str]:
 def test_paused_stopped_and_reset_topics_across_two_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], java: None
 ) -> None:
+    archive = write_spark_archive()
     with KlammBroker() as source, KlammBroker() as target:
         a, b = source.bootstrap_servers, target.bootstrap_servers
         for topic in ("orders", "users"):
@@ -64,6 +64,7 @@ def test_paused_stopped_and_reset_topics_across_two_processes(
         with MirrorProcess(keys, tmp_path / "1") as mirror:
             wait_for_records(b, "A.orders", 10)
             wait_for_records(b, "A.users", 10)
+            assert str(archive.path) in Path(f"/proc/{mirror.jvm().pid}/maps").read_text()
             address = listener(mirror)
             assert run(address, "pause", FLOW, "orders") == f"{FLOW}: RUNNING\n{FLOW}: topic orders: PAUSED\n"
             wait_until(lambda: states(address)["orders"] == "PAUSED", timeout_s=60, what="the pause")

@@ -34,7 +34,7 @@ _TRAINING: Final = "klamm.mirror.spark.class_training"
 
 def write_spark_archive() -> ClassArchive:
     """Write the archive of klamm's programs on Spark, unless it exists. Programs started later use it."""
-    os.environ[VARIABLE] = str(CACHE / "java")
+    offer_spark_archive(is_offered=True)
     archive = find_archive()
     assert archive is not None
     if not archive.is_usable:
@@ -42,13 +42,21 @@ def write_spark_archive() -> ClassArchive:
     return archive
 
 
+def offer_spark_archive(*, is_offered: bool) -> None:
+    """Let the programs on Spark that this process starts use the archive, or not.
+
+    ``make test`` does not offer one that an earlier run has left: what it tests would depend on it. To write it takes
+    37 s of CPU time, and it saves 4 s per JVM: more than ``make test`` starts.
+    """
+    os.environ[VARIABLE] = str(CACHE / "java") if is_offered else OFF
+
+
 def let_spark_start_quickly(environment: pytest.MonkeyPatch) -> None:
     """Set the JVM options of every Spark driver that this process starts, or a child of it, until the end of the patch.
 
-    An archive of Spark is used if there is one. To write it takes 37 s of CPU time, and it saves 4 s per JVM: more than
-    ``make test`` starts. Nor does a mirror write it in the background, as it would for a user.
+    An archive of Spark is used if there is one, and it is offered. No mirror writes it in the background, as it would
+    for a user.
     """
-    environment.setenv(VARIABLE, str(CACHE / "java"))
     archive = find_archive()
     if archive is None or not archive.is_usable:
         environment.setenv(VARIABLE, OFF)

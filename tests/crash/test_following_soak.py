@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 CLIENTS, CHANGES, INTERVAL_S = (200, 100, 2.0) if IS_SOAK else (5, 5, 0.5)
+RESTART_EVERY = 5 if IS_SOAK else 2
+"""Changes from one restart of the broker to the next. Every second one is a kill."""
 GRACE_S = 2.0
 """For a busy machine, and for connections to come back."""
 MISSED_AFTER_S = INTERVAL_S + GRACE_S + 20
@@ -64,8 +66,9 @@ def test_every_client_follows_every_change_within_one_interval(broker: KlammBrok
     with Fleet(broker.bootstrap_servers, size=CLIENTS, interval_s=INTERVAL_S) as fleet:
         for change, value in enumerate(expected):
             set_acks(broker, value)
-            if change % 5 == 3:
-                broker.restart(kill=change % 2 == 1)
+            restarts, since_restart = divmod(change, RESTART_EVERY)
+            if since_restart == 1:
+                broker.restart(kill=restarts % 2 == 1)
             took_s.append(followed_after_s(fleet, value, time.monotonic()))
     logger.info(
         "%d clients, %d changes, every %.1f s: the slowest client took %.2f s in the middle, %.2f s at most",

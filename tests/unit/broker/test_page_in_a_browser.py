@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 EVIL = "<img src=x onerror=alert(1)>"
+GROUP = f"/?group={EVIL.replace(' ', '+')}"
 CUT_TABLES = "[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length"
 POLICY = """
 from klamm.policy import PolicyViolationError
@@ -79,7 +80,12 @@ def fill(broker: klamm.Broker, admin: AdminClient) -> None:
         (500, True, "/"),
         (390, False, "/"),
         (390, True, "/?topic=set"),
-        (390, False, f"/?group={EVIL.replace(' ', '+')}"),
+        (390, False, GROUP),
+        pytest.param(1400, False, "/?topic=set", marks=pytest.mark.long),
+        pytest.param(500, True, "/?topic=set", marks=pytest.mark.long),
+        pytest.param(390, False, "/?topic=set", marks=pytest.mark.long),
+        pytest.param(1400, False, GROUP, marks=pytest.mark.long),
+        pytest.param(500, True, GROUP, marks=pytest.mark.long),
     ],
 )
 def test_page_fits_the_screen_and_runs_no_script(

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
-from klamm.mirror.spark import spark_run
+from klamm.mirror.run import exit_code
+from klamm.mirror.spark import spark_run, stream
 from klamm.mirror.spark.spark_run import SparkRun
+from tests.support.mirror_status import progress_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +27,9 @@ class Loops:
         self.status = MirrorStatus(["A->B"])
         self.coordinator = SimpleNamespace(has_work=False)
 
+    def end(self) -> None:
+        self.coordinator.calls.append("last group offsets")
+
 
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +42,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(loops: Loops, directory: Path, *, until_caught_up: bool, stopping: threading.Event | None = None) -> SparkRun:
     made = SparkRun(
-        cast("Any", SimpleNamespace(spark={})),
+        cast("Any", SimpleNamespace(spark={}, checkpoint_dir=None)),
         cast("Any", loops),
         stopping or threading.Event(),
         directory,
@@ -46,6 +51,59 @@ def run(loops: Loops, directory: Path, *, until_caught_up: bool, stopping: threa
     )
     made.run()
     return made
+
+
+class Launch:
+    """Start of a session that is there at once."""
+
+    def __init__(self, *_: object) -> None:
+        self.is_done = threading.Event()
+        self.is_done.set()
+
+    def result(self) -> SimpleNamespace:
+        return SimpleNamespace(session=None, jvm=None, output=SimpleNamespace(), is_lost=False, stop=lambda: None)
+
+
+class Stream:
+    """Stream that copies 45 of the 90 records behind each ``check``."""
+
+    def __init__(self, _: object, coordinator: SimpleNamespace, *, checkpoint: str) -> None:
+        self._coordinator = coordinator
+        self._position = 10
+
+    def start(self) -> None:
+        self._coordinator.calls.append("start")
+
+    def check(self) -> None:
+        self._position += 45
+        self._coordinator.status.update("task", [progress_row(next_offset=self._position)])
+
+    def count_slots(self) -> None:
+        pass
+
+    def end_lease(self, patience_s: float) -> bool:
+        self._coordinator.calls.append(f"end of lease at {self._position}")
+        return True
+
+    def stop(self, patience_s: float) -> None:
+        self._coordinator.calls.append("stop")
+
+
+def test_until_caught_up_ends_in_order_when_no_flow_has_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr(spark_run, "_Launch", Launch)
+    monkeypatch.setattr(stream, "MirrorStream", Stream)
+    loops, calls = Loops(), list[str]()
+    loops.coordinator = SimpleNamespace(has_work=True, has_tasks=False, status=loops.status, calls=calls)
+    loops.status.set_state("A->B", FlowState.RUNNING)
+    loops.status.expect("A->B", [("orders", 0)])
+    loops.status.update("task", [progress_row()])
+    # when
+    ended = run(loops, tmp_path, until_caught_up=True)
+    # then
+    assert calls == ["start", "end of lease at 100", "last group offsets", "stop"]
+    assert ended.gave_up == ()
+    assert exit_code(loops.status.snapshot()) == 0
 
 
 @pytest.mark.usefixtures("no_spark")

@@ -40,7 +40,7 @@ BROKEN_NUMBERS = """(() => {
   return broken;
 })()"""
 """JavaScript that returns the numbers of the page that stand in more than one line."""
-SCREENS = [(1280, True), (500, False), (390, True)]
+SCREENS = [(1280, True), (500, False), (390, True), pytest.param(1280, False, marks=pytest.mark.long)]
 
 
 class Mirror:

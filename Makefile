@@ -8,8 +8,8 @@ WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compil
 WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium compiler --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
-# Four files of tests at a time, also on two cores: most of the time they wait for processes they have started.
-PYTEST_AT_ONCE ?= 4
+# Six files of tests at a time, also on two cores: most of the time they wait for processes they have started.
+PYTEST_AT_ONCE ?= 6
 DISTRIBUTED = -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder
 # One order for everybody: that of the files. `make orders` looks for others in which a test fails.
 IN_ORDER := --randomly-dont-reorganize --randomly-seed=1
@@ -106,6 +106,7 @@ run-tests:
 test-long:
 	@$(MAKE) --no-print-directory test PYTEST_FLAGS='--long $(PYTEST_FLAGS)'
 
+test-fast: PYTEST_AT_ONCE = 4
 test-fast: setup
 	$(PYTHON_BIN)/pytest -q $(DISTRIBUTED) -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
 

@@ -54,7 +54,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.mirror import create_topic, delete_records
 from tests.support.processes import free_port, wait_until
 from tests.support.transactional_clients import Confluent
-from tests.support.wire import WireClient
+from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -349,6 +349,14 @@ def test_replicas_hold_messages_of_an_old_format(cluster: KafkaCluster) -> None:
     for node in cluster.nodes.values():
         node.launch()
     cluster.wait_ready()
+
+    def is_led() -> bool:
+        try:
+            return flow.end_of(flow.topic) >= 0
+        except (RejectedError, KeyError):  # the leader that the metadata name does not know it yet, or there is none
+            return False
+
+    wait_until(is_led, timeout_s=60, what="the leader of the source")
     flow.produce(2)
 
     with running(flow) as copier:

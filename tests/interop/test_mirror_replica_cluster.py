@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import pickle
 import shutil
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -24,11 +20,11 @@ from klamm.protocol.types import TopicPartition
 from tests.interop.test_mirror_replica_kafka import (
     KLAMM,
     OTHER_KLAMM,
-    SERVE,
     Flow,
     demote,
     image_of,
     key_of,
+    killed_process,
     promote,
     running,
     traces,
@@ -67,14 +63,9 @@ def test_remote_topics_reject_records_and_new_topics_avoid_klamm_while_it_is_dea
     flow.produce(5, 5)
     with running(flow) as copier:
         copier.wait_for_replicas()
-    work = base64.b64encode(pickle.dumps((flow.settings, flow.partitions))).decode()
-    process = subprocess.Popen([sys.executable, "-c", SERVE, work])
-    try:
+    with killed_process(flow):
         flow.produce(3)
         wait_until(lambda: _is_copied(flow), timeout_s=60, what="the replicas")
-    finally:
-        process.kill()
-        process.wait()
     (remote,) = flow.remote
     # when
     outcomes: list[KafkaError | None] = []
@@ -110,15 +101,10 @@ def test_i2_dead_klamm_holds_up_no_other_flow_and_no_replica_is_placed_on_anothe
         each.produce(5, 5)
     with running(other) as copier_of_other:
         copier_of_other.wait_for_replicas()
-    work = base64.b64encode(pickle.dumps((other.settings, other.partitions))).decode()
     with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
-        process = subprocess.Popen([sys.executable, "-c", SERVE, work])
-        try:
+        with killed_process(other):
             other.produce(3)
             wait_until(lambda: _is_copied(other), timeout_s=60, what="the replicas")
-        finally:
-            process.kill()
-            process.wait()
         other.produce(4)
         # when
         wait_until(lambda: image_of(copier).brokers[OTHER_KLAMM].is_fenced, timeout_s=30, what="the end of its session")

@@ -509,20 +509,29 @@ new_copier(settings, partitions).run(lambda: False)
 """
 
 
+@contextlib.contextmanager
+def killed_process(flow: Flow) -> Iterator[None]:
+    """Run a copier in a process of its own, which is killed at the end."""
+    work = base64.b64encode(pickle.dumps((flow.settings, flow.partitions))).decode()
+    process = subprocess.Popen([sys.executable, "-c", SERVE, work])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.long
 def test_killed_klamm_returns_and_goes_on(cluster: KafkaCluster) -> None:
     flow = Flow(cluster)
     flow.produce(5, 5)
     with running(flow) as copier:
         copier.wait_for_replicas()
-    work = base64.b64encode(pickle.dumps((flow.settings, flow.partitions))).decode()
     for number in range(1, 3):
-        process = subprocess.Popen([sys.executable, "-c", SERVE, work])
-        flow.produce(*[number] * 4)
-        end = flow.end_of(flow.topic)
-        wait_until(lambda end=end: _end_of_log(flow) == end, timeout_s=60, what="the replicas")  # type: ignore[misc]
-        process.kill()
-        process.wait()
+        with killed_process(flow):
+            flow.produce(*[number] * 4)
+            end = flow.end_of(flow.topic)
+            wait_until(lambda end=end: _end_of_log(flow) == end, timeout_s=60, what="the replicas")  # type: ignore[misc]
     flow.produce(7)
 
     with running(flow, is_new=False) as copier:

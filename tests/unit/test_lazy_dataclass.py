@@ -230,7 +230,7 @@ def test_parameters_are_those_of_the_standard_library(options: dict[str, bool]) 
     assert ours == standard
 
 
-def test_field_that_is_no_parameter_is_rejected() -> None:
+def test_init_var_and_init_false_are_rejected() -> None:
     class Counter:
         count: int = field(default=0, init=False)
 

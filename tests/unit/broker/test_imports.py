@@ -31,7 +31,7 @@ UNUSED = {
 
 
 @pytest.mark.process
-def test_broker_imports_nothing_that_only_some_settings_or_requests_need() -> None:
+def test_broker_start_imports_no_optional_modules() -> None:
     program = "import sys, klamm.broker.main; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert UNUSED.isdisjoint(ended.stdout.split())

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.process
-def test_broker_that_is_started_after_its_removal_ends_with_the_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removed_broker_is_stopped_if_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaNode, "command", lambda _: ["sleep", "60"])
     monkeypatch.setattr(kafka, "_formatted_directory", lambda _: tmp_path)
     monkeypatch.setattr(kafka, "_unregister", lambda *_: True)

@@ -138,7 +138,7 @@ class ReplicaCopier(Copier):
         self._stored: dict[str, StoredPromotion | None] = {}
         """Stored promotions of topics, as far as they were needed. None: there is none for this topic id."""
         self._stored_now: StoredSourceOffsets | None = None
-        """What was read for the first topic of this turn that brokers lead already. None: nothing was."""
+        """Stored source offsets and promotions, read once per turn. None: no topic of this turn has needed them."""
         self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
         """Log ends of the source when the promotion of a topic began."""
         self._handed_over: dict[TopicPartition, HandedOver] = {}

@@ -206,9 +206,9 @@ def test_only_brokers_with_storage_are_asked(target: Mock) -> None:
     target.node_ids = frozenset({0, 1})
     answer(target, quorum(3000, 0))
     assert obstacles.obstacles(FLOW, ["A.orders"]) == {}
-    asked = [call.args[0] for call in target.connection.call_args_list]
-    assert asked[:1] == [0]
-    assert set(asked[1:]) == {1}
+    node_ids = [call.args[0] for call in target.connection.call_args_list]
+    assert node_ids[:1] == [0]
+    assert set(node_ids[1:]) == {1}
 
 
 def test_node_id_of_klamm_itself_is_no_obstacle(target: Mock) -> None:

@@ -83,7 +83,7 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
     assert worker.kept_sessions.take_all() == {}, "a session from before the loss must not be resumed"
 
 
-def test_copier_writes_nothing_if_its_claim_expires_during_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_expired_during_start_prevents_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     copier = Copier(SETTINGS, GROUP.shares[0].partitions, clock=lambda: now)
     copier.claimed_until = 103.0

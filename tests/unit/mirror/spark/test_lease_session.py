@@ -64,7 +64,7 @@ def test_session_goes_on_with_other_partitions_if_its_copier_can_change_them() -
 
 
 @pytest.mark.parametrize("after", [share("A", ONE, TWO), replace(share("A", ONE), times_taken=1)])
-def test_copier_of_a_share_that_is_another_one_is_closed(after: FlowShare) -> None:
+def test_copier_of_a_changed_share_is_closed(after: FlowShare) -> None:
     first = worker.resume(PartitionGroup(number=0, shares=(share("A", ONE),)))
     (before,) = first.copiers
     worker.kept_sessions.keep(0, first)

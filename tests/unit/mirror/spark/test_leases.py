@@ -124,7 +124,7 @@ def test_flow_of_a_broker_is_one_task() -> None:
     assert [len(group.shares[0].partitions) for group in groups] == [50]
 
 
-def test_flows_of_brokers_keep_their_groups_while_others_stop_and_resume() -> None:
+def test_stopped_flow_changes_no_group_number_of_replicas() -> None:
     """A broker lives in the process of its group, so another number would restart it."""
     flows = {flow: of_replica(share(flow, 5)) for flow in ("A->B", "C->B")} | {"D->B": share("D->B", 1)}
 

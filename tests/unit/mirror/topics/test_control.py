@@ -345,9 +345,7 @@ def test_topic_of_a_broker_that_is_not_selected_any_more_is_led_but_not_copied()
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_demoted_topic_that_is_not_selected_is_not_copied_and_named_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, *, is_led: bool
-) -> None:
+def test_unselected_demoted_topic_is_paused_and_reported(monkeypatch: pytest.MonkeyPatch, *, is_led: bool) -> None:
     source, target = FakeCluster(orders=3, users=1), FakeCluster(**{"A.orders": 3, "A.users": 1})
     remote_topics = TopicsOfBroker(target)
     if not is_led:

@@ -5,13 +5,11 @@
 # Host names never get into them: whoever installs chooses the package index.
 set -eu
 cd "$(dirname "$0")/.."
-[ -d .cache/uv ] || .venv/bin/python -m pip install --quiet --target .cache/uv uv
-export PYTHONPATH=.cache/uv
 
 lock() {
     output=$1
     shift
-    .venv/bin/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate --output-file "requirements/$output" "$@"
 }
 

@@ -98,38 +98,14 @@ if [ -n "${TOOLS:-}" ] && may_install; then
 fi
 
 # --- the packages ---------------------------------------------------------------------------------------------------
-# Spark comes as source only and is the largest by far: its wheel is built while the others are installed. Its jars are
-# compressed already, so the wheel stores its files as they are: half the time of the build.
+# Spark comes as source only and is the largest by far. Its jars are compressed already, so that its wheel stores its files
+# as they are: half the time of the build. Nothing is compiled: most modules of these packages are never imported.
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
-has_spark() {
-    for installed in "$venv"/lib/python*/site-packages/pyspark-*.dist-info; do
-        case $(cat requirements/dev.lock) in
-            *"pyspark==$(expr "$installed" : '.*/pyspark-\(.*\)\.dist-info') "*) return 0 ;;
-        esac
-    done
-    return 1
-}
 say "installing the pinned packages (Spark is the big one: some 450 MB)"
-parts=$root/.cache/setup
-rm -rf "$parts"
-mkdir -p "$parts"
-trap 'rm -rf "$parts"' EXIT
-awk -v parts="$parts" 'BEGIN { file = parts "/others.lock" } /^[a-z]/ { file = parts (/^pyspark==/ ? "/spark.lock" : "/others.lock") } { print > file }' \
-    requirements/dev.lock
-printf '[bdist_wheel]\ncompression = stored\n' >"$parts/stored.cfg"
-# Python compiles a module when it is first imported. Most modules of these packages never are.
+stored=$venv/stored.cfg
+printf '[bdist_wheel]\ncompression = stored\n' >"$stored"
 pip install --quiet --no-compile --require-hashes --no-deps --requirement requirements/build.lock
-spark=
-if ! has_spark; then
-    DIST_EXTRA_CONFIG=$parts/stored.cfg "$venv/bin/python" -m pip --disable-pip-version-check wheel --quiet \
-        --require-hashes --no-deps --no-build-isolation --wheel-dir "$parts" --requirement "$parts/spark.lock" &
-    spark=$!
-fi
-pip install --quiet --no-compile --require-hashes --no-deps --no-build-isolation --requirement "$parts/others.lock"
-if [ -n "$spark" ]; then
-    wait "$spark" || fail "Spark's wheel could not be built: see above"
-    pip install --quiet --no-compile --no-deps --no-index "$parts"/pyspark-*.whl
-fi
+DIST_EXTRA_CONFIG=$stored "$venv/bin/python" scripts/install_pinned.py requirements/dev.lock
 # Java uses a class archive only with the very jars that it was written from, by their times: see docs/adr, 25. With the
 # same times everywhere, CI uses the archive of an earlier run.
 find "$venv" -path '*/pyspark/jars/*.jar' -exec touch -d 2020-01-01T00:00:00Z {} +

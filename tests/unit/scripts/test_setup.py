@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "find", "id", "rm", "printf", "mkdir", "chmod", "expr")
+TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "find", "id", "rm", "printf", "mkdir", "chmod")
 
 PYTHON_311 = """#!/bin/sh
 case "$*" in
@@ -21,14 +21,7 @@ case "$*" in
     *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     *"import ensurepip"*) exit ${HAS_VENV:-0} ;;
     *"-m pip --version"*) exit ${HAS_PIP:-0} ;;
-    *"-m pip"*" wheel "*)
-        echo "pip $*" >>"$PIP_LOG"
-        while [ $# -gt 1 ]; do shift; done
-        cat "$1" >"$PIP_LOG.spark" ;;
-    *"-m pip"*others.lock)
-        echo "pip $*" >>"$PIP_LOG"
-        while [ $# -gt 1 ]; do shift; done
-        cat "$1" >"$PIP_LOG.others" ;;
+    *install_pinned.py*) echo "pip $*" >>"$PIP_LOG" ;;
     *"-m pip"*) echo "pip $*" >>"$PIP_LOG"; : >"$(dirname "$0")/klamm"; chmod +x "$(dirname "$0")/klamm" ;;
     *"-m virtualenv"*) exit 1 ;;
 esac
@@ -86,23 +79,8 @@ def test_setup_installs_pinned_packages_and_the_project(project: Path, path: Pat
     assert result.returncode == 0, result.stderr
     installed = "\n".join(pip_calls(project))
     assert re.search(r" install .*--require-hashes .*--requirement requirements/build.lock", installed)
-    assert re.search(r" install .*--require-hashes .*--requirement \S+/others.lock", installed)
-    assert re.search(r" wheel .*--require-hashes .*--requirement \S+/spark.lock", installed)
+    assert "scripts/install_pinned.py requirements/dev.lock" in installed
     assert pip_calls(project)[-1].endswith("--no-deps --no-build-isolation --editable .")
-
-
-def test_spark_is_built_in_parallel_and_no_pinned_package_is_skipped(project: Path, path: Path) -> None:
-    # given
-    python(path)
-    # when
-    assert set_up(project, path).returncode == 0
-    # then
-    spark, others = ((project / f"pip.log.{part}").read_text() for part in ("spark", "others"))
-    assert spark.startswith("pyspark==")
-    assert len(re.findall("==", spark)) == 1
-    pinned = (project / "requirements" / "dev.lock").read_text()
-    assert sorted((spark + others).splitlines()) == sorted(pinned.splitlines())
-    assert not (project / ".cache" / "setup").exists()
 
 
 def test_second_setup_changes_nothing(project: Path, path: Path) -> None:
@@ -127,26 +105,6 @@ def test_changed_lock_file_is_installed(project: Path, path: Path) -> None:
     set_up(project, path)
     # then
     assert len(pip_calls(project)) == 2 * len(before)
-
-
-def test_installed_spark_is_not_rebuilt(project: Path, path: Path) -> None:
-    # given
-    python(path)
-    set_up(project, path)
-    lock = project / "requirements" / "dev.lock"
-    pinned = re.findall(r"^pyspark==(\S+)", lock.read_text(), re.MULTILINE)[0]
-    packages = project / ".venv" / "lib" / "python3.11" / "site-packages"
-    (packages / f"pyspark-{pinned}.dist-info").mkdir(parents=True)
-    # when
-    lock.write_text(f"# changed\n{lock.read_text()}")
-    set_up(project, path)
-    # then
-    assert sum(" wheel " in call for call in pip_calls(project)) == 1
-    # when
-    lock.write_text(lock.read_text().replace(f"pyspark=={pinned}", "pyspark==99.0"))
-    set_up(project, path)
-    # then
-    assert sum(" wheel " in call for call in pip_calls(project)) == 2
 
 
 def test_moved_clone_is_set_up_again(project: Path, path: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from klamm.dataframes.positions import (
     ending_positions,
     starting_positions,
 )
+from klamm.kafka_client.connection.security import SECURITY_KEYS, SECURITY_PREFIXES, has_custom_class
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.lazy_dataclass import dataclass
 from klamm.patterns import java_pattern
@@ -107,7 +108,6 @@ _WITHOUT_EFFECT: Final = (
 )
 """Options of Spark's own source that are accepted and have no effect on the result."""
 _KAFKA_READING: Final = ("isolation.level", "default.api.timeout.ms")
-_SECURITY: Final = ("security.", "ssl.", "sasl.")
 _KAFKA_OF_CONNECTIONS: Final = frozenset(
     {
         "bootstrap.servers",
@@ -115,7 +115,7 @@ _KAFKA_OF_CONNECTIONS: Final = frozenset(
         "request.timeout.ms",
         "reconnect.backoff.ms",
         "reconnect.backoff.max.ms",
-        *(name for name in KAFKA_PROPERTIES if name.startswith(_SECURITY)),
+        *SECURITY_KEYS,
     }
 )
 """Client properties that concern the connections."""
@@ -311,11 +311,12 @@ def check_kafkas(kafka: Mapping[str, str], used: Collection[str], rejected: Mapp
         if name in kafka:
             raise SettingsError(f"{_KAFKA}{name}={kafka[name]}: not supported: {reason}")
     unused = sorted(kafka.keys() - _KAFKA_OF_CONNECTIONS - set(used))
+    custom = SECURITY_PREFIXES if has_custom_class(kafka) else ()
     for name in unused:
-        if name in KAFKA_PROPERTIES:
+        if name in KAFKA_PROPERTIES or name.startswith(custom):
             continue
         hint = did_you_mean(name, KAFKA_PROPERTIES)
-        if hint or name.startswith(_SECURITY):
+        if hint or name.startswith(SECURITY_PREFIXES):
             raise SettingsError(f"{_KAFKA}{name}: not a property of Kafka's clients{hint}")
     if unused:
         logger.warning("%s: without effect on klamm-kafka", ", ".join(_KAFKA + name for name in unused))

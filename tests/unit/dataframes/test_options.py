@@ -139,6 +139,16 @@ def test_options_without_effect_are_logged(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
+@pytest.mark.parametrize("custom", ["ssl.engine.factory.class", "sasl.login.callback.handler.class"])
+def test_keys_of_a_custom_class_are_logged_and_not_rejected(custom: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka passes all properties of a client to its custom classes, so these may have any name."""
+    own = f"kafka.{custom.removesuffix('class')}foo"
+    read_options(NEEDED | {f"kafka.{custom}": "com.example.Own", own: "1"}, streaming=False)
+    assert caplog.messages == [f"kafka.{custom}, {own}: without effect on klamm-kafka"]
+    with pytest.raises(SettingsError, match=f"{own}: not a property of Kafka's clients"):
+        read_options(NEEDED | {own: "1"}, streaming=False)
+
+
 def test_ending_offsets_of_a_stream_are_rejected() -> None:
     for name, value in (("endingOffsets", "latest"), ("endingOffsetsByTimestamp", "{}"), ("endingTimestamp", "1")):
         with pytest.raises(SettingsError, match=f"{name}: a stream has no end"):

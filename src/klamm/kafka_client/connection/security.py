@@ -12,7 +12,7 @@ from klamm.security.sasl import parse_jaas
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -45,6 +45,10 @@ SECURITY_KEYS: Final = TLS_KEYS | {
     "ssl.endpoint.identification.algorithm",
 }
 """Security properties of Java's clients that have an effect here."""
+SECURITY_PREFIXES: Final = ("ssl.", "sasl.", "security.")
+"""Prefixes of the security properties of Java's clients."""
+_CUSTOM_CLASSES: Final = (".class", "security.providers")
+"""Ends of security properties that name custom classes, such as ``ssl.engine.factory.class``."""
 KEYWORDS: Final = frozenset(
     {
         "security_protocol",
@@ -65,6 +69,14 @@ KEYWORDS: Final = frozenset(
     }
 )
 """kafka-python's names of security settings."""
+
+
+def has_custom_class(names: Iterable[str]) -> bool:
+    """Return whether one of these client properties names a custom class of TLS, SASL or security.
+
+    Kafka passes all properties of the client to it, so these may have any name.
+    """
+    return any(name.startswith(SECURITY_PREFIXES) and name.endswith(_CUSTOM_CLASSES) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

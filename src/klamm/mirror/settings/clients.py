@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from klamm.kafka_client.connection.security import SECURITY_KEYS, Security
+from klamm.kafka_client.connection.security import SECURITY_KEYS, SECURITY_PREFIXES, Security
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, parse_int, with_prefix
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Role = Literal["producer", "consumer", "admin", "controller"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 """Roles of Kafka's clients. ``controller`` is klamm's own: connections to the controllers of the target."""
-SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 _UNSUPPORTED: Final = "klamm's clients do not support it"
 _CLIENT_ID: Final = "client.id"
 _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {

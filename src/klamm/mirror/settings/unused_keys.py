@@ -7,13 +7,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.configs.definitions import broker_configs, find_broker_config
-from klamm.kafka_client.connection.security import SECURITY_KEYS
+from klamm.kafka_client.connection.security import SECURITY_KEYS, SECURITY_PREFIXES, has_custom_class
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import (
     ALL_PROPERTIES,
     ROLES,
-    SECURITY_PREFIXES,
     properties_of,
     reasons_without_effect,
 )
@@ -33,10 +32,6 @@ _ROLE: Final = re.compile(
 _OWN: Final = "klamm."
 _CLIENT_SECURITY: Final = frozenset({"sasl.mechanism", "sasl.oauthbearer.header.urlencode", "security.protocol"})
 """Security properties that Kafka's clients have and its brokers have not (``SaslConfigs``, ``SslConfigs``)."""
-_CUSTOM_CLASSES: Final = (".class", "security.providers")
-"""Ends of security properties that name custom classes, such as ``ssl.engine.factory.class``. Kafka passes all
-properties of the client to them, so these may have any name.
-"""
 _SIMILAR: Final = 0.85
 """Similarity of a misspelt name. Kafka's clients and brokers have many properties with similar names."""
 _ROUGHLY_SIMILAR: Final = 0.6
@@ -128,11 +123,7 @@ class _Search:
         self._clients = reasons_without_effect(clients)
         """Reason why a key of clients has no effect. None: it has one."""
         self._of_custom_classes = {
-            key
-            for flow in clients
-            for client in flow.values()
-            if any(name.startswith(SECURITY_PREFIXES) and name.endswith(_CUSTOM_CLASSES) for name in client)
-            for key in client.places
+            key for flow in clients for client in flow.values() if has_custom_class(client) for key in client.places
         }
         """Keys of clients with custom classes."""
         set_transforms = transforms(properties, flows)  # reported on their own

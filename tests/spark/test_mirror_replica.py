@@ -193,6 +193,11 @@ def test_mirror_that_starts_without_its_source_lets_clients_read(cluster: KafkaC
         assert again.stop() == 0
 
 
+def leases(checkpoint: Path) -> int:
+    """Return the number of leases that Spark has started."""
+    return max((int(path.name) for path in checkpoint.glob("offsets/*") if path.name.isdecimal()), default=0)
+
+
 def second_flow(source: str) -> str:
     """Return keys of a flow from C to B. Both flows keep the names of topics, and have one that the other has too."""
     return f"""
@@ -219,7 +224,9 @@ def test_two_flows_of_a_file_lead_their_topics_and_name_one_that_both_select(
             for topic in ("both", f"only-{alias}"):
                 create_topic(address, topic, 1, {"retention.ms": "-1"})
                 produce(address, topic, records[alias])
+        checkpoint = tmp_path / "checkpoint"
         keys = replica_keys(KLAMM, cluster.bootstrap_controllers) + second_flow(sources["C"])
+        keys += f"klamm.lease.seconds = 1\nklamm.checkpoint.dir = {checkpoint}\nspark.master = local[2,4]\n"
         file = properties(sources["A"], cluster.bootstrap_servers, keys, topics="none")
         # when
         with MirrorProcess(file, tmp_path, as_users_run_it=True) as mirror:
@@ -228,6 +235,11 @@ def test_two_flows_of_a_file_lead_their_topics_and_name_one_that_both_select(
                 read(cluster.bootstrap_servers, f"only-{alias}", {0: 40}, timeout_s=120)
             mirror.wait_for("of cluster B, mirrors a topic to it")
             both = read(cluster.bootstrap_servers, "both", {0: 40}, timeout_s=60)[0]
+            own = ("only-A", "only-C")
+            led_with = [leader_epoch(cluster.bootstrap_servers, topic) for topic in own]
+            more = leases(checkpoint) + 10
+            wait_until(lambda: leases(checkpoint) >= more, timeout_s=60, what="ten more leases")
+            assert [leader_epoch(cluster.bootstrap_servers, topic) for topic in own] == led_with  # none left the target
             with AdminClient(cluster.bootstrap_servers) as admin:
                 described = admin.describe_topics(["both", "only-A", "only-C"]).all().result(30)
             assert mirror.stop() == 1  # a topic is not mirrored

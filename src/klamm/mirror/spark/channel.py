@@ -9,6 +9,8 @@ line                                        sent by                   meaning
 ``{"token"}``                               all clients, first        authenticate
 ``{"ask": "next", "after"}``                planning process          request the lease after a finished one
 ``{"ask": "groups", "lease"}``              planning process          request the groups of a lease
+``{"ask": "place", "task", "lease",         task                      request a group, for the sessions that the process
+"sessions", "waited"}``                                               keeps; ``waited``: do not wait for more tasks
 ``{"task", "lease", "pid"}``                task                      a task starts to serve a group
 ``{"progress", "session"}``                 task                      changed rows of ``PartitionProgress``
 ``{"finished", "lease", "session"}``        task                      the group has ended its lease in order
@@ -16,7 +18,10 @@ line                                        sent by                   meaning
                                             connection
 ``{"unable"}``                              task                      this machine lacks klamm or a dependency
 ``{"lease"}`` or ``{"failed"}``             driver                    answer to ``next``
-``{"lease", "seconds", "groups"}``          driver                    answer to ``groups``
+``{"lease", "seconds", "groups",            driver                    answer to ``groups``; ``any_task``: the tasks ask
+"any_task"}``                                                         for their groups
+``{"group"}``                               driver                    answer to ``place``: a number, None if the lease
+                                                                      is over
 ``{"claims"}``                              driver                    answer to ``claims``: seconds by flow
 ``{"live"}``                                driver                    new ``LiveValues`` by share
 ``{"end"}``                                 driver                    end this lease and all earlier ones

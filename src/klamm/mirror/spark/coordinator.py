@@ -15,6 +15,10 @@ announced      Spark asks for ``next``         The number is one above the last 
 dealt          Spark asks for ``groups``       The current shares of all flows are dealt to at most ``slots`` groups.
                                                A group gets the session that ended the previous lease in order. The
                                                timer for ``lease_s`` starts.
+placed         a task sends ``place``          Only if a flow is a broker of its target. Spark chooses the process of a
+                                               task, and may choose another one for each lease. So the group of each
+                                               task depends on the sessions that its process keeps
+                                               (``leases.place_tasks``): the broker stays in its process.
 served         a task sends ``task``           The task copies and sends progress. The driver sends it the
                                                ``LiveValues`` if they changed since the plan, and after each later
                                                change. A second task for the same group is a
@@ -117,6 +121,12 @@ class Coordinator:
         """Held from reading live values to sending them, so that the last line to a task has the latest values."""
         self._restarts: dict[str, dict[str, int]] = {}
         """Number of restarts of each source topic by flow name."""
+        self._entrants: dict[int, tuple[ServerConnection, Collection[str]]] = {}
+        """Connection and kept sessions of the tasks of the newest lease that have asked for a group, by task number."""
+        self._places: dict[int, int] = {}
+        """Group number by task number, of the newest lease. A retry of a task gets the same group."""
+        self._max_groups = 0
+        """Largest number of groups of a lease so far: Spark has that many worker processes at most."""
         self._dealt_groups: Sequence[PartitionGroup] = ()
         """Groups of the newest lease, with the live values of its plan."""
         self._sessions: dict[int, str] = {}
@@ -247,6 +257,8 @@ class Coordinator:
                 connection.send({"lease": lease} if self.failure is None else {"failed": self.failure})
             case {"ask": "groups", "lease": int(lease)}:
                 connection.send(self._plan(lease))
+            case {"ask": "place", "task": int(task), "lease": int(lease), "sessions": list(kept)}:
+                self._place(connection, task, lease, kept, has_waited=message["waited"])
             case {"ask": "claims"}:
                 connection.send({"claims": self._claims_left()})
             case {"task": int(group), "lease": int(lease)}:
@@ -295,22 +307,51 @@ class Coordinator:
             groups = leases.partition_groups(
                 shares, slots=self._slots, tasks_max=self._tasks_max, replicas=self._replicas
             )
+            width = 0
             if not shares and not self._are_workers_started:
-                groups = tuple(PartitionGroup(number=number, shares=()) for number in range(self._slots))
+                width = self._slots
+            elif self._replicas:  # each worker process gets a task, because any of them may keep a session
+                width = min(self._slots, self._max_groups)
+            taken = {group.number for group in groups}
+            empty = [number for number in range(self._slots) if number not in taken][: max(0, width - len(groups))]
+            groups += tuple(PartitionGroup(number=number, shares=()) for number in empty)
+            self._max_groups = max(self._max_groups, len(groups))
             self._are_workers_started = True
-            groups = self._groups = self._dealt_groups = self._with_live_values(groups)
             sessions, self._sessions = self._sessions, {}
+            groups = tuple(replace(group, session=sessions.get(group.number, "")) for group in groups)
+            groups = self._groups = self._dealt_groups = self._with_live_values(groups)
+            self._entrants, self._places = {}, {}
             self._dealt_version = self._version
             self._start_timer(lease)
             self._changed.notify_all()
-        named: list[PartitionGroup] = [replace(group, session=sessions.get(group.number, "")) for group in groups]
         # Normally the driver ends a lease. The deadline of the tasks is later: it ends those that no longer reach the
         # driver.
         return {
             "lease": lease,
             "seconds": self._lease_s + _GRACE_S,
-            "groups": [leases.to_json(group) for group in named],
+            "groups": [leases.to_json(group) for group in groups],
+            "any_task": bool(self._replicas),
         }
+
+    def _place(
+        self, connection: ServerConnection, task: int, lease: int, kept: Collection[str], *, has_waited: bool
+    ) -> None:
+        """Send their groups to this task and to those that waited for it. None if there is a newer lease."""
+        with self._changed:
+            if lease != self._lease:
+                answers: list[tuple[ServerConnection, int | None]] = [(connection, None)]
+            elif task in self._places:
+                answers = [(connection, self._places[task])]
+            else:
+                self._entrants[task] = connection, kept
+                sessions = {group.number: group.session for group in self._groups}
+                free = {number: session for number, session in sessions.items() if number not in self._places.values()}
+                waiting = {task: kept for task, (_, kept) in self._entrants.items() if task not in self._places}
+                placed = leases.place_tasks(free, waiting, is_final=has_waited)
+                self._places |= placed
+                answers = [(self._entrants[task][0], group) for task, group in placed.items()]
+        for each, group in answers:
+            each.send({"group": group})
 
     def _start_timer(self, lease: int) -> None:
         if self._timer is not None:

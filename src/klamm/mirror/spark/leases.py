@@ -29,7 +29,7 @@ from klamm.mirror.records.source_offsets import shard_of
 from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from klamm.mirror.records.requested_states import RequestedState
 
@@ -114,6 +114,28 @@ def partition_groups(
             by_group[(first + at % width) % slots].append(part)
         first += width
     return tuple(PartitionGroup(number=number, shares=tuple(own)) for number, own in enumerate(by_group) if own)
+
+
+def place_tasks(sessions: Mapping[int, str], tasks: Mapping[int, Collection[str]], *, is_final: bool) -> dict[int, int]:
+    """Return the group of each task, by number. A task without an entry waits until more tasks have started.
+
+    A task gets the group whose session its worker process keeps. The other tasks get the remaining groups, but only
+    when no task that has yet to start can have the session of one.
+
+    Args:
+        sessions: Session that may be resumed by group number. Empty: none.
+        tasks: Sessions that the worker process of each task keeps, by task number.
+        is_final: Whether not to wait for more tasks.
+    """
+    holders = {session: task for task, kept in tasks.items() for session in kept}
+    placed = {holders[session]: group for group, session in sessions.items() if session in holders}
+    rest = [group for group in sessions if group not in placed.values()]
+    if is_final or len(tasks) == len(sessions) or not any(sessions[group] for group in rest):
+        # Stable: those that have the number of a group first.
+        for task in sorted(tasks.keys() - placed.keys(), key=lambda task: task not in rest):
+            placed[task] = task if task in rest else rest[0]
+            rest.remove(placed[task])
+    return placed
 
 
 def _parts(share: FlowShare) -> list[FlowShare]:

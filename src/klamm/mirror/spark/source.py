@@ -23,13 +23,14 @@ _PLAN_TIMEOUT_S: Final = 30.0
 
 
 class LeasePartition(InputPartition):
-    """One group of a lease: the work of one task."""
+    """Work of one task in a lease: one group, or any of all groups, as the driver then decides."""
 
-    def __init__(self, lease: int, seconds: float, group: dict[str, Any]) -> None:
-        super().__init__(group["number"])
+    def __init__(self, lease: int, seconds: float, task: int, groups: Sequence[dict[str, Any]]) -> None:
+        super().__init__(task)
         self.lease = lease
         self.seconds = seconds
-        self.group = group
+        self.task = task
+        self.groups = groups
 
 
 class MirrorSource(DataSource):
@@ -97,7 +98,11 @@ class MirrorReader(DataSourceStreamReader):
         if start["lease"] == end["lease"]:
             return []
         plan = self._ask({"ask": "groups", "lease": end["lease"]})
-        return [LeasePartition(plan["lease"], plan["seconds"], group) for group in plan["groups"]]
+        groups = plan["groups"]
+        return [
+            LeasePartition(plan["lease"], plan["seconds"], group["number"], groups if plan["any_task"] else [group])
+            for group in groups
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Copy until the lease is over, then yield one row of progress per partition."""
@@ -110,7 +115,8 @@ class MirrorReader(DataSourceStreamReader):
             self._report_missing_module(error)
             raise
         yield from worker.serve(
-            leases.from_json(partition.group),
+            [leases.from_json(group) for group in partition.groups],
+            task=partition.task,
             lease=partition.lease,
             seconds=partition.seconds,
             address=self._address,

@@ -52,6 +52,8 @@ _LISTEN_EVERY_S: Final = 0.05
 _JOIN_S: Final = 60.0
 _ASK_EVERY_S: Final = 0.5
 _CLAIM_ANSWER_S: Final = 1.0
+_PLACE_S: Final = 2.0
+"""Seconds for which a task waits until all tasks of its lease have started. It is some hundredths of a second."""
 _KEPT_S: Final = 10.0
 """Seconds for which a session is kept between two leases. There are fractions of a second between them."""
 
@@ -125,6 +127,11 @@ class KeptSessions:
             del self._kept[number]
         if session is not None:
             session.close()
+
+    def tokens(self) -> list[str]:
+        """Return the tokens of all sessions."""
+        with self._lock:
+            return [session.token for session, _ in self._kept.values()]
 
     def take_all(self) -> dict[int, LeaseSession]:
         """Return all sessions by group number. They are not kept any more."""
@@ -284,13 +291,29 @@ class _Lease:
         self._ended.set()
 
 
+def _place(groups: Sequence[PartitionGroup], channel: ChannelClient, *, task: int, lease: int) -> PartitionGroup | None:
+    """Return the group that the driver chooses by the sessions of this process. None: the lease is over.
+
+    Raises:
+        OSError: The connection to the driver is lost.
+    """
+    question = {"ask": "place", "task": task, "lease": lease, "sessions": kept_sessions.tokens()}
+    channel.send({**question, "waited": False})
+    if (answer := channel.receive(timeout_s=_PLACE_S)) is None:  # other tasks of the lease do not start
+        channel.send({**question, "waited": True})
+        answer = channel.receive(timeout_s=_PLACE_S)
+    number = None if answer is None else answer["group"]
+    return next((group for group in groups if group.number == number), None)
+
+
 def serve(
-    group: PartitionGroup, *, lease: int, seconds: float, address: tuple[str, int], token: str
+    groups: Sequence[PartitionGroup], *, task: int, lease: int, seconds: float, address: tuple[str, int], token: str
 ) -> Iterator[tuple[Any, ...]]:
     """Copy the partitions of a group until its lease is over, then yield one row of progress per partition.
 
     Args:
-        group: Partitions and settings of each flow.
+        groups: Partitions and settings of each flow of the group. Several groups: the driver chooses one.
+        task: Number of the task in the lease.
         lease: Number of the lease.
         seconds: Deadline of the task, in seconds from now, in case the driver does not end the lease.
         address: Host and port of the side channel.
@@ -299,10 +322,14 @@ def serve(
     Raises:
         OSError: The driver cannot be reached.
     """
-    if not group.shares:
+    if not any(group.shares for group in groups):
         return  # the task only started this process
     log_to_stderr(WORKER_LINE, level=logging.WARNING)
     channel = ChannelClient(address, token)
+    group = groups[0] if len(groups) == 1 else _place(groups, channel, task=task, lease=lease)
+    if group is None or not group.shares:
+        channel.close()
+        return
     session = resume(group)
     session.apply(group.live)
     claims = _Claims(session, address, token)

@@ -70,7 +70,7 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
     server, group = coordinator.server, replace(GROUP, session=session.token)
     with ThreadPoolExecutor(1) as threads:
         task = threads.submit(
-            lambda: [*worker.serve(group, lease=0, seconds=60.0, address=server.address, token=server.token)]
+            lambda: [*worker.serve([group], task=0, lease=0, seconds=60.0, address=server.address, token=server.token)]
         )
         wait_until(lambda: copier.claimed_until < math.inf, timeout_s=10, what="the claim to reach the task")
         # when

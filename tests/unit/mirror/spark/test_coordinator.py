@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -201,7 +202,7 @@ def test_worker_without_module_fails_mirror_with_reason(
     reader = MirrorReader({"host": host, "port": str(port), "token": coordinator.server.token})
     # when
     with pytest.raises(ImportError):
-        next(reader.read(LeasePartition(1, 60.0, {"number": 0})))
+        next(reader.read(LeasePartition(1, 60.0, 0, [{"number": 0}])))
     # then
     wait_until(lambda: coordinator.failure is not None, timeout_s=WAIT_S, what="the reason")
     with pytest.raises(FlowFailedError, match=r"cannot run the mirror: .*Install klamm with its dependencies"):
@@ -289,8 +290,92 @@ def test_first_lease_without_work_starts_python_workers_only(coordinator: Coordi
     assert [(group["number"], group["shares"]) for group in groups] == [(0, []), (1, [])]
     group = leases.from_json(groups[0])
     address, token = coordinator.server.address, coordinator.server.token
-    assert [*worker.serve(group, lease=1, seconds=60.0, address=address, token=token)] == []
+    assert [*worker.serve([group], task=0, lease=1, seconds=60.0, address=address, token=token)] == []
     channel.send({"ask": "next", "after": 1})
     coordinator.publish("A->B", share(1))
     assert channel.receive(timeout_s=WAIT_S) == {"lease": 2}
     channel.close()
+
+
+@pytest.fixture
+def replicas() -> Iterator[Coordinator]:
+    """Return the coordinator of two flows that are brokers of their targets, in a Spark with three slots."""
+    made = Coordinator(MirrorStatus(["A->B", "C->B"]), lease_s=60.0, tasks_max={}, replicas=("A->B", "C->B"))
+    made.set_slots(3)
+    made.server.listen()
+    for flow in ("A->B", "C->B"):
+        made.publish(flow, FlowShare(settings=replace(share(0).settings, flow=flow), partitions=share(1).partitions))
+    yield made
+    made.close()
+
+
+def place(task: ChannelClient, number: int, lease: int, *kept: str, waited: bool = False) -> None:
+    task.send({"ask": "place", "task": number, "lease": lease, "sessions": kept, "waited": waited})
+
+
+def end_lease(task: ChannelClient, group: int, lease: int, session: str) -> None:
+    task.send({"task": group, "lease": lease, "pid": 1})
+    task.send({"finished": group, "lease": lease, "session": session})
+    ask(task, ask="next", after=0)  # answered behind the lines before
+
+
+def test_task_gets_the_group_whose_session_its_process_keeps(replicas: Coordinator) -> None:
+    # given
+    planner, first, second, late = (client(replicas) for _ in range(4))
+    assert ask(planner, ask="groups", lease=1)["any_task"]
+    place(first, 0, 1)
+    place(second, 1, 1)
+    assert [task.receive(timeout_s=WAIT_S) for task in (first, second)] == [{"group": 0}, {"group": 1}]
+    end_lease(first, 0, 1, "s0")
+    end_lease(second, 1, 1, "s1")
+    # when: Spark gives the tasks to the other processes
+    assert len(ask(planner, ask="groups", lease=2)["groups"]) == 2
+    place(second, 0, 2, "s1")
+    place(first, 1, 2, "s0")
+    # then
+    assert [task.receive(timeout_s=WAIT_S) for task in (first, second)] == [{"group": 0}, {"group": 1}]
+    place(late, 1, 2)  # Spark retries the task
+    assert late.receive(timeout_s=WAIT_S) == {"group": 0}
+    place(late, 1, 1)
+    assert late.receive(timeout_s=WAIT_S) == {"group": None}
+    for channel in (planner, first, second, late):
+        channel.close()
+
+
+def test_process_that_keeps_a_session_gets_a_task_after_another_flow_has_stopped(replicas: Coordinator) -> None:
+    # given
+    planner, first, second = (client(replicas) for _ in range(3))
+    ask(planner, ask="groups", lease=1)
+    end_lease(first, 0, 1, "s0")
+    end_lease(second, 1, 1, "s1")
+    replicas.publish("A->B", None)
+    first, second = client(replicas), client(replicas)
+    # when
+    groups = ask(planner, ask="groups", lease=2)["groups"]
+    place(first, 1, 2, "s0")
+    # then
+    assert [(group["number"], len(group["shares"]), group["session"]) for group in groups] == [
+        (1, 1, "s1"),
+        (0, 0, "s0"),
+    ]
+    assert first.receive(timeout_s=WAIT_S) == {"group": 0}
+    place(second, 0, 2, "s1")
+    assert second.receive(timeout_s=WAIT_S) == {"group": 1}
+    for channel in (planner, first, second):
+        channel.close()
+
+
+def test_task_without_session_waits_for_the_others_until_it_has_waited_enough(replicas: Coordinator) -> None:
+    # given: the process of the first group has died
+    planner, first, second = (client(replicas) for _ in range(3))
+    ask(planner, ask="groups", lease=1)
+    end_lease(first, 0, 1, "s0")
+    ask(planner, ask="groups", lease=2)
+    # when
+    place(second, 0, 2)
+    # then
+    assert second.receive(timeout_s=0.2) is None
+    place(second, 0, 2, waited=True)
+    assert second.receive(timeout_s=WAIT_S) == {"group": 0}
+    for channel in (planner, first, second):
+        channel.close()

@@ -48,7 +48,9 @@ def test_live_values_reach_running_task(tmp_path: Path) -> None:
         worker.kept_sessions.keep(0, session)
         resumed = replace(group, session=session.token)
         task = threads.submit(
-            lambda: [*worker.serve(resumed, lease=1, seconds=60.0, address=server.address, token=server.token)]
+            lambda: [
+                *worker.serve([resumed], task=0, lease=1, seconds=60.0, address=server.address, token=server.token)
+            ]
         )
         (copier,) = session.copiers
         wait_until(lambda: copier.throttle.limit == 100, timeout_s=WAIT_S, what="the limit of 100")

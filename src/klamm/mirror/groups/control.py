@@ -281,6 +281,7 @@ class GroupControl:
         local = {where for of_group in offsets.values() for where in of_group}
         remote = {(remote_topic_of(self._flow, topic), at) for topic, at in local}
         target, source = self._target_bounds(sorted(remote)), self._source_bounds(sorted(local))
+        self._checkpoints.discard_beyond(target)
         ends: dict[PartitionTuple, int] = {}
         for of_group in offsets.values():
             ends |= ends_without_syncs(of_group, self._syncs, source)
@@ -356,6 +357,9 @@ class GroupControl:
         states = group_uses(self._target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
         current = group_offsets(self._target, idle)
+        remote = {(each.topic, each.partition) for group in idle for each in self._checkpoints.of_group(group)}
+        bounds = self._target_bounds(sorted(remote))
+        self._checkpoints.discard_beyond(bounds)
         for group in groups:
             state, offsets = states[group], current.get(group, {})
             further: Mapping[PartitionTuple, str] = {}
@@ -367,7 +371,7 @@ class GroupControl:
             elif isinstance(offsets, KafkaApiError):
                 reasons = self._for_all(group, f"its offsets cannot be listed: {error_text(offsets)}")
             else:
-                reasons, further = self._commit(group, offsets)
+                reasons, further = self._commit(group, offsets, bounds)
             self._log_unsynced(group, reasons)
             self._note_synced(group, {**further, **reasons})
         self._publish()
@@ -386,13 +390,14 @@ class GroupControl:
         return {(each.topic, each.partition): reason for each in self._checkpoints.of_group(group)}
 
     def _commit(
-        self, group: str, current: CommittedOffsets
+        self, group: str, current: CommittedOffsets, bounds: Mapping[PartitionTuple, LogBounds]
     ) -> tuple[dict[PartitionTuple, str], dict[PartitionTuple, str]]:
         """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
         left_out = self._led_by_brokers
         checkpoints = [each for each in self._checkpoints.of_group(group) if each.topic not in left_out]
-        due = offsets_to_commit(checkpoints, current)
-        reasons: dict[PartitionTuple, str] = {}
+        due = offsets_to_commit(checkpoints, current, bounds)
+        absent = f"its partition does not exist on cluster {self._flow.target.alias}, or has no leader"
+        reasons = {at: absent for each in checkpoints if (at := (each.topic, each.partition)) not in bounds}
         for where, rejected in commit_offsets(self._target, group, due).items():
             if rejected is None:
                 logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)

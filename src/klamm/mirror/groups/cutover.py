@@ -22,16 +22,14 @@ from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.topics.config_sync import log_rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from klamm.admin import AdminClient, OffsetAndMetadata
+    from klamm.admin import OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
     from klamm.mirror.groups.control import BothSides
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.records.formats import Checkpoint
-    from klamm.mirror.records.internal_topic import LogBounds
     from klamm.mirror.settings.flow import FlowSettings
-    from klamm.protocol.types import PartitionTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,7 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     translated = translate_group(flow, group, before.offsets, sides.syncs, logs)
     current = group_offsets(sides.target, [group])[group]
     have: CommittedOffsets = {} if isinstance(current, KafkaApiError) else current
-    rows = tuple(_row(flow, each, before.offsets[each.topic, each.partition], logs.source, have) for each in translated)
+    rows = tuple(_row(flow, each, before.offsets[each.topic, each.partition], logs, have) for each in translated)
     plan = Cutover(flow=flow.name, group=group, rows=rows, problems=before.problems)
     if dry_run or not plan.is_ready:
         return plan
@@ -109,7 +107,7 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     if after != before:
         moved = ("its offsets or members changed at the same time: try again",)
         return replace(plan, problems=after.problems or moved)
-    return _write(plan, flow, sides.target, [each.checkpoint for each in translated if each.checkpoint is not None])
+    return _write(plan, flow, sides, [each.checkpoint for each in translated if each.checkpoint is not None])
 
 
 def _look(flow: FlowSettings, group: str, sides: BothSides) -> _Look:
@@ -134,15 +132,16 @@ def _row(
     flow: FlowSettings,
     translated: Translated,
     committed: OffsetAndMetadata,
-    source: Mapping[PartitionTuple, LogBounds],
+    logs: Logs,
     have: CommittedOffsets,
 ) -> CutoverRow:
     where = (translated.topic, translated.partition)
     remote = remote_topic_of(flow, translated.topic)
     target_offset = None if translated.checkpoint is None else translated.checkpoint.downstream_offset
     now = have.get((remote, translated.partition))
-    further = target_offset is not None and now is not None and now.offset > target_offset
-    bounds = source.get(where)
+    end = logs.target[remote, translated.partition].end if target_offset is not None else -1
+    further = target_offset is not None and now is not None and target_offset < now.offset <= end
+    bounds = logs.source.get(where)
     return CutoverRow(
         topic=translated.topic,
         partition=translated.partition,
@@ -162,12 +161,17 @@ def _note(again_at_most: int, stays_at: int | None) -> str:
     return "try again when the mirror has caught up, if it is behind" if again_at_most else ""
 
 
-def _write(plan: Cutover, flow: FlowSettings, target: AdminClient, checkpoints: Sequence[Checkpoint]) -> Cutover:
-    current = group_offsets(target, [plan.group])[plan.group]
+def _write(plan: Cutover, flow: FlowSettings, sides: BothSides, checkpoints: Sequence[Checkpoint]) -> Cutover:
+    current = group_offsets(sides.target, [plan.group])[plan.group]
     if isinstance(current, KafkaApiError):
         raise current
-    due = offsets_to_commit(checkpoints, current)
-    rejected = {at: why for at, why in commit_offsets(target, plan.group, due).items() if why is not None}
+    bounds = sides.target_bounds([(each.topic, each.partition) for each in checkpoints])
+    if absent := [
+        f"{each.topic}-{each.partition}" for each in checkpoints if (each.topic, each.partition) not in bounds
+    ]:
+        return replace(plan, problems=(f"{', '.join(absent)} has no leader on cluster {flow.target.alias}: try again",))
+    due = offsets_to_commit(checkpoints, current, bounds)
+    rejected = {at: why for at, why in commit_offsets(sides.target, plan.group, due).items() if why is not None}
     on_target = f"on cluster {flow.target.alias}"
     problems = tuple(
         f"{topic}-{at} was rejected {on_target}: {error_text(why)}" for (topic, at), why in rejected.items()

@@ -162,18 +162,22 @@ def is_more_recent(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
 
 
 def offsets_to_commit(
-    checkpoints: Iterable[Checkpoint], current: CommittedOffsets
+    checkpoints: Iterable[Checkpoint], current: CommittedOffsets, bounds: Mapping[PartitionTuple, LogBounds]
 ) -> dict[PartitionTuple, OffsetAndMetadata]:
     """Return the offsets to commit for a group on the target. They only move forward.
 
     Args:
-        checkpoints: Newest checkpoint of each partition.
-        current: Committed offsets of the group on the target. Negative ones are overwritten.
+        checkpoints: Newest checkpoint of each partition, none of them beyond the end of its log.
+        current: Committed offsets of the group on the target. Overwritten are negative ones, and those beyond the end
+            of the log, which belong to a topic that was deleted.
+        bounds: Bounds of the remote partitions, requested after ``current``. Of others no offset is committed.
     """
     out = {}
     for checkpoint in checkpoints:
         where = (checkpoint.topic, checkpoint.partition)
+        if where not in bounds:
+            continue
         now = current.get(where)
-        if now is None or now.offset < 0 or now.offset < checkpoint.downstream_offset:
+        if now is None or not checkpoint.downstream_offset <= now.offset <= bounds[where].end:
             out[where] = OffsetAndMetadata(checkpoint.downstream_offset, metadata=checkpoint.metadata)
     return out

@@ -15,7 +15,7 @@ from klamm.protocol.records import Record
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.mirror.records.internal_topic import ControlConnection
+    from klamm.mirror.records.internal_topic import ControlConnection, LogBounds
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 
@@ -157,6 +157,17 @@ class CheckpointStore:
     def of_group(self, group: str) -> list[Checkpoint]:
         """Return the newest checkpoints of a group."""
         return list(self._newest.get(group, {}).values())
+
+    def discard_beyond(self, bounds: Mapping[PartitionTuple, LogBounds]) -> None:
+        """Discard the checkpoints beyond the ends of their logs: their remote topics were deleted and created again.
+
+        Args:
+            bounds: Bounds of remote partitions. Checkpoints of other partitions stay.
+        """
+        for newest in self._newest.values():
+            for where in newest.keys() & bounds.keys():
+                if newest[where].downstream_offset > bounds[where].end:
+                    del newest[where]
 
     def write(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> None:
         """Write checkpoints. They become the newest ones once they are acknowledged.

@@ -289,6 +289,44 @@ def test_idle_group_offsets_are_committed_forward_only() -> None:
     assert (row.committed, row.sync_reason) == (500, "")
 
 
+@pytest.mark.parametrize("left", [{}, {"g": {REMOTE: OffsetAndMetadata(400)}}], ids=["offsets deleted", "offsets left"])
+def test_recreated_remote_topic_gets_new_checkpoints_and_no_old_offset(
+    left: dict[str, dict[PartitionTuple, OffsetAndMetadata]],
+) -> None:
+    """A consumer would skip all records before an offset of the deleted topic."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    # when
+    run.bounds[REMOTE] = LogBounds(0, 0)
+    run.target.offsets = left
+    run.turn()
+    # then
+    assert run.target.offsets == left
+    # when
+    run.topics.sync(1009, 9, first=1000)
+    run.bounds[REMOTE] = LogBounds(0, 10)
+    run.commit(1005)
+    (row,) = run.turn().offsets
+    # then
+    assert run.topics.checkpoints() == [("g", 500, 400), ("g", 1005, 5)]
+    assert (row.committed, row.sync_reason) == (5, "")
+    assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(5)}}
+
+
+def test_offset_of_missing_remote_partition_is_not_committed() -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    del run.bounds[REMOTE]
+    run.target.offsets.clear()
+    (row,) = run.turn().offsets
+    assert run.target.offsets == {}
+    assert row.sync_reason == "its partition does not exist on cluster B, or has no leader"
+
+
 REPLICA = {
     "B.bootstrap.controllers": "c:1",
     "klamm.offsets": "preserve",

@@ -141,13 +141,15 @@ def test_checkpoint_is_written_when_it_changes() -> None:
 
 
 def test_target_offsets_only_move_forward() -> None:
-    """K894-43: a negative offset counts as none."""
-    wanted = [checkpoint(100, 50, topic) for topic in ("new", "behind", "same", "further", "reset")]
+    """K894-43: a negative offset counts as none, and so does one of a topic that was deleted and created again."""
+    wanted = [checkpoint(100, 50, topic) for topic in ("new", "behind", "same", "further", "reset", "beyond", "away")]
+    bounds = {(each.topic, 0): LogBounds(0, 60) for each in wanted if each.topic != "away"}
     current = {
         ("behind", 0): OffsetAndMetadata(49),
         ("same", 0): OffsetAndMetadata(50),
         ("further", 0): OffsetAndMetadata(51),
         ("reset", 0): OffsetAndMetadata(-1),
+        ("beyond", 0): OffsetAndMetadata(61),
     }
-    due = {("new", 0): OffsetAndMetadata(50), ("behind", 0): OffsetAndMetadata(50), ("reset", 0): OffsetAndMetadata(50)}
-    assert offsets_to_commit(wanted, current) == due
+    due = {(topic, 0): OffsetAndMetadata(50) for topic in ("new", "behind", "reset", "beyond")}
+    assert offsets_to_commit(wanted, current, bounds) == due

@@ -67,7 +67,7 @@ def test_acls_of_mirrored_topics_are_created_on_target() -> None:
         source = new_client([here.bootstrap_servers], {}, timeout_ms=10_000)
         target = new_client([there.bootstrap_servers], {}, timeout_ms=10_000)
         # when
-        AclSync(parse_settings(properties).flows[0], source, target).run(["orders"])
+        AclSync(parse_settings(properties).flows[0], source, target).run()
         # then
         assert acls_of(there.bootstrap_servers) == {
             replace(ALICE, resource_name="A.orders", operation=AclOperation.READ)

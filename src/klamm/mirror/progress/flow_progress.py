@@ -39,7 +39,7 @@ _MEGABYTE: Final = 1_000_000
 _MENDED_BY_PEOPLE: Final = re.compile(
     r"\b(\w+_AUTHORIZATION_FAILED|\w*AUTHENTICATION_FAILED|INVALID_REPLICATION_FACTOR|POLICY_VIOLATION|INVALID_CONFIG"
     r"|SECURITY_DISABLED|UNSUPPORTED_SASL_MECHANISM)\b"
-    r"|certificate (verify failed|has expired|expired|unknown|required)",
+    r"|certificate (verify failed|has expired|expired|unknown|required)|^unexpected error: ",
     re.IGNORECASE,
 )
 """Pattern for reasons with an error that only an operator can resolve. Reasons contain Kafka's name of the error."""

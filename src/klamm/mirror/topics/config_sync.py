@@ -21,7 +21,7 @@ With IncrementalAlterConfigs, the sync first describes the configs of the remote
 - It fails otherwise, mostly because the topic was just created: the topic is skipped in this round. It was created with
   its configs.
 
-ACL sync: creates ACLs on remote topics from the ACLs of their source topics (``sync.topic.acls.enabled``).
+ACL sync: creates ACLs of remote topics from those of their source topics (``sync.topic.acls.enabled``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AclFilter, KafkaApiError, OpType
+from klamm.configs.names import is_of_topic_characters
 from klamm.kafka_client.errors import error_text, is_denial
 from klamm.mirror.cluster_admin import (
     alter_topic_configs,
@@ -45,7 +46,7 @@ from klamm.mirror.settings.definitions import IncrementalAlterConfigs
 from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_replacement
 from klamm.protocol.errors import SecurityDisabledError, UnsupportedVersionError
 from klamm.retries import LoggedReasons
-from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.security.acls import WILDCARD, AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -281,8 +282,13 @@ _TOPIC_ACLS: Final = AclFilter(
 )
 
 
-def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callable[[str], str]) -> tuple[Acl, ...]:
-    """Return the ACLs that the target should have for mirrored topics, as MirrorMaker 2 does.
+def remote_acls(
+    acls: Iterable[Acl], is_synced: Callable[[str], bool], remote_topic: Callable[[str], str]
+) -> tuple[Acl, ...]:
+    """Return the ACLs that the target should have for selected topics, as MirrorMaker 2 does.
+
+    ACLs often exist before their topic. They are synced at once, so that clients can use the remote topic from the
+    moment when it is created. An ACL of all topics (``*``) is synced only if remote topics keep their names.
 
     ======================================  ==========================================
     ACL of a source topic                   ACL of its remote topic
@@ -292,19 +298,30 @@ def remote_acls(acls: Iterable[Acl], topics: Iterable[str], remote_topic: Callab
     any other ALLOW, every DENY             the same
     pattern other than LITERAL              none
     ======================================  ==========================================
+
+    Args:
+        acls: ACLs of the source.
+        is_synced: Returns whether the ACLs of a source topic are synced.
+        remote_topic: Returns the name of a remote topic.
     """
-    mirrored = frozenset(topics)
     out = []
     for acl in acls:
         if acl.resource_type is not AclResourceType.TOPIC or acl.pattern_type is not PatternType.LITERAL:
             continue
         allows = acl.permission is AclPermission.ALLOW
-        if acl.resource_name not in mirrored or (allows and acl.operation is AclOperation.WRITE):
+        if not _names_topics(acl.resource_name, remote_topic) or (allows and acl.operation is AclOperation.WRITE):
+            continue
+        if not is_synced(acl.resource_name):
             continue
         reads_only = allows and acl.operation is AclOperation.ALL
         operation = AclOperation.READ if reads_only else acl.operation
         out.append(replace(acl, resource_name=remote_topic(acl.resource_name), operation=operation))
     return tuple(dict.fromkeys(out))
+
+
+def _names_topics(name: str, remote_topic: Callable[[str], str]) -> bool:
+    """Return whether an ACL with this name has a meaning on the target."""
+    return remote_topic(name) == name if name == WILDCARD else is_of_topic_characters(name)
 
 
 def in_words(acl: Acl) -> str:
@@ -321,17 +338,17 @@ class AclSync:
         self._target = target
         self._logged = LoggedReasons()
 
-    def run(self, topics: Sequence[str]) -> None:
-        """Create the missing ACLs on remote topics that exist.
+    def run(self, left_out: Collection[str] = ()) -> None:
+        """Create the missing ACLs of remote topics.
 
         Args:
-            topics: Names of the source topics that are mirrored.
+            left_out: Names of source topics whose ACLs are not synced, although the flow selects them.
 
         Raises:
             ConnectionError, TimeoutError: A cluster is unavailable. The rest of this round is skipped.
         """
         settings = self._settings
-        for acl, rejected in self._create(self.missing(topics)).items():
+        for acl, rejected in self._create(self.missing(left_out)).items():
             description = in_words(acl)
             if rejected is None:
                 logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, description)
@@ -339,8 +356,11 @@ class AclSync:
                 alias = settings.target.alias
                 log_rejection(rejected, f"create ACL {description} on topic {acl.resource_name} of cluster {alias}")
 
-    def missing(self, topics: Sequence[str]) -> list[Acl]:
-        """Return the ACLs that the remote topics of these source topics lack.
+    def missing(self, left_out: Collection[str] = ()) -> list[Acl]:
+        """Return the ACLs that remote topics lack.
+
+        Args:
+            left_out: As for ``run``.
 
         Raises:
             ConnectionError, TimeoutError: A cluster is unavailable.
@@ -349,7 +369,8 @@ class AclSync:
         if isinstance(acls, KafkaApiError):
             self._not_described(acls)
             return []
-        wanted = remote_acls(acls, topics, self._settings.remote_topic)
+        includes = self._settings.selection.includes
+        wanted = remote_acls(acls, lambda topic: topic not in left_out and includes(topic), self._settings.remote_topic)
         existing = self._existing() if wanted else frozenset()
         return [acl for acl in wanted if acl not in existing]
 

@@ -45,9 +45,9 @@ The outcome of a turn determines the state of the flow:
 - PAUSED: as RUNNING, but an operator paused the flow, so no record is fetched.
 - STANDBY: another process mirrors the flow. The next turn starts as soon as this process holds the claim.
 - WAITING: a cluster is unavailable, rejects a call, or lacks an API. The next turn starts after 0.2 s, then 0.4 s and
-  so on up to 10 s.
-- FAILED: a retry would not help. The loop publishes an empty assignment and ends. The driver starts it again when an
-  operator requests it.
+  so on up to 10 s. The same after an unexpected error, such as one of a custom filter that worked before.
+- FAILED: a retry would not help, or an unexpected error occurred before any partition was copied. The loop publishes
+  an empty assignment and ends. The driver starts it again when an operator requests it.
 - STOPPED: an operator stopped the flow, or the mirror ends.
 
 A topic that the target rejects does not affect the other topics. If its creation is rejected, it stays out of the
@@ -208,9 +208,14 @@ class FlowControl:
                 reason = error_text(error)
                 if logged.is_new(reason):
                     logger.warning("%s waits: %s", self._settings.name, reason)
-                self._status.set_state(self._settings.name, FlowState.WAITING, reason)
-                self._are_reachable = False
-                stop.wait(backoff.next_s())
+                self._wait(reason, stop, backoff)
+            except Exception as error:
+                if not self._is_published:
+                    raise
+                reason = f"unexpected error: {type(error).__name__}: {error}"
+                if logged.is_new(reason):
+                    logger.exception("%s waits: %s", self._settings.name, reason)
+                self._wait(reason, stop, backoff)
             else:
                 backoff.reset()
                 logged.clear()
@@ -220,6 +225,12 @@ class FlowControl:
                 else:
                     self._claim.wait_held(_TURN_S)
         self._status.set_state(self._settings.name, FlowState.STOPPED, _reason(self._states.current.flow))
+
+    def _wait(self, reason: str, stop: threading.Event, backoff: Backoff) -> None:
+        """Wait before the next turn, after one that failed."""
+        self._status.set_state(self._settings.name, FlowState.WAITING, reason)
+        self._are_reachable = False
+        stop.wait(backoff.next_s())
 
     def report_progress(self) -> None:
         """Set the state after a turn that succeeded."""
@@ -268,7 +279,7 @@ class FlowControl:
             self._configs.run(self._mirrored_topics())
             self._sync_due = now + self._settings.sync_topic_configs_interval.total_seconds()
         if now >= self._acl_sync_due and self._settings.sync_topic_acls_enabled:
-            self._acls.run(self._mirrored_topics())
+            self._acls.run(self._unsynced_topics())
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
 
     def _check_clusters(self) -> None:
@@ -680,6 +691,15 @@ class FlowControl:
         ]
         handed_over = self._remote_topics.led_by_brokers([name for _, name in rows])
         return [topic for topic, name in rows if name not in handed_over]
+
+    def _unsynced_topics(self) -> frozenset[str]:
+        """Return the source topics that the flow selects but does not sync: they are stopped or handed over."""
+        held = {
+            topic
+            for topic, state in self._published_states.topics.items()
+            if state is RequestedState.STOPPED or state.is_promoted
+        }
+        return frozenset(held.union(topic for topic, _, _ in self._assignment)).difference(self._mirrored_topics())
 
 
 def _reason(requested: RequestedState) -> str:

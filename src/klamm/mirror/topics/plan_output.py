@@ -170,7 +170,7 @@ def plan_flow(
         lines += _configs(flow, ConfigSync(flow, source, target), synced, target, checks)
     lines += _deletions(flow, source, here, there)
     if flow.sync_topic_acls_enabled:
-        missing = AclSync(flow, source, target).missing(list(selected))
+        missing = AclSync(flow, source, target).missing()
         lines += [f"+ topic {acl.resource_name}: ACL {in_words(acl)}: on the source topic" for acl in missing]
     alias = flow.source.alias
     doubled = [

@@ -31,7 +31,7 @@ REMOTE_READ = replace(READ, resource_name="A.orders")
 
 
 def remote(*acls: Acl) -> tuple[Acl, ...]:
-    return remote_acls(acls, ["orders", "users"], lambda topic: f"A.{topic}")
+    return remote_acls(acls, ["orders", "users", "*", "bad name"].__contains__, lambda topic: f"A.{topic}")
 
 
 def test_acls_of_mirrored_topics_apply_to_remote_topics() -> None:
@@ -67,11 +67,19 @@ def test_prefixed_acls_and_other_resources_are_skipped() -> None:
         remote(
             replace(READ, pattern_type=PatternType.PREFIXED),
             replace(READ, resource_name="*"),
+            replace(READ, resource_name="bad name"),
             replace(READ, resource_name="secret"),
             replace(READ, resource_type=AclResourceType.GROUP),
         )
         == ()
     )
+
+
+def test_acls_of_all_topics_are_synced_if_names_are_kept() -> None:
+    """K894-46: as in MirrorMaker, also a DENY."""
+    denied = replace(READ, resource_name="*", permission=AclPermission.DENY)
+    assert remote_acls([denied], lambda _: True, lambda topic: topic) == (denied,)
+    assert remote_acls([denied], lambda _: False, lambda topic: topic) == (), "topics may select few"
 
 
 class FakeAcls(FakeCluster):
@@ -106,13 +114,21 @@ def test_only_missing_acls_are_created() -> None:
     """
     bob = replace(READ, principal="User:bob")
     target = FakeAcls(REMOTE_READ, replace(REMOTE_READ, principal="User:carol"))
-    sync(FakeAcls(READ, bob), target).run(["orders"])
+    sync(FakeAcls(READ, bob), target).run()
     assert target.created_acls == [replace(bob, resource_name="A.orders")]
+
+
+def test_acls_are_created_before_their_topic_exists_unless_it_is_left_out() -> None:
+    """K894-46: MirrorMaker asks its filter, not whether there is such a topic."""
+    target = FakeAcls()
+    source = FakeAcls(READ, *(replace(READ, resource_name=name) for name in ("later", "__consumer_offsets", "B.users")))
+    sync(source, target).run(left_out=["orders"])
+    assert target.created_acls == [replace(READ, resource_name="A.later")]
 
 
 def test_all_acls_are_sent_without_describe_right() -> None:
     target = FakeAcls(REMOTE_READ, describe=rejection("CLUSTER_AUTHORIZATION_FAILED", ""))
-    sync(FakeAcls(READ), target).run(["orders"])
+    sync(FakeAcls(READ), target).run()
     assert target.created_acls == [REMOTE_READ]
 
 
@@ -122,8 +138,8 @@ def test_source_without_authorizer_is_logged_once(caplog: pytest.LogCaptureFixtu
     """
     once = sync(FakeAcls(describe=rejection("SECURITY_DISABLED", "no authorizer")), FakeAcls())
     with caplog.at_level(logging.INFO):
-        once.run(["orders"])
-        once.run(["orders"])
+        once.run()
+        once.run()
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     assert "cluster A does not support ACLs" in record.getMessage()
@@ -136,8 +152,8 @@ def test_denied_acl_request_is_logged_with_operation(caplog: pytest.LogCaptureFi
     """
     target = FakeAcls()
     target.create_rejected = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
-    sync(FakeAcls(READ), target).run(["orders"])
-    sync(FakeAcls(describe=rejection("CLUSTER_AUTHORIZATION_FAILED", "")), target).run(["orders"])
+    sync(FakeAcls(READ), target).run()
+    sync(FakeAcls(describe=rejection("CLUSTER_AUTHORIZATION_FAILED", "")), target).run()
     first, second = (record.getMessage() for record in caplog.records)
     assert "while trying to create ACL ALLOW READ for User:alice from * on topic A.orders of cluster B" in first
     assert "ClusterAuthorizationException occurred while trying to describe the ACLs of topics on cluster A" in second

@@ -12,7 +12,15 @@ import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.progress.flow_progress import FlowFailedError, FlowProgress, FlowState, MirrorStatus, describe
+from klamm.mirror.filters import DefaultTopicFilter
+from klamm.mirror.progress.flow_progress import (
+    FlowFailedError,
+    FlowProgress,
+    FlowState,
+    MirrorStatus,
+    describe,
+    needs_person,
+)
 from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC, CopyState, PartitionProgress
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
@@ -552,6 +560,30 @@ def test_flow_requiring_unsupported_api_fails(
     assert run.published[-1] == ()
 
 
+def test_custom_filter_that_fails_later_does_not_end_the_flow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MirrorMaker logs the error, and repeats the step later."""
+    run, stop = Run(FakeCluster(orders=1), FakeCluster()), threading.Event()
+    run.control.turn()
+    calls: list[str] = []
+
+    def should_replicate_topic(_: DefaultTopicFilter, topic: str) -> bool:
+        calls.append(topic)
+        if len(calls) == 1:
+            raise LookupError("the list of topics cannot be read")
+        stop.set()
+        return True
+
+    monkeypatch.setattr(DefaultTopicFilter, "should_replicate_topic", should_replicate_topic)
+    run.now += 600
+    run.control.run(stop)
+    assert run.published == [(("orders", "A.orders", 1),)]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert message == "A->B waits: unexpected error: LookupError: the list of topics cannot be read"
+    assert needs_person(message.removeprefix("A->B waits: ")), "klamm mirror --until-caught-up gives up"
+
+
 def test_config_sync_can_be_disabled() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
     target.incompatible = True
@@ -783,6 +815,7 @@ def test_stopped_topic_leaves_assignment_and_paused_topic_stays() -> None:
 def test_promoted_topic_stays_assigned_and_is_neither_created_nor_deleted_nor_synced() -> None:
     source, target = FakeCluster(orders=1, users=1), FakeCluster(**{"A.users": 1})
     source.configs["users"] = {"retention.ms": "7"}
+    source.acls = [acl("orders"), acl("users")]
     run = Run(source, target)
     run.states.change(lambda states: states.with_topics(["orders", "users"], RequestedState.PROMOTED))
     assert run.run_once() == (FlowState.RUNNING, "")
@@ -790,6 +823,7 @@ def test_promoted_topic_stays_assigned_and_is_neither_created_nor_deleted_nor_sy
     assert run.requested == [{"users": RequestedState.PROMOTED}]
     assert "A.orders" not in target.topics
     assert target.configs["A.users"] == {}
+    assert target.acls == []
 
 
 def test_topics_are_promoted_without_the_source_also_those_that_brokers_lead_already() -> None:

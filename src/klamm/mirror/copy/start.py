@@ -8,7 +8,8 @@ offset stored, other topic id              The topic was recreated: STOPPED, or 
                                            ``klamm.on.source.loss=continue``.
 no offset, remote partition empty          ``auto.offset.reset``; the offset is stored before any record is sent.
 no offset, ``auto.offset.reset=none``      STOPPED.
-no offset, remote partition has records    STOPPED: records of unknown origin would be duplicated.
+no offset, remote partition has records    STOPPED: the offsets may be lost, and records would be duplicated. If other
+                                           flows write to it, too: ``auto.offset.reset``.
 no leader on the source or the target      Not started; retried later with the reason.
 =========================================  ===========================================================================
 """
@@ -153,7 +154,7 @@ class Start:
             if key not in first or key not in end:
                 self.reasons[partition_id] = "the offsets of its leader are not known yet"
                 del begin[partition_id]
-            elif end[key] > first[key]:
+            elif end[key] > first[key] and not self._settings.shares_remote_topics:
                 copy = PartitionCopy(partition_id, start_offset=begin.pop(partition_id), committed=True)
                 stopped.append(self._stopped(copy, self._unknown_origin(partition_id)))
             elif self._settings.auto_offset_reset == "none":
@@ -197,7 +198,7 @@ class Start:
         return (
             f"{partition_id.remote_topic}-{partition_id.partition} holds records, but "
             f"{self._settings.source_offsets_topic} has no source offset for it: copying would duplicate records. "
-            "Delete the remote topic or write an offset"
+            "Delete the remote topic. If they are no copies, stop, reset (klamm mirror reset) and resume the topic"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -117,6 +118,8 @@ class FlowSettings:
     """Transaction settings. None: at least once."""
     on_source_loss: OnSourceLoss
     """``klamm.on.source.loss``, a klamm extension."""
+    shares_remote_topics: bool = False
+    """Whether another flow to the same target also keeps the names of topics, so that both may write to one topic."""
     preserves_offsets: bool = False
     """Whether records keep their offsets (``klamm.offsets=preserve``, a klamm extension)."""
     offsets_by: OffsetsBy = OffsetsBy.AUTO
@@ -166,8 +169,10 @@ class FlowSettings:
 
     @property
     def keeps_names(self) -> bool:
-        """Whether remote topics have the names of their source topics."""
-        return self.remote_topic("topic") == "topic"
+        """Whether remote topics have the names of their source topics. False for a custom policy that fails."""
+        with contextlib.suppress(Exception):  # reported when the flow names its topics
+            return self.remote_topic("topic") == "topic"
+        return False
 
 
 def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> FlowSettings:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from dataclasses import field, replace
 from datetime import timedelta
 from itertools import permutations
@@ -158,7 +159,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
         for source, target in permutations(aliases, 2)
         if not target_aliases or target in target_aliases
     ]
-    flows = tuple(parse_flow(properties, *pair) for pair in pairs if _is_enabled(properties, *pair))
+    flows = _sharing([parse_flow(properties, *pair) for pair in pairs if _is_enabled(properties, *pair)])
     heartbeats = tuple(pair_settings for pair in pairs if (pair_settings := _heartbeats(properties, *pair)) is not None)
     warnings = [
         *_deprecated(properties, aliases),
@@ -290,6 +291,14 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
         out.append(f"{name} and {back.name} {why}: records of a topic that both mirror would circulate "
                    "endlessly; give each flow its own topics")  # fmt: skip
     return out
+
+
+def _sharing(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
+    """Return the flows, and set which of them may write to the same remote topics as another one."""
+    keeping = Counter(flow.target.alias for flow in flows if flow.keeps_names and not flow.preserves_offsets)
+    return tuple(
+        replace(flow, shares_remote_topics=flow.keeps_names and keeping[flow.target.alias] > 1) for flow in flows
+    )
 
 
 def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:

@@ -76,6 +76,7 @@ class Rig:
     """Stored source offset. None: none is stored."""
     topic_id: UUID | None = OLD_ID
     continues: bool = False
+    shares_topics: bool = False
     reset: str = "earliest"
     planned_after: int | None = None
     """None: at least once."""
@@ -95,7 +96,9 @@ class Rig:
         transactions = None if self.planned_after is None else Transactions(self.store, self.planned_after)
         settings = copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continues)
         start = Start(
-            replace(settings, auto_offset_reset=self.reset, reset_duration_ms=1000),
+            replace(
+                settings, auto_offset_reset=self.reset, reset_duration_ms=1000, shares_remote_topics=self.shares_topics
+            ),
             cast("Cluster", self.source),
             cast("Cluster", self.target),
             cast("SourceOffsetStore", self.store),
@@ -136,6 +139,15 @@ def test_remote_records_without_source_offset_stop_partition() -> None:
     ((copy,), _) = rig.start()
     assert copy.state is CopyState.STOPPED
     assert copy.reason.startswith("A.t-0 holds records, but mm2-offsets.A.internal has no source offset for it")
+
+
+def test_records_of_another_flow_do_not_stop_partition() -> None:
+    """As in MirrorMaker: several clusters are mirrored to one topic."""
+    rig = Rig()
+    rig.target.log_end = 9
+    rig.shares_topics = True
+    ((copy,), _) = rig.start()
+    assert (copy.state, copy.fetch_offset) == (CopyState.COPYING, 5)
 
 
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])

@@ -389,6 +389,33 @@ def test_opposite_flows_keeping_names_cause_warning() -> None:
     assert "name topics by aliases with the separator '.', so names do not show their origin" in warning
 
 
+def test_flows_to_one_target_that_keep_names_may_share_topics() -> None:
+    """As in MirrorMaker: records of another cluster in a remote topic are no reason to stop."""
+    more = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nA->C.enabled=true\n"
+    identity = "replication.policy.class=IdentityReplicationPolicy\n"
+    shared = {flow.name: flow.shares_remote_topics for flow in settings(more + identity).flows}
+    assert shared == {"A->B": True, "A->C": False, "C->B": True}
+    assert not any(flow.shares_remote_topics for flow in settings(more + "C->B." + identity).flows)
+
+
+class FailingPolicy:
+    """Replication policy that names no topic."""
+
+    def format_remote_topic(self, source_alias: str, topic: str) -> str:
+        raise LookupError(source_alias + topic)
+
+    def topic_source(self, topic: str) -> str | None:
+        raise LookupError(topic)
+
+    upstream_topic = topic_source
+
+
+def test_failing_replication_policy_is_left_to_the_flows() -> None:
+    """One flow must not end the others."""
+    failing = f"A->B.replication.policy.class={__name__}:FailingPolicy\nB->A.enabled=true\n"
+    assert [flow.keeps_names for flow in settings(failing).flows] == [False, False]
+
+
 def test_every_cluster_pair_has_heartbeats_by_default() -> None:
     """K894-44: also the pairs whose flow is not enabled."""
     three = "clusters=A,B,C\nC.bootstrap.servers=c:1\nA->B.enabled=false\n"

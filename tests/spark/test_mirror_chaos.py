@@ -155,6 +155,7 @@ A->D.klamm.offsets = preserve
 A.consumer.isolation.level = read_committed
 B.exactly.once.source.support = enabled
 A->B.exactly.once.support = required
+A->B.klamm.exactly.once.shards = 4
 replication.factor = 1
 offset.storage.replication.factor = 1
 emit.offset-syncs.enabled = false

@@ -138,6 +138,7 @@ sasl.jaas.config = {PLAIN_MODULE} required username="alice" password="{PASSWORDS
 A->B.enabled = true
 A->C.enabled = true
 A->B.klamm.exactly.once = true
+A->B.klamm.exactly.once.shards = 4
 A->B.replication.policy.separator = -
 B.offset.storage.topic = positions-exact
 C.offset.storage.topic = positions-least

@@ -131,6 +131,7 @@ A->D.heartbeats.replication.enabled = false
 A->B.enabled = true
 A->B.topics = {EXACT}
 A->B.klamm.exactly.once = true
+A->B.klamm.exactly.once.shards = 4
 A->C.enabled = true
 A->C.topics = {LEAST}
 replication.factor = 1

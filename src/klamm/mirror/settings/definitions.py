@@ -454,12 +454,12 @@ REPLICA_ADVERTISED: Final = Setting(
     "klamm.replica.advertised.listeners", parse_text, "", "Addresses at which the target's brokers reach klamm."
 )
 EXACTLY_ONCE: Final = Setting("klamm.exactly.once", parse_bool, False, "Whether to copy exactly once.")
-SHARDS: Final = Setting(
+SHARDS: Final[Setting[int | None]] = Setting(
     "klamm.exactly.once.shards",
     _integer(at_least=1),
-    4,
-    "Number of shards. Each transactional id costs the target's brokers work in every round of transactions; four are "
-    "enough for several hundred MB/s.",
+    None,
+    "Number of shards. The default is tasks.max, or 1: more shards than tasks cost the target's brokers more "
+    "transactions and delay records.",
 )
 WORKER_SUPPORT: Final = Setting(
     "exactly.once.source.support",

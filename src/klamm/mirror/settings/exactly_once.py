@@ -14,6 +14,7 @@ from klamm.mirror.settings.definitions import (
     EXACTLY_ONCE,
     OFFSETS,
     SHARDS,
+    TASKS_MAX,
     WORKER_GROUP,
     WORKER_SUPPORT,
     Boundary,
@@ -145,7 +146,7 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperti
     group = reader.get(WORKER_GROUP, default=f"{source_alias}-mm2")
     return ExactlyOnce(
         id_prefix=f"{group}-klamm-{source_alias}",
-        shards=reader.get(SHARDS),
+        shards=reader.get(SHARDS) or reader.get(TASKS_MAX) or 1,
         interval=timedelta(milliseconds=interval_ms),
         shortest=timedelta(milliseconds=shortest_ms),
         timeout=timedelta(milliseconds=timeout_ms),

@@ -35,7 +35,7 @@ def test_mirrormaker_keys_enable_exactly_once() -> None:
     assert flow.exactly_once is not None
     transactions = copy_settings(flow).transactions
     assert transactions is not None
-    assert transactions.transactional_id == "A-mm2-klamm-A-4-0"
+    assert transactions.transactional_id == "A-mm2-klamm-A-1-0"
     assert (transactions.interval_s, transactions.timeout_ms) == (0.2, 60_000)
     assert copy_settings(flow).read_committed
 
@@ -111,6 +111,12 @@ def test_exactly_once_settings_are_configurable() -> None:
     transactions = copy_settings(flow).transactions
     assert transactions is not None
     assert transactions.transactional_id == "team-klamm-A-16-0"
+
+
+def test_default_number_of_shards_is_tasks_max() -> None:
+    (flow,) = settings(COMMITTED + ENABLED + "A->B.tasks.max = 3\n").flows
+    assert flow.exactly_once is not None
+    assert flow.exactly_once.shards == 3
 
 
 def test_source_loss_stops_partition_by_default() -> None:

@@ -141,7 +141,7 @@ def _check(marker: pytest.Mark) -> dict[str, Any]:
 def _fail(fault: str, allowed: Iterable[str]) -> NoReturn:
     __tracebackhide__ = False  # or pytest reports, below the message, that all lines are hidden
     names = ", ".join(allowed)
-    pytest.fail(f"@pytest.mark.{_MARKER}: {fault}" + (f". Allowed: {names}" if names else ""), pytrace=False)
+    pytest.fail(f"@pytest.mark.{_MARKER}: {fault}" + (f" (allowed: {names})" if names else ""), pytrace=False)
 
 
 @pytest.fixture

@@ -111,6 +111,17 @@ def test_architecture_page_lists_every_package() -> None:
     assert sorted((top | inner) - named - {"__init__"}) == []
 
 
+MODULE_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
+PATHS_BEGIN_AT = [ROOT / name for name in ("", "src/klamm", "src/klamm/mirror", "src/klamm/gateway", "tests")]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md"))], ids=lambda page: page.name)
+def test_modules_that_a_page_names_exist(page: Path) -> None:
+    for path in MODULE_PATH.findall(page.read_text(encoding="utf-8")):
+        with case(path):
+            assert any((place / path).exists() for place in PATHS_BEGIN_AT)
+
+
 @pytest.mark.process
 def test_first_program_of_the_readme_prints_its_record(capfd: pytest.CaptureFixture[str]) -> None:
     program = python_of("README.md", containing="klamm.Broker(control=True)")

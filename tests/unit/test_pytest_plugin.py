@@ -150,8 +150,8 @@ def test_failed_command_or_assertion_shows_only_the_line_of_the_test(pytester: p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("topic=['orders']", "topic=...: there is no such argument; did you mean topics?. Allowed: brokers, topics, *"),
-        ("['orders']", "*'orders'*: takes named arguments only. Allowed: brokers, topics, *"),
+        ("topic=['orders']", "topic=...: there is no such argument; did you mean topics? (allowed: brokers, topics, *"),
+        ("['orders']", "*'orders'*: takes named arguments only (allowed: brokers, topics, *"),
         ("config=['a']", "config=*'a'*: expected a mapping"),
         ("topics=3", "topics=3: expected a list of names or a mapping, got int"),
         (

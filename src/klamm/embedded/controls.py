@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __tracebackhide__ = True
 """Let pytest show the line of the test that failed, not the lines below it. ``--full-trace`` shows them."""
 _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+_MAX_ADVANCE: Final = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,14 +185,16 @@ class BrokerControls:
                 the fields of ``SeenRequest`` by name.
 
         Raises:
-            ValueError: The API or the error is unknown, or the arguments contradict each other.
+            TypeError: ``delay`` or ``throttle`` is neither a number nor a timedelta.
+            ValueError: The API, the error or the broker id is unknown, an argument has a type or value that is not
+                allowed, or the arguments contradict each other.
         """
         channel = self._control_channel()
         number, _ = channel.call(
             "inject",
             api=api,
             error=error,
-            delay_s=_seconds(delay or 0.0),
+            delay_s=_seconds("delay", delay or 0.0),
             drop_connection=drop_connection,
             no_answer=no_answer,
             times=times,
@@ -200,7 +203,7 @@ class BrokerControls:
             client_id=client_id,
             acks=acks,
             after_serving=after_serving,
-            throttle_s=_seconds(throttle or 0.0),
+            throttle_s=_seconds("throttle", throttle or 0.0),
             node_id=node_id,
             group_id=group_id,
             probability=probability,
@@ -232,14 +235,15 @@ class BrokerControls:
         the program ends, also after ``restart``.
 
         Args:
-            by: Time in seconds, or a timedelta.
+            by: Time in seconds, or a timedelta; from 0 to 36,500 days.
 
         Raises:
-            ValueError: ``by`` is negative.
+            TypeError: ``by`` is neither a number nor a timedelta.
+            ValueError: ``by`` is negative or too large.
         """
-        seconds = _seconds(by)
-        if seconds < 0:
-            raise ValueError(f"by={by}: the clock cannot be moved back")
+        seconds = _seconds("by", by)
+        if not 0 <= seconds <= _MAX_ADVANCE.total_seconds():
+            raise ValueError(f"by={by}: must be from 0 to {_MAX_ADVANCE.days} days; the clock cannot be moved back")
         self._call("advance_clock", seconds=seconds)
         self._moved_s += seconds
 
@@ -362,16 +366,16 @@ class BrokerControls:
 
         Raises:
             LookupError: The partition does not exist.
-            TypeError: A value or key is neither bytes nor text, or the timestamp has no time zone.
+            TypeError: A value, key or header is neither bytes nor text, or the timestamp has no time zone.
             ValueError: The broker rejects the record: it is too large, or the topic is compacted and ``key`` is None.
         """
         from klamm.protocol.partitioner import partition_for_key  # noqa: PLC0415 - only tests that write
         from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415
 
         record = Record(
-            key=_bytes(key),
-            value=_bytes(value),
-            headers=tuple((name, _bytes(each)) for name, each in _pairs(headers)),
+            key=_bytes("key", key),
+            value=_bytes("value", value),
+            headers=tuple((name, _bytes(f"headers: {name}", each)) for name, each in _pairs(headers)),
             timestamp=self._call("now_ms") if timestamp is None else _timestamp_ms(timestamp),
         )
         if not self.has_topic(topic):
@@ -455,6 +459,7 @@ class BrokerControls:
             configs: Topic configs with Kafka's names. True and False become true and false.
 
         Raises:
+            TypeError: ``configs`` are not a mapping.
             ValueError: The topic exists, or its name, its number of partitions or replicas or a config is not allowed.
         """
         create_topic(
@@ -486,6 +491,8 @@ def create_topic(
     channel: ControlChannel, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, object]
 ) -> None:
     """Create a topic over a control channel. ``BrokerControls.create_topic`` describes arguments and errors."""
+    if not isinstance(configs, Mapping):
+        raise TypeError(f"configs={configs!r}: expected values by name, got {type(configs).__name__}")
     channel.call(
         "create_topic",
         topic=topic,
@@ -533,27 +540,34 @@ def _import_path(function: object) -> str:
 
 
 def _pairs(headers: Headers) -> Iterable[tuple[str, bytes | str | None]]:
-    return headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        return [(name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except ValueError as error:
+        raise TypeError(f"headers={headers!r}: expected values by name, or pairs of name and value") from error
 
 
-def _bytes(value: object) -> bytes | None:
+def _bytes(name: str, value: object) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
-    raise TypeError(f"expected bytes, str or None, got {value!r}")
+    raise TypeError(f"{name}={value!r}: expected bytes, str or None, got {type(value).__name__}")
 
 
 def _timestamp_ms(time: datetime | int) -> int:
     if isinstance(time, int):
         return time
-    if time.tzinfo is None:
-        raise TypeError(f"timestamp={time!r}: must have a time zone, for example datetime.UTC")
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise TypeError(f"timestamp={time!r}: expected milliseconds, or a datetime with a time zone")
     return round(time.timestamp() * 1000)
 
 
-def _seconds(time: float | timedelta) -> float:
-    return time.total_seconds() if isinstance(time, timedelta) else float(time)
+def _seconds(name: str, time: float | timedelta) -> float:
+    if isinstance(time, timedelta):
+        return time.total_seconds()
+    if isinstance(time, bool) or not isinstance(time, int | float):
+        raise TypeError(f"{name}={time!r}: expected seconds as a number, or a timedelta, got {type(time).__name__}")
+    return float(time)
 
 
 def _records_of(channel: ControlChannel, topic: str, partition: int, *, is_committed: bool) -> Iterator[StoredRecord]:

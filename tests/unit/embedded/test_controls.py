@@ -25,7 +25,7 @@ from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.process
@@ -121,6 +121,27 @@ def test_connection_without_a_response_stays_open(broker: klamm.Broker) -> None:
 def test_invalid_fault_raises_value_error(broker: klamm.Broker) -> None:
     with pytest.raises(ValueError, match=r"no such API; did you mean Produce\?"):
         broker.inject("Prodce", error="NOT_LEADER_OR_FOLLOWER")
+    with pytest.raises(ValueError, match="node_id=9: broker ids are 1; "):
+        broker.inject("Produce", error="NOT_LEADER_OR_FOLLOWER", node_id=9)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda broker: broker.inject("Produce", delay="5"), "delay='5': expected seconds as a number, or a timedelta"),
+        (lambda broker: broker.advance_clock("1h"), "by='1h': expected seconds as a number, or a timedelta"),
+        (lambda broker: broker.produce("orders", 5), "value=5: expected bytes, str or None, got int"),
+        (lambda broker: broker.produce("orders", "1", headers={"h": 5}), "headers: h=5: expected bytes, str or None"),
+        (lambda broker: broker.produce("orders", "1", headers=["h"]), "expected values by name, or pairs"),
+        (lambda broker: broker.produce("orders", "1", timestamp="now"), "timestamp='now': expected milliseconds, or"),
+        (lambda broker: broker.create_topic("orders", configs=["a"]), "expected values by name, got list"),
+    ],
+)
+def test_argument_of_wrong_type_is_named(
+    broker: klamm.Broker, call: Callable[[klamm.Broker], object], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(broker)
 
 
 def test_records_are_read_by_partition_and_transaction(broker: klamm.Broker) -> None:
@@ -212,9 +233,11 @@ def test_paused_broker_does_not_respond_until_resumed(broker: klamm.Broker) -> N
         assert wire.end_offset("paused", 0) == 0
 
 
-def test_clock_cannot_be_moved_back(broker: klamm.Broker) -> None:
-    with pytest.raises(ValueError, match="cannot be moved back"):
-        broker.advance_clock(timedelta(seconds=-1))
+@pytest.mark.parametrize("by", [timedelta(seconds=-1), float("nan"), float("inf"), timedelta(days=36_501)])
+def test_clock_advances_by_a_limited_time_only(broker: klamm.Broker, by: float | timedelta) -> None:
+    with pytest.raises(ValueError, match=f"by={by}: must be from 0 to 36500 days; the clock cannot be moved back"):
+        broker.advance_clock(by)
+    broker.produce("clock", "1")
 
 
 def test_transactions_and_group_offsets_expire_with_the_advanced_clock(tmp_path: Path) -> None:

@@ -130,7 +130,10 @@ class Commands:
     # ---- faults
 
     async def _on_inject(self, **options: Any) -> Answer:
-        return Answer(self._faults.add(parse_fault(options, apis=self._filters)).number)
+        fault = parse_fault(options, apis=self._filters)
+        if fault.node_id is not None:
+            self._check_node(fault.node_id)
+        return Answer(self._faults.add(fault).number)
 
     async def _on_fault_count(self, number: int) -> Answer:
         injected = self._faults.get(number)

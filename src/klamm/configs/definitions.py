@@ -64,7 +64,7 @@ class ConfigDefinition:
     check: Check | None
     """Validator of single values. None means that every value of the type is valid."""
     is_internal: bool = False
-    """Whether the config is internal: accepted, but never described."""
+    """Whether the config is internal: accepted, but described only where it is set."""
     update_mode: UpdateMode = UpdateMode.CLUSTER_WIDE
     """Update mode of a broker config. Configs of other resource types can always change."""
     drops_duplicates: bool = False

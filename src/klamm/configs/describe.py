@@ -1,6 +1,7 @@
 """Config descriptions (Kafka's ``ConfigHelper``): values in force, their source, and their synonyms.
 
-All results are sorted by name.
+All results are sorted by name. As in Kafka, an internal config is described only where it is set, with its value as it
+was written.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ _SECTIONS: Final = {
     ResourceType.GROUP: "group",
     ResourceType.CLIENT_METRICS: "client-metrics",
 }
+_TABLES: Final = {
+    ResourceType.TOPIC: topic_configs,
+    ResourceType.BROKER: broker_configs,
+    ResourceType.GROUP: group_configs,
+    ResourceType.CLIENT_METRICS: client_metrics_configs,
+}
+_INTERNAL: Final = "An internal config, which may change with any version."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +83,11 @@ class TopicDescriber:
         """Describe a topic whose own configs are ``overrides``."""
         if not overrides:
             return self._without_overrides
-        return tuple(
+        described = [
             _overridden(default, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG) if name in overrides else default
             for name, default in self._defaults.items()
-        )
+        ]
+        return _with_internal(described, overrides, has_synonyms=True)
 
 
 class CreatedTopicDescriber:
@@ -94,12 +103,31 @@ class CreatedTopicDescriber:
         """Describe a topic that was created with the configs ``overrides``."""
         if not overrides:
             return self._without_overrides
-        return tuple(
+        described = [
             replace(default, value=overrides[name], source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
             if name in overrides
             else default
             for name, default in self._defaults.items()
+        ]
+        return _with_internal(described, overrides, has_synonyms=False)
+
+
+def _with_internal(
+    described: list[DescribedConfig], overrides: Mapping[str, str], *, has_synonyms: bool
+) -> tuple[DescribedConfig, ...]:
+    """Return the description of a topic with the internal configs that it sets. No broker config is their synonym."""
+    source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    internal = [
+        _entry(
+            definition,
+            value=text,
+            source=source,
+            synonyms=(Synonym(name=name, value=text, source=source),) if has_synonyms else (),
         )
+        for name, text in overrides.items()
+        if (definition := topic_configs()[name]).is_internal
+    ]
+    return tuple(sorted([*described, *internal], key=lambda config: config.name) if internal else described)
 
 
 def _created_default(definition: ConfigDefinition, layers: BrokerLayers) -> DescribedConfig:
@@ -108,11 +136,11 @@ def _created_default(definition: ConfigDefinition, layers: BrokerLayers) -> Desc
 
 
 def describe_broker(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
-    """Describe one broker: all broker configs, and any other names that are set."""
+    """Describe one broker: all broker configs, and any other names that are set, such as internal configs."""
     names = {definition.name for definition in broker_configs().described}
     for layer in (layers.dynamic, layers.cluster, layers.static):
         names.update(layer)
-    return tuple(_broker_config(name, layers) for name in sorted(names) if not _is_internal(name))
+    return tuple(_broker_config(name, layers) for name in sorted(names))
 
 
 def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
@@ -120,8 +148,6 @@ def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...
     described = []
     for name in sorted(layers.cluster):
         definition = find_broker_config(name)
-        if _is_internal(name):
-            continue
         is_sensitive = definition is None or definition.is_sensitive
         synonyms = tuple(
             synonym
@@ -145,7 +171,7 @@ def describe_cluster_default(layers: BrokerLayers) -> tuple[DescribedConfig, ...
 def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[DescribedConfig, ...]:
     """Describe a group. The broker configs that provide its defaults are synonyms."""
     described = []
-    for definition in sorted(group_configs().described, key=lambda d: d.name):
+    for definition in sorted(group_configs().values(), key=lambda d: d.name):
         name = definition.name
         default = layers.group_default(name)
         value = "" if default is None else format_value(default)
@@ -154,9 +180,12 @@ def describe_group(overrides: Mapping[str, str], layers: BrokerLayers) -> tuple[
         if broker_name is not None:
             synonyms = layers.synonyms(broker_name, is_sensitive=False)
         if name in overrides:
-            value = format_value(definition.parse(overrides[name]))
+            text = overrides[name]
+            value = text if definition.is_internal else format_value(definition.parse(text))
             synonyms = (Synonym(name=name, value=value, source=ConfigSource.GROUP_CONFIG), *synonyms)
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        if definition.is_internal and source is ConfigSource.DEFAULT_CONFIG:
+            continue
         described.append(_entry(definition, value=value, source=source, synonyms=synonyms))
     return tuple(described)
 
@@ -218,7 +247,8 @@ def _broker_config(name: str, layers: BrokerLayers) -> DescribedConfig:
     definition = find_broker_config(name)
     # An unknown config might be a secret.
     is_sensitive = definition is None or definition.is_sensitive
-    value = None if is_sensitive else layers.value(name)
+    is_internal = definition is not None and definition.is_internal
+    value = None if is_sensitive else layers.text(name) if is_internal else layers.value(name)
     synonyms = layers.synonyms(name, is_sensitive=is_sensitive)
     return DescribedConfig(
         name=name,
@@ -229,11 +259,6 @@ def _broker_config(name: str, layers: BrokerLayers) -> DescribedConfig:
         synonyms=synonyms,
         config_type=ConfigType.UNKNOWN if definition is None else definition.config_type,
     )
-
-
-def _is_internal(name: str) -> bool:
-    definition = broker_configs().get_definition(name)
-    return definition is not None and definition.is_internal
 
 
 def _is_read_only(name: str) -> bool:
@@ -247,7 +272,9 @@ def documentation(resource_type: int, name: str) -> str | None:
     texts = _texts().get(resource_type)
     if texts is None:
         return None
-    return texts.get(name) or (texts.get(base_name(name)) if resource_type == ResourceType.BROKER else None)
+    text = texts.get(name) or (texts.get(base_name(name)) if resource_type == ResourceType.BROKER else None)
+    definition = _TABLES[ResourceType(resource_type)]().get_definition(name)
+    return _INTERNAL if text is None and definition is not None and definition.is_internal else text
 
 
 @cache

@@ -100,11 +100,10 @@ def validate_topic_configs(
     Raises:
         InvalidConfigError: A value is null or invalid, or a config does not exist.
     """
-    values = dict(configs)
-    nulls = [name for name, value in values.items() if value is None]
+    nulls = [name for name, value in configs if value is None]
     if nulls:
         raise InvalidConfigError(f"Null value not supported for topic configs: {','.join(nulls)}")
-    texts = {name: value for name, value in values.items() if value is not None}
+    texts = {name: value for name, value in configs if value is not None}
     check_lengths(texts.values())
     TopicSchema(topic=topic, layers=layers).validate(touched=texts, result=texts)
     return texts

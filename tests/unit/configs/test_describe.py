@@ -130,10 +130,34 @@ def test_unknown_broker_config_is_described_as_sensitive() -> None:
         assert config.config_type is ConfigType.UNKNOWN
 
 
-def test_internal_configs_are_not_described_even_when_they_are_set() -> None:
-    layers = BrokerLayers(static={"log.initial.task.delay.ms": "1"}, cluster={"log.initial.task.delay.ms": "1"})
-    assert "log.initial.task.delay.ms" not in {config.name for config in describe_broker(layers)}
-    assert describe_cluster_default(layers) == ()
+def test_internal_topic_config_is_described_as_written_where_it_is_set() -> None:
+    """K339-06: SET stores the value for the key."""
+    name = "internal.segment.bytes"
+    describer, created = TopicDescriber(BrokerLayers()), CreatedTopicDescriber(BrokerLayers())
+    described = describer.describe({name: " 1000000 ", "retention.ms": "5"})
+    assert name not in {config.name for config in describer.describe({"retention.ms": "5"})}
+    assert [config.name for config in described] == sorted(config.name for config in described)
+    assert chain(by_name(described, name)) == [(name, " 1000000 ", ConfigSource.DYNAMIC_TOPIC_CONFIG)]
+    entry = by_name(created.describe({name: " 1000000 "}), name)
+    assert (entry.value, entry.synonyms) == (" 1000000 ", ())
+
+
+def test_internal_broker_config_is_described_where_a_layer_sets_it() -> None:
+    name = "group.consumer.assignor.offload.enable"
+    layers = BrokerLayers(cluster={name: " FALSE "})
+    config = by_name(describe_broker(layers), name)
+    assert (config.value, chain(config)) == (" FALSE ", [(name, " FALSE ", CLUSTER), (name, "true", DEFAULT)])
+    assert [config.name for config in describe_cluster_default(layers)] == [name]
+    assert name not in {config.name for config in describe_broker(BrokerLayers())}
+
+
+def test_internal_group_config_is_described_where_group_or_broker_sets_it() -> None:
+    name, broker_name = "consumer.assignor.offload.enable", "group.consumer.assignor.offload.enable"
+    own = by_name(describe_group({name: " FALSE "}, BrokerLayers()), name)
+    assert (own.value, own.source) == (" FALSE ", ConfigSource.GROUP_CONFIG)
+    inherited = by_name(describe_group({}, BrokerLayers(dynamic={broker_name: " FALSE "})), name)
+    assert (inherited.value, inherited.source) == ("false", DYNAMIC)
+    assert name not in {config.name for config in describe_group({}, BrokerLayers())}
 
 
 def test_cluster_default_description_lists_only_cluster_configs() -> None:

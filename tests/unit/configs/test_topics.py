@@ -82,5 +82,10 @@ def test_null_config_of_new_topic_is_rejected() -> None:
         validate_topic_configs("t", [("cleanup.policy", None), ("flush.ms", "x"), ("zzz", None)], LAYERS)
 
 
+def test_null_value_is_rejected_before_a_later_value_of_the_same_config() -> None:
+    with pytest.raises(InvalidConfigError, match=r"^Null value not supported for topic configs: flush\.ms$"):
+        validate_topic_configs("t", [("flush.ms", None), ("flush.ms", "5")], LAYERS)
+
+
 def test_last_value_of_duplicate_config_wins_on_topic_creation() -> None:
     assert validate_topic_configs("t", [("flush.ms", "5"), ("flush.ms", "6")], LAYERS) == {"flush.ms": "6"}

@@ -263,6 +263,9 @@ def test_delete_topics_is_decided_like_in_the_broker(both: Both) -> None:
     ]  # fmt: skip
     answer = both.ask(DeleteTopicsRequest(topic_names=["team.kept"]), DeleteTopicsResponse, 5)
     assert answer.responses[0].error_message == "Rule 'keep': topic team.kept must not be deleted."
+    names = ["", "bad name", "..", "x" * 250]
+    answer = both.ask(DeleteTopicsRequest(topic_names=names), DeleteTopicsResponse, 5)
+    assert {entry.error_code for entry in answer.responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @pytest.mark.parametrize("version", [1, 4, 12])

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+def _freeze(details: object, *names: str) -> None:
+    """Replace mappings of the caller in these fields with read-only copies."""
+    for name in names:
+        mapping = getattr(details, name)
+        if not isinstance(mapping, MappingProxyType):
+            object.__setattr__(details, name, MappingProxyType(dict(mapping)))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDetails:
     """A topic about to be created (KIP-108). Arguments may be positional, in the KIP's order, for tests of policies.
@@ -52,7 +60,7 @@ class TopicDetails:
         if self.replicas_assignments is not None:
             frozen = {partition: tuple(brokers) for partition, brokers in self.replicas_assignments.items()}
             object.__setattr__(self, "replicas_assignments", MappingProxyType(frozen))
-        object.__setattr__(self, "configs", MappingProxyType(dict(self.configs)))
+        _freeze(self, "configs", "defaults")
 
 
 class WithImpact:
@@ -116,8 +124,7 @@ class AlterConfigDetails(WithImpact):
 
     def __post_init__(self) -> None:
         """Replace the caller's mappings with read-only copies."""
-        object.__setattr__(self, "configs", MappingProxyType(dict(self.configs)))
-        object.__setattr__(self, "result", MappingProxyType(dict(self.result)))
+        _freeze(self, "configs", "result", "defaults", "before")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +158,10 @@ class CreatePartitionsDetails(WithImpact):
     """Value of ``impact``, or the error that it raises. None before the server has collected the facts."""
 
     def __post_init__(self) -> None:
-        """Replace the caller's mappings with read-only copies."""
+        """Replace the caller's mappings and lists with read-only copies."""
         if self.new_assignments is not None:
             object.__setattr__(self, "new_assignments", tuple(map(tuple, self.new_assignments)))
+        _freeze(self, "configs", "defaults")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

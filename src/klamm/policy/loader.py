@@ -7,10 +7,11 @@ import importlib.util
 import inspect
 import reprlib
 import sys
+from collections.abc import Coroutine
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Override, Throttle
@@ -157,15 +158,18 @@ def _question(
 ) -> Callable[[Any], Answer | None]:
     """Return a function that asks the policy and returns its answer, if any.
 
-    A first other return value triggers advice: only raising denies.
+    False, and a coroutine that nothing would run, are returned as well: no server can carry them out, so the request
+    fails (``answer_fault``). A first other return value triggers advice: only raising denies.
     """
     is_advised = False
 
     def ask(details: Any) -> Answer | None:
         nonlocal is_advised
         answer = method(details)
-        if isinstance(answer, (Override, Throttle)):
-            return answer
+        if isinstance(answer, Coroutine):
+            answer.close()
+        if answer is False or isinstance(answer, (Override, Throttle, Coroutine)):
+            return cast("Answer", answer)
         if answer is not None and not is_advised:
             is_advised = True
             advise(

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.policy.errors import PolicyLoadError, PolicyTimeoutError
 from klamm.policy.loader import FreshModules, LoadedPolicy, load_policy
 from klamm.policy_runtime.outcomes import OutcomeCache
-from klamm.policy_runtime.worker import PolicyOutcome, PolicyWorker
+from klamm.policy_runtime.worker import PolicyOutcome, PolicyWorker, call_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,7 +190,7 @@ class PolicyGuard:
     async def _ask_here(self, kind: PolicyKind, details: Details) -> PolicyOutcome:
         """Call a policy that only computes on the event loop. After a slow call, its thread is used from then on."""
         began = time.perf_counter()
-        outcome = _outcome_of(self._instance.loaded.questions[kind], details)
+        outcome = call_here(self._instance.loaded.questions[kind], details)
         seconds = time.perf_counter() - began
         if seconds < INLINE_LIMIT_S:
             return outcome
@@ -281,13 +281,6 @@ async def make_instance(
         worker.stop(lambda: None)
         raise outcome.error
     return Instance(worker, outcome.value)
-
-
-def _outcome_of(question: Callable[[Any], object], details: Details) -> PolicyOutcome:
-    try:
-        return PolicyOutcome(question(details), None)
-    except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
-        return PolicyOutcome(None, error)
 
 
 def _loading(spec: PolicySpec, properties: Mapping[str, str], fresh: FreshModules | None) -> Callable[[], LoadedPolicy]:

@@ -23,7 +23,7 @@ from klamm.policy_runtime.decision import TWICE, decide_and_check
 from klamm.policy_runtime.denials import DeniedCreations, LogLimit
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.worker import PolicyOutcome
-from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError, PolicyViolationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -448,9 +448,11 @@ def _judge(kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridde
 def _judge_error(error: BaseException) -> _Judged:
     if isinstance(error, PolicyTimeoutError):
         return _Judged("timeout", error, None, None)
-    if isinstance(error, KafkaApiError) and _has_code(error):
-        return _Judged("deny", _readable(error), None, None)
-    return _Judged("fail", PolicyFailedError(), error, None)
+    try:
+        denial = _denial_of(error)
+    except Exception as failure:  # noqa: BLE001 -- code and message of a policy's own class may be code of the policy
+        return _Judged("fail", PolicyFailedError(), failure, None)
+    return _Judged("fail", PolicyFailedError(), error, None) if denial is None else _Judged("deny", denial, None, None)
 
 
 def _fault(kind: PolicyKind, details: Details, answer: object) -> str | None:
@@ -458,24 +460,28 @@ def _fault(kind: PolicyKind, details: Details, answer: object) -> str | None:
     return answer_fault(answer, kind.answers, () if isinstance(details, GroupDetails) else kind.overridable)
 
 
-def _has_code(error: KafkaApiError) -> bool:
-    """Return whether an error that a policy raised has the code of an error. A policy may define its own classes."""
-    return error.error_code in ErrorCode.__members__.values() and error.error_code != ErrorCode.NONE
+def _denial_of(error: BaseException) -> KafkaApiError | None:
+    """Return the denial for the client that a policy has raised; None if the error is none.
 
-
-def _readable(denial: KafkaApiError) -> KafkaApiError:
-    """Return a denial whose message can be sent to a client.
-
-    A policy may set any object as message, and a subclass may not set one at all.
+    A policy may define its own classes, set any object as message, and a subclass may not set one at all.
     """
+    if not isinstance(error, KafkaApiError):
+        return None
+    code = error.error_code
+    if code not in ErrorCode.__members__.values() or code == ErrorCode.NONE:
+        return None
     try:
-        message = denial.error_message
+        message = error.error_message
     except AttributeError:
-        message = " ".join(str(part) for part in denial.args) or None
+        message = " ".join(str(part) for part in error.args) or None
     if message is not None:
         # A lone surrogate, which lenient file readers produce, cannot be encoded as UTF-8.
         message = str(message).encode(errors="backslashreplace").decode()
-    denial.error_message = message
+    for denial_class in (PolicyViolationError, InvalidRequestError):
+        if code == denial_class.error_code:
+            return denial_class(message)
+    denial = KafkaApiError(message)
+    vars(denial)["error_code"] = ErrorCode(code)
     return denial
 
 

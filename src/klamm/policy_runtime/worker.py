@@ -155,13 +155,34 @@ class _PolicyThread(threading.Thread):
         super().start()
 
 
+def call_here(question: Callable[[Any], object], details: object) -> PolicyOutcome:
+    """Call a policy on the thread of the event loop."""
+    global _called_here  # noqa: PLW0603 -- os._exit has no other way to know
+    _called_here = threading.get_ident()
+    try:
+        return PolicyOutcome(question(details), None)
+    except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
+        return PolicyOutcome(None, error)
+    finally:
+        _called_here = None
+
+
+_policy_process = 0
+"""Id of the process that has started threads of policies."""
+_called_here: int | None = None
+"""Identifier of the event loop's thread while it calls a policy. None between the calls."""
+
+
 def _keep_the_process() -> None:
-    """Make ``os._exit`` end a policy's thread instead of the broker, as ``sys.exit`` does by itself in a thread."""
+    """Make ``os._exit`` end a policy's call instead of the broker, as ``sys.exit`` does by itself in a thread."""
+    global _policy_process  # noqa: PLW0603 -- see above
+    _policy_process = os.getpid()
     os._exit = _exit_unless_policy
 
 
 def _exit_unless_policy(status: int) -> NoReturn:
-    thread = threading.current_thread()
-    if isinstance(thread, _PolicyThread) and thread.process_id == os.getpid():
+    thread, process = threading.current_thread(), os.getpid()
+    is_called_here = thread.ident == _called_here and process == _policy_process
+    if is_called_here or (isinstance(thread, _PolicyThread) and thread.process_id == process):
         raise SystemExit(status)
     _end_of_process(status)

@@ -7,6 +7,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from klamm.policy import (
+    AlterConfigDetails,
+    CreatePartitionsDetails,
     InvalidRequestError,
     InvalidRequestException,
     PolicyViolationError,
@@ -46,3 +48,25 @@ def test_details_are_immutable() -> None:
     assignments[0].append(3)
     assert details.configs == {"retention.ms": "5"}
     assert details.replicas_assignments == {0: (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("details", "names"),
+    [
+        (TopicDetails("t", 1, 1, None, {}, defaults={}), ("configs", "defaults")),
+        (
+            AlterConfigDetails("BROKER", "1", {}, {}, defaults={}, before={}),
+            ("configs", "result", "defaults", "before"),
+        ),
+        (
+            CreatePartitionsDetails(topic="t", num_partitions=1, new_num_partitions=2, configs={}, defaults={}),
+            ("configs", "defaults"),
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_mapping_of_the_details_can_be_changed(details: object, names: tuple[str, ...]) -> None:
+    """K108-20: The policy cannot change the request (read-only maps)."""
+    for name in names:
+        with pytest.raises(TypeError):
+            getattr(details, name)["retention.ms"] = "6"

@@ -41,6 +41,19 @@ HOUSE_RULES = """
     class Silent(PolicyViolationError):
         def __init__(self, limit): self.limit = limit
 
+    class Own(PolicyViolationError):
+        error_message = property(lambda self: f"own words: {self.args[0]}")
+
+        def __init__(self, topic): Exception.__init__(self, topic)
+
+    class Unreadable(PolicyViolationError):
+        error_code = property(lambda self: 1 // 0)
+
+    class Wordless:
+        def __str__(self): raise ValueError("no words")
+
+    async def check_later(): raise PolicyViolationError("too late")
+
     CALLS, THREADS, CLOSED = [], set(), []
 
     class All:
@@ -64,6 +77,11 @@ HOUSE_RULES = """
                 case "silent": raise Silent(7)
                 case "number": raise PolicyViolationError(5)
                 case "zero": raise InvalidRequestError(0)
+                case "own": raise Own(name)
+                case "unreadable": raise Unreadable(name)
+                case "wordless": raise PolicyViolationError(Wordless())
+                case "false": return False
+                case "later": return check_later()
                 case "caught": raise PolicyViolationError(ValueError("what was caught"))
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
@@ -183,7 +201,20 @@ async def test_everything_is_allowed_without_a_policy() -> None:
         ("caught-1", "POLICY_VIOLATION: what was caught", "deny"),
         ("interrupt-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("slow-1", "allowed", "allow"),
+        ("own-1", "POLICY_VIOLATION: own words: own-1", "deny"),
+        ("unreadable-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("wordless-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("true-1", "allowed", "allow"),
+        (
+            "false-1",
+            "UNKNOWN_SERVER_ERROR: Create topic policy: it cannot return bool; raise PolicyViolationError to deny",
+            "fail",
+        ),
+        (
+            "later-1",
+            "UNKNOWN_SERVER_ERROR: Create topic policy: it cannot return coroutine; raise PolicyViolationError to deny",
+            "fail",
+        ),
     ],
 )
 async def test_policy_exception_maps_to_error_code_of_that_topic_only(
@@ -334,9 +365,9 @@ def test_invalid_policy_setting_is_rejected(name: str, value: str, fault: str) -
 
 @pytest.mark.process
 @pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
-async def test_policy_that_exits_or_forks_does_not_end_the_broker(rules: Any, topic: str, answer: str) -> None:
+async def test_policy_that_exits_or_forks_does_not_end_the_broker(either: str, topic: str, answer: str) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on."""
-    async with serving({CREATE_KEY: rules.all}) as policies:
+    async with serving({CREATE_KEY: either}) as policies:
         assert await create(policies, topic) == answer
         assert await create(policies, "next") == "allowed"
 

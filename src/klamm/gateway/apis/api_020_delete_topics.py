@@ -29,7 +29,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
 from klamm.protocol.api import ApiKey
-from klamm.protocol.errors import ErrorCode, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.errors import ErrorCode, InvalidTopicError, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 Entry = DeleteTopicsResponse.DeletableTopicResult
 _STATES_SINCE: Final = 6
 _MAY_DELETE: Final = 1 << AclOperation.DELETE
+_NO_TOPIC: Final = (UnknownTopicOrPartitionError, InvalidTopicError)
+"""Errors of names that no topic has. As in Kafka, a name that no topic can have is not an error of its own."""
 _DENIED: Final = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 _UNKNOWN_NAME: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
 _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
@@ -155,7 +157,7 @@ async def _describe(
         # A topic that was created again under the same name is another topic.
         if isinstance(topic, TopicFacts) and entry.topic_id in {ZERO_UUID, topic.topic_id}:
             topics[entry] = topic
-        elif isinstance(topic, KafkaApiError) and not isinstance(topic, UnknownTopicOrPartitionError):
+        elif isinstance(topic, KafkaApiError) and not isinstance(topic, _NO_TOPIC):
             failed[entry] = denied_entry(entry, None, ApiError(topic.error_code, topic.error_message))
         else:
             failed[entry] = denied_entry(entry, None, _UNKNOWN_ID if entry.name is None else _UNKNOWN_NAME)

@@ -52,6 +52,20 @@ def test_scram_user_is_suggested(alter: Command) -> None:
     assert alter("--user", "alice", "--validate-only")[2].endswith("registered for dynamic configs\n")
 
 
+@pytest.mark.parametrize("more", [(), ("--validate-only",)])
+def test_change_by_two_apis_warns_once(address: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Both validate before the first one changes anything."""
+    change = ("--alter", "--user", "zz", "--add-config", "producer_byte_rate=5,acks=1")
+    assert cli.main(["configs", *change, *more, "--bootstrap-server", address]) == 0
+    assert capsys.readouterr().err == "Warning: no client of user 'zz' has ever registered for dynamic configs\n"
+
+
+@pytest.mark.parametrize("words", [("--user", "User:"), ("--entity-type", "users", "--entity-name", "User:")])
+def test_principal_without_name_is_not_the_default_user(alter: Command, words: tuple[str, ...]) -> None:
+    """Such as ``--user User:$NAME`` in a script whose variable is not set."""
+    assert alter(*words) == (1, "", "User: has no user name behind it; --user-defaults is for the default user\n")
+
+
 def test_unknown_client_id_gets_warning_with_suggestion(alter: Command) -> None:
     _, _, err = alter("--user", "ANONYMOUS", "--client", "payment", "--validate-only")
     assert err.startswith("Warning: user 'ANONYMOUS' has no registered client with the client id 'payment'")

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.connection import RequestError
 from klamm.cli.history.live import configs_of
-from klamm.cli.output import print_error
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
-from klamm.display import escaped
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import KafkaApiError
@@ -65,8 +63,6 @@ def alter(
         *(ClientConfigOp(key, None) for key in changes.deleted),
     ]
     admin.alter_client_configs({entity: operations}, validate_only=validate_only).all().result()
-    if changes.added and (warning := unregistered_warning(admin, entity)) is not None:
-        print_error(f"Warning: {escaped(warning)}")
     return [each.effect for each in stages]
 
 

@@ -160,7 +160,13 @@ def target(options: argparse.Namespace) -> Target:
 
 
 def _without_principal_type(types: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the user name without ``User:``, because ``klamm clients list`` prints users as principals."""
+    """Return the user name without ``User:``, because ``klamm clients list`` prints users as principals.
+
+    Raises:
+        RequestError: Nothing follows ``User:``. As an empty name it would mean the default user.
+    """
+    if ("users", "User:") in zip(types, names, strict=False):
+        raise RequestError("User: has no user name behind it; --user-defaults is for the default user")
     kinds = (*types, *([""] * len(names)))
     return tuple(user_name(name) if kind == "users" else name for kind, name in zip(kinds, names, strict=False))
 

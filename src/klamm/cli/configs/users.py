@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli.configs import clients, credentials, quotas
 from klamm.cli.connection import RequestError
-from klamm.cli.output import print_result
+from klamm.cli.output import print_error, print_result
 from klamm.client_configs.definitions import SETTABLE
+from klamm.display import escaped
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import UnsupportedVersionError
 from klamm.security.scram import ScramMechanism
@@ -153,9 +154,8 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         raise RequestError(f"--percent is for dynamic client configs: {', '.join(sorted(SETTABLE))}")
     if options.validate_only and routed.credentials.is_any:
         raise RequestError("--validate-only: Kafka has no way to check a SCRAM credential without setting it")
-    rounds = [True] if options.validate_only else [False]
-    if sum(part.is_any for part in (routed.quotas, routed.credentials, routed.dynamic)) > 1:
-        rounds.insert(0, True)
+    parts = sum(part.is_any for part in (routed.quotas, routed.credentials, routed.dynamic))
+    rounds = [True, False] if parts > 1 and not options.validate_only else [options.validate_only]
     effects: list[str] = []
     for validate_only in rounds:
         if routed.quotas.is_any:
@@ -164,4 +164,8 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
             credentials.alter(admin, target.names[0], routed.credentials)
         if routed.dynamic.is_any:
             effects = clients.alter(admin, target, routed.dynamic, percent=options.percent, validate_only=validate_only)
+    if routed.dynamic.added:
+        warning = clients.unregistered_warning(admin, clients.entity_of(target))
+        if warning is not None:
+            print_error(f"Warning: {escaped(warning)}")
     return effects

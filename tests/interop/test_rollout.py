@@ -183,6 +183,18 @@ def test_dry_run_shows_the_waves_and_leaves_configs_unchanged(servers: str, topi
     assert "retention.ms" in output
 
 
+@pytest.mark.parametrize("change", ["acks=all", "producer_byte_rate=2000"])
+def test_users_may_be_principals_and_have_commas(broker: klamm.Broker, change: str) -> None:
+    words = ("--add-config", change, "--waves", "100%", "--dry-run")
+    code, output = run(broker.bootstrap_servers, "start", "--user", "User:nobody,CN=a%2CO=b", *words)
+    assert code == 0, output
+    assert "user nobody" in output or "USER:nobody: acks: unset -> all" in output
+    assert "user=CN=a%2CO=b" in output or "USER:CN=a,O=b: acks: unset -> all" in output
+    assert "User:nobody" not in output
+    code, output = run(broker.bootstrap_servers, "start", "--user", "User:", *words)
+    assert (code, "--user User:: expected names of users" in output) == (1, True)
+
+
 def test_waves_without_a_topic_of_their_own_are_named(servers: str, topics: list[str]) -> None:
     words = ("--topic", topics[0], "--add-config", "retention.ms=3600000", "--waves", "10%,50%,100%", "--dry-run")
     code, output = run(servers, "start", *words)

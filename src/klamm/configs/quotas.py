@@ -27,6 +27,7 @@ QuotaEntity: TypeAlias = "tuple[tuple[str, str | None], ...]"
 QUOTA_RESOURCE: Final = "QUOTA"
 """Prefix of a quota entity's name in the history of changes."""
 _DEFAULT: Final = "<default>"
+_PRINCIPAL_TYPE: Final = "User:"
 _ESCAPES: Final = {ord(char): quote(char, safe="") for char in "%,<"}
 
 MATCH_EXACT: Final = 0
@@ -112,8 +113,16 @@ def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 def quota_resource(entity: QuotaEntity) -> str:
     """Return the name of an entity in the history of changes, such as ``QUOTA:user=alice,client-id=<default>``."""
     return f"{QUOTA_RESOURCE}:" + ",".join(
-        f"{entity_type}={_DEFAULT if name is None else name.translate(_ESCAPES)}" for entity_type, name in entity
+        f"{entity_type}={_name_text(entity_type, name)}" for entity_type, name in entity
     )
+
+
+def _name_text(entity_type: str, name: str | None) -> str:
+    """Return a name with escapes. Without them, files would take ``User:`` at its start for the type of a principal."""
+    if name is None:
+        return _DEFAULT
+    text = name.translate(_ESCAPES)
+    return text.replace(":", "%3A", 1) if entity_type == USER and text.startswith(_PRINCIPAL_TYPE) else text
 
 
 def quota_text(value: float | None) -> str | None:

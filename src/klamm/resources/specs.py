@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from klamm.client_configs.definitions import ENFORCEMENT, Switch
 from klamm.client_configs.entities import alterable_entity
 from klamm.configs.durations import without_unit
 from klamm.configs.quotas import (
@@ -37,6 +39,8 @@ from klamm.security.acls import CLUSTER_NAME, Acl, AclOperation, AclPermission, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_PRINCIPAL = re.compile("(?<![^,])user=User:")
+"""Beginning of a user that is written as a principal."""
 Member = TypeVar("Member", bound=IntEnum)
 
 
@@ -79,9 +83,14 @@ def declared_resources(section: str, name: str, content: Any, place: str) -> lis
         if isinstance(value, dict):
             secrets[key] = _secret(value)
         else:
-            values[key] = without_unit(key, _text(value))
+            values[key] = _switch(value) if key == ENFORCEMENT else without_unit(key, _text(value))
     frozen = MappingProxyType(values), MappingProxyType(secrets)
     return [Declared(kind=kind, name=name, values=frozen[0], secrets=frozen[1], **common)]
+
+
+def _switch(value: Any) -> str:
+    """Return on or off, which YAML reads as true and false."""
+    return (Switch.ON if value else Switch.OFF).value if isinstance(value, bool) else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -142,13 +151,16 @@ def _quotas(entity: str, content: Mapping[str, Any], common: Mapping[str, Any]) 
 
 
 def _entity_name(text: str, place: str, *, is_client: bool = False) -> str:
-    """Return the name of an entity in one spelling, such as ``user=alice,client-id=<default>``."""
+    """Return the name of an entity in one spelling, such as ``user=alice,client-id=<default>``.
+
+    A user may be given as a principal, ``user=User:alice``.
+    """
     try:
-        parts = parse_quota_resource(text)
+        parts = parse_quota_resource(_PRINCIPAL.sub("user=", text))
         if is_client:
             alterable_entity(parts)
     except InvalidRequestError as error:
-        example = "user=alice,client-id=<default>"
+        example = "user=alice,client-id=<default>, with %2C for a comma in a name"
         raise SettingsError(f"{place}: {error}; expected an entity such as {example}") from error
     return quota_resource(parts).removeprefix(f"{QUOTA_RESOURCE}:")
 

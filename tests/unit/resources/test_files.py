@@ -32,6 +32,28 @@ def parse(tmp_path: Path) -> Parse:
     return parse_text
 
 
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("user=User:billing", "user=billing"),
+        ("user=User:User:x,client-id=user=User:y", "user=User%3Ax,client-id=user=User:y"),
+        ("user=User%3Ax", "user=User%3Ax"),
+        ("user=CN=a%2CO=b", "user=CN=a%2CO=b"),
+    ],
+)
+def test_user_may_be_a_principal(parse: Parse, name: str, declared: str) -> None:
+    """As in the flags of ``klamm configs``. An escape leaves User: in the name."""
+    for section in ("client_configs", "quotas"):
+        (resource,) = parse(f"{section}: {{'{name}': {{}}}}")
+        assert resource.name == declared
+
+
+def test_enforcement_may_be_what_yaml_calls_true(parse: Parse) -> None:
+    """YAML reads on as true."""
+    on, off = parse("client_configs: {user=a: {configs: {enforcement: on}}, user=b: {configs: {enforcement: off}}}")
+    assert (dict(on.values), dict(off.values)) == ({"enforcement": "on"}, {"enforcement": "off"})
+
+
 def write(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +139,8 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
             "producerByteRate: 0: expected a number above 0",
         ),
         ("quotas: {team=a: {quotas: {}}}", "expected an entity such as user=alice,client-id=<default>"),
+        ("client_configs: {user=User:: {configs: {}}}", "client_configs.user=User:: Empty user not supported"),
+        ("client_configs: {'user=CN=a,O=b': {configs: {}}}", "with %2C for a comma in a name"),
         ("client_configs: {client-id=a: {configs: {}}}", "client_configs.client-id=a: A client config entity must"),
         ("acls: {a: {acls: [{resource: {type: topic, name: t}, operations: [Read]}]}}", "Could not parse principal"),
         ("acls: {User:a: {acls: [{resource: {type: topic}, operations: [Read]}]}}", "resource.name: None: expected a"),

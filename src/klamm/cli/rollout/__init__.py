@@ -57,7 +57,11 @@ def parser() -> ToolParser:
     for flag, metavar, text in (
         ("--topic", "PATTERN", "topics, as a regular expression for whole names; commas mean or"),
         ("--broker", "ID,ID", "brokers, or all"),
-        ("--user", "NAME,NAME", "users: their client configs by percentage of the clients, or their quotas"),
+        (
+            "--user",
+            "NAME,NAME",
+            "users (%%2C is a comma): their client configs by percentage of the clients, or quotas",
+        ),
         ("--file", "FILE", "topics of a file for klamm plan; only configs may differ"),
         ("--add-config", "K=V,K=V", "configs to set, as for klamm configs"),
         ("--delete-config", "K,K", "configs to remove"),

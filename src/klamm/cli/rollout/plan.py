@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from klamm.admin import ConfigResource, ResourceType
 from klamm.cli.configs.changes import parse_pairs
@@ -26,6 +27,7 @@ from klamm.rollout import waves as division
 from klamm.rollout.entities import Entities, RejectedSettingsError
 from klamm.rollout.guards import GuardKind, LimitBase, parse_guard
 from klamm.rollout.record import RolloutRecord, Values, Wave
+from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     import argparse
@@ -126,7 +128,7 @@ def _from_flags(options: argparse.Namespace, admin: AdminClient, which: str) -> 
         every = options.broker == "all"
         ids = [str(node.id) for node in admin.describe_cluster().result().nodes] if every else _names(options.broker)
         return {f"BROKER:{broker_id}": changes for broker_id in ids}
-    return _of_users([None] if which == "user_defaults" else _names(options.user), changes)
+    return _of_users([None] if which == "user_defaults" else _users(options.user), changes)
 
 
 def _of_users(users: Sequence[str | None], changes: Mapping[str, str | None]) -> dict[str, dict[str, str | None]]:
@@ -248,6 +250,18 @@ def _push_intervals(admin: AdminClient, metrics: Sequence[str]) -> dict[str, int
         if any(prefix == "*" or metric.startswith(prefix) for prefix in prefixes for metric in wanted):
             intervals[resource.name] = int(value(entries, "interval.ms", _DEFAULT_PUSH_MS))
     return intervals
+
+
+def _users(text: str) -> list[str]:
+    """Return the names of users, with the escapes of files for ``klamm plan``.
+
+    Raises:
+        SettingsError: A name is empty.
+    """
+    users = [unquote(user_name(name)) for name in _names(text)]
+    if not users or "" in users:
+        raise SettingsError(f"--user {text}: expected names of users; --user-defaults is for the default user")
+    return list(dict.fromkeys(users))
 
 
 def _names(text: str) -> list[str]:

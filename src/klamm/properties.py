@@ -34,6 +34,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 def file_error(error: Exception) -> str:
     """Return why a file cannot be used, without the number and the path that the text of an OSError has."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.object[error.start]:#04x} at offset {error.start} is not UTF-8"
     return getattr(error, "strerror", None) or str(error)
 
 

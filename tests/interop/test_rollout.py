@@ -192,7 +192,15 @@ def test_users_may_be_principals_and_have_commas(broker: klamm.Broker, change: s
     assert "user=CN=a%2CO=b" in output or "USER:CN=a,O=b: acks: unset -> all" in output
     assert "User:nobody" not in output
     code, output = run(broker.bootstrap_servers, "start", "--user", "User:", *words)
-    assert (code, "--user User:: expected names of users" in output) == (1, True)
+    assert (code, "--user User:: expected names of users" in output) == (2, True)
+
+
+@pytest.mark.parametrize("flags", [("--waves", "1%,x"), ("--guard", "lag: g"), ("--wave", "(")])
+def test_wrong_value_of_a_flag_ends_with_2(servers: str, topics: list[str], flags: tuple[str, ...]) -> None:
+    words = ("--topic", pattern(topics), "--add-config", "retention.ms=3600000", *flags, "--dry-run")
+    code, output = run(servers, "start", *words)
+    assert code == 2
+    assert f"klamm rollout: {flags[0]} " in output
 
 
 def test_waves_without_a_topic_of_their_own_are_named(servers: str, topics: list[str]) -> None:

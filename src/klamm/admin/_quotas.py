@@ -67,7 +67,9 @@ class ClientQuotaFilterComponent:
 
     entity_type: str
     match_type: int
+    """Wire value of ``match_type``: 0 exact name, 1 default entity, 2 any entity of the type."""
     match: str | None = None
+    """Name of the entity. None for the match types that need no name."""
 
     @classmethod
     def of_entity(cls, entity_type: str, name: str) -> ClientQuotaFilterComponent:

@@ -30,6 +30,7 @@ class ConfigSynonym:
 
     name: str
     value: str | None
+    """Value of this source. None if the config is sensitive, or unset there."""
     source: ConfigSource
 
 
@@ -47,6 +48,7 @@ class ConfigEntry:
     config_type: int = field(default=0, kw_only=True)
     """Wire value of Kafka's ``ConfigEntry.ConfigType``; 0 if the broker is too old to report it."""
     documentation: str | None = field(default=None, kw_only=True)
+    """Text about the config. None if it was not requested, or if the broker has none."""
 
     @property
     def is_default(self) -> bool:
@@ -137,6 +139,7 @@ class Node:
     host: str
     port: int
     rack: str | None = None
+    """``broker.rack`` of the broker. None if it is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +197,7 @@ class ClusterDescription:
     """The cluster's id, its controller and its brokers."""
 
     cluster_id: str | None
+    """Id of the cluster. None if the broker is too old to report it."""
     controller_id: int
     """Node id of the controller; -1 if there is none."""
     nodes: tuple[Node, ...]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import version_line
 from klamm.cli.profiles import fill_in
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, did_you_mean
 from klamm.server.arguments import CommandParser, whole_number
 
 if TYPE_CHECKING:
@@ -156,6 +156,11 @@ def check_conflicts(parser: ToolParser, used_flags: Sequence[str], used: str, ot
     for other in others:
         if other in used_flags:
             parser.error(f'Option "[{used}]" can\'t be used with option "[{other}]"')
+
+
+def unknown_action(prog: str, word: str, actions: Sequence[str]) -> str:
+    """Return the message about a first word that is none of the actions of a command."""
+    return f"{prog}: unknown action {word!r}: expected one of {', '.join(actions)}{did_you_mean(word, actions)}"
 
 
 def flags_of(options: argparse.Namespace) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import ToolParser, seconds
+from klamm.cli import EXIT_USAGE
+from klamm.cli.arguments import ToolParser, seconds, unknown_action
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error, print_line, print_result, table_lines
 from klamm.cli.status_listener import ask
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _PROG: Final = "klamm clients"
+_ACTIONS: Final = ("list", "watch", "history", "revert")
 _PATH: Final = "/clients.json"
 _IS_IT: Final = "is it the --metrics address of a klamm broker, or of a gateway with client configs?"
 _COLUMNS: Final = (
@@ -65,6 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         from klamm.cli.history.command import clients_main  # noqa: PLC0415  # only these read the store
 
         return clients_main(arguments)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in _ACTIONS:
+        print_error(unknown_action(_PROG, arguments[0], _ACTIONS))
+        return EXIT_USAGE
     options = _parser().parse_args(list(arguments))
     if options.action == "watch":
         return guarded(_PROG, lambda: _watch(options))

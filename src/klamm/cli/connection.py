@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, is_output_full
+from klamm.cli import EXIT_FAILED, EXIT_USAGE, is_output_full
 from klamm.cli.arguments import TIMEOUT
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
@@ -48,6 +48,12 @@ class RequestError(Exception):
     """A request that cannot be carried out; the message is for the user."""
 
     exit_code = EXIT_FAILED
+
+
+class UsageError(RequestError):
+    """A flag with a wrong value."""
+
+    exit_code = EXIT_USAGE
 
 
 @contextmanager

@@ -408,7 +408,7 @@ def _parser() -> ToolParser:
     parser.add_value(
         "--topics-file",
         metavar="FILE",
-        help="file that declares topics, as for klamm configs plan, in place of a cluster",
+        help="file that declares topics, as for klamm plan, in place of a cluster",
     )
     parser.add_value(
         "--rules", metavar="FILE", help="rules for klamm.policy.rules:RulesPolicy, which is then the policy"

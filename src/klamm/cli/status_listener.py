@@ -6,7 +6,7 @@ import http.client
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from klamm.cli.connection import RequestError
+from klamm.cli.connection import RequestError, UsageError
 from klamm.properties import split_address
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ def ask(
         timeout_s: Limit in seconds of each step.
 
     Raises:
-        RequestError: The address is invalid, or does not answer. The message contains it, and says if a document that
+        UsageError: The address is invalid.
+        RequestError: The address does not answer. The message contains it, and says if a document that
             was posted may have had its effect.
     """
     target = split_address(address.removeprefix("http://").rstrip("/"))
     if target is None:
-        raise RequestError(f"--metrics {address}: expected HOST:PORT")
+        raise UsageError(f"--metrics {address}: expected HOST:PORT")
     connection = http.client.HTTPConnection(*target, timeout=timeout_s)
     outcome = ""
     headers = {"Host": "localhost"}  # the listener serves public names to no browser; this is none
@@ -55,9 +56,9 @@ def ask(
         response = connection.getresponse()
         return ListenerAnswer(response.status, response.read())
     except UnicodeError as error:
-        raise RequestError(f"--metrics {address}: the host name is not valid") from error
+        raise UsageError(f"--metrics {address}: the host name is not valid") from error
     except http.client.HTTPException as error:
-        raise RequestError(f"{address} does not answer with HTTP ({error!r}){outcome}") from error
+        raise RequestError(f"{address} does not answer with HTTP: {error}{outcome}") from error
     except OSError as error:
         raise RequestError(f"{address} does not answer: {error.strerror or error}{outcome}") from error
     finally:

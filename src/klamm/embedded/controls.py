@@ -38,7 +38,9 @@ class StoredRecord:
     timestamp_ms: int
     """Timestamp in milliseconds since the epoch; -1 means none."""
     key: bytes | None
+    """Key; None if the record has none."""
     value: bytes | None
+    """Value; None is a tombstone."""
     headers: tuple[tuple[str, bytes | None], ...]
 
 
@@ -50,6 +52,7 @@ class SeenRequest:
     """Kafka's name of the API, for example ``ListOffsets``."""
     version: int
     client_id: str | None
+    """Client id; None if the client sends none."""
     node_id: int
     """Broker id that received the request."""
     received_ms: int
@@ -59,7 +62,9 @@ class SeenRequest:
     request in a fetch session, all partitions of the session.
     """
     group_id: str | None
+    """Group id; None if the request names none, or several."""
     transactional_id: str | None
+    """Transactional id; None if the request names none."""
     fault: str | None
     """Injected fault that the request met, for example the name of the error; None if it met none."""
 

@@ -68,6 +68,9 @@ class Gateway(EmbeddedServer):
     def restart(self, timeout_s: float = 15.0) -> None:
         """Stop the gateway in order and start it again on the same ports.
 
+        Args:
+            timeout_s: Time in seconds after which the gateway is killed instead (SIGKILL).
+
         Raises:
             BrokerStartError: The gateway exited, or did not respond in time.
         """

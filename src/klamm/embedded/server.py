@@ -151,6 +151,9 @@ class EmbeddedServer(ABC):
     def restart(self, timeout_s: float = 10.0) -> None:
         """Stop the server cleanly and start it again on the same ports with the same data.
 
+        Args:
+            timeout_s: Time in seconds after which the server is killed instead (SIGKILL).
+
         Raises:
             BrokerStartError: The server exited, or did not respond in time.
             RuntimeError: This process was forked from the one that started the server.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.configs.durations import parse_amount, units_of, without_unit
 from klamm.policy.rule import ACTIONS, Bounds, ConfigRule, FlowRule, ImpactRule, NamePattern, Rule, RuleFileError
 from klamm.policy.rule_checks import CONDITIONS, FLOWS, OVERRIDABLE, check_actions, check_configs
+from klamm.properties import did_you_mean
 from klamm.protocol.api import ApiKey, api_name
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ class _Table:
     def only(self, *names: str) -> _Table:
         for name, value in self._value.items():
             if name not in names:
-                raise RuleFileError(f"{self.at(name)}: unknown key, expected one of {', '.join(names)}")
+                raise RuleFileError(
+                    f"{self.at(name)}: unknown key, expected one of {', '.join(names)}{did_you_mean(name, names)}"
+                )
             if value is None and name not in ("rules", "name"):
                 raise RuleFileError(f"{self.at(name)}: has no value; set one, or leave the key out")
         return self

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from klamm.admin.impact import impact_of
 from klamm.client_configs.definitions import usable_configs
 from klamm.configs.definitions import topic_configs
+from klamm.configs.names import check_topic_name
 from klamm.kafka_client.errors import explain
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
-from klamm.protocol.errors import InvalidConfigError
+from klamm.protocol.errors import InvalidConfigError, InvalidTopicError
 from klamm.resources.cluster import Observation, observe
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.execute import ChangeOutcomes, carry_out
@@ -171,6 +172,11 @@ def _invalid_values(diff: ResourceDiff) -> list[str]:
     """Return the first declared config that Kafka 4.4 does not have, or whose value it rejects."""
     if diff.key.kind is Kind.CLIENT_CONFIGS:
         return [f"{diff.declared.place}.configs: {reason}" for reason in usable_configs(diff.declared.values)[1][:1]]
+    if diff.key.kind is Kind.TOPIC and not diff.declared.is_absent:
+        try:
+            check_topic_name(diff.key.name)
+        except InvalidTopicError as error:
+            return [f"{diff.declared.place}: {error.error_message}"]
     for change in diff.config_changes:
         definition = definition_of(diff.key.kind, change.key)
         place = f"{diff.declared.place}.configs.{change.key}"

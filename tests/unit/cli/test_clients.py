@@ -248,5 +248,5 @@ def test_unresponsive_address_is_named(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("address", ["[", "a[b]:1", " ", "h:x", "h:99999"])
 def test_invalid_address_is_reported(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert clients.main(["list", "--metrics", address]) == 1
+    assert clients.main(["list", "--metrics", address]) == 2
     assert capsys.readouterr().err == f"klamm clients: --metrics {address}: expected HOST:PORT\n"

@@ -151,8 +151,47 @@ def test_configs_help_lists_subcommands(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit, match="0"):
         cli.main(["configs", "--help"])
     output = capsys.readouterr().out
-    for command in ("plan", "apply", "history", "revert"):
+    for command in ("plan", "apply", "export", "history", "revert"):
         assert f"klamm configs {command}" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "configs histroy --topic orders",
+            "klamm configs: unknown action 'histroy': expected one of plan, apply, export, history, revert;"
+            " did you mean history?\n",
+        ),
+        (
+            "clients revrt --user billing",
+            "klamm clients: unknown action 'revrt': expected one of list, watch, history, revert;"
+            " did you mean revert?\n",
+        ),
+        (
+            "mirror stauts mm2.properties",
+            "klamm mirror: stauts is neither a file nor an action; did you mean status?\n",
+        ),
+    ],
+)
+def test_unknown_action_is_rejected_with_the_nearest_one(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == cli.EXIT_USAGE
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("words", ["mirror pause", "mirror promote", "mirror reset --to-latest"])
+def test_only_required_arguments_are_called_required(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words.split())
+    assert re.search("arguments are required: (A->B|FILE) ", capsys.readouterr().err)
+
+
+@pytest.mark.process
+def test_package_is_run_as_the_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "klamm", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == cli.version_line()
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)

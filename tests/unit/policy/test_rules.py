@@ -193,6 +193,7 @@ def test_denial_message_names_rule_key_value_limit_and_remedy(
         ),
         ("- 1", "rules.yaml: the document: expected a mapping"),
         ("rule: []", "rules.yaml: rule: unknown key, expected one of rules"),
+        ("rules: [{name: a, partition: {}}]", "max_impact, effect, delay_ms, remedy; did you mean partitions?"),
         ("rules: 1", "rules.yaml: rules: expected a list, got 1"),
         ("rules: [{}]", "rules.yaml: rules[0].name: expected a string, got nothing"),
         (

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.cli import EXIT_USAGE
+from klamm.cli.arguments import unknown_action
 from klamm.cli.configs.changes import client_changes, config_changes
 from klamm.cli.configs.options import parse, target
 from klamm.cli.connection import connect, guarded
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from klamm.impact.changes import Change
 
 _PROG: Final = "klamm configs"
+_ACTIONS: Final = ("plan", "apply", "export", "history", "revert")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
         from klamm.cli.history.command import configs_main  # noqa: PLC0415
 
         return configs_main(arguments)
+    if arguments and not arguments[0].startswith("-"):
+        print_error(unknown_action(_PROG, arguments[0], _ACTIONS))
+        return EXIT_USAGE
     options = parse(arguments)
     return guarded(_PROG, lambda: _run(options), on_failure=print_error)
 

@@ -59,8 +59,9 @@ def parser() -> ToolParser:
         prog="klamm configs",
         description="Describe and change configs, with the flags and the output of kafka-configs.sh.\n\n"
         "Further commands, each with a --help of its own:\n"
-        "  klamm configs plan FILE     compare topics with a YAML file\n"
-        "  klamm configs apply FILE    create and change topics to match a YAML file\n"
+        "  klamm configs plan PATH     the same as klamm plan\n"
+        "  klamm configs apply PATH    the same as klamm apply\n"
+        "  klamm configs export FILE   the same as klamm export\n"
         "  klamm configs history       show past config changes with time and principal\n"
         "  klamm configs revert        restore the configs that a topic, broker, ... had at a time\n"
         "The configs of users and clients have klamm clients history and klamm clients revert.",

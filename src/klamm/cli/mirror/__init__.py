@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from klamm.cli import EXIT_USAGE
+from klamm.cli.output import print_error
+from klamm.properties import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +34,11 @@ ACTIONS: Final[Mapping[str, str]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run a mirror, or the action of the first word. Return 0 on success, 1 on failure and 2 for wrong usage."""
-    action = ACTIONS.get(arguments[0]) if arguments else None
+    word = arguments[0] if arguments else ""
+    action = ACTIONS.get(word)
+    similar = "" if action or word.startswith("-") else did_you_mean(word, ACTIONS)
+    if similar and not Path(word).exists():
+        print_error(f"klamm mirror: {word} is neither a file nor an action{similar}")
+        return EXIT_USAGE
     module = import_module(action or "klamm.cli.mirror.run")
     return int(module.main(arguments[1:] if action and action not in _OF_SEVERAL else arguments))

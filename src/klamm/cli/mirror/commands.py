@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     action = arguments[0]
     prog = f"klamm mirror {action}"
     parser = new_parser(prog, _TEXTS[action])
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="a source topic (default: the whole flow)")
+    parser.add_argument(
+        "topics", nargs="*", default=[], metavar="TOPIC", help="a source topic (default: the whole flow)"
+    )
     options = parser.parse_args(list(arguments[1:]))
 
     def run() -> int:

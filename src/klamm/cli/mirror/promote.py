@@ -54,7 +54,9 @@ def _parser(action: str, prog: str) -> ToolParser:
         "2 wrong usage.",
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="a source topic (default: all topics of the flow)")
+    parser.add_argument(
+        "topics", nargs="*", default=[], metavar="TOPIC", help="a source topic (default: all topics of the flow)"
+    )
     parser.add_value("--flow", metavar="A->B", help="which flow, when several are enabled")
     add_mirror(parser)
     if action == "promote":

@@ -30,7 +30,11 @@ def main(arguments: Sequence[str]) -> int:
         "Stop the topics or the flow first (klamm mirror stop) and resume them afterwards.",
     )
     parser.add_argument(
-        "topics", nargs="*", metavar="TOPIC[:0,1]", help="a source topic, or some of its partitions (default: all)"
+        "topics",
+        nargs="*",
+        default=[],
+        metavar="TOPIC[:0,1]",
+        help="a source topic, or some of its partitions (default: all)",
     )
     number = whole_number(_INT64_MAX)
     places = parser.add_mutually_exclusive_group(required=True)

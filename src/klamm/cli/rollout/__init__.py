@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RequestError, client_properties, connect, guarded, parse_addresses
+from klamm.cli.connection import RequestError, UsageError, client_properties, connect, guarded, parse_addresses
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.cli.rollout.display import dry_run_document, dry_run_lines, list_lines, status_lines, step_line
 from klamm.clock import wall_clock_ms
 from klamm.display import escaped
+from klamm.properties import SettingsError
 from klamm.rollout.record import RolloutEvent, RolloutRecord, RolloutState, TransitionError, advance, begun, to_document
 from klamm.rollout.waves import DEFAULT_PERCENTAGES
 
@@ -147,7 +148,10 @@ def _start(options: argparse.Namespace) -> int:
 
     rollout_id = uuid.uuid4().hex[:8]
     with _opened(options, rollout_id) as (admin, store):
-        plan = planned(options, admin)
+        try:
+            plan = planned(options, admin)
+        except SettingsError as error:
+            raise UsageError(str(error)) from error
         record = begun(replace(_owned(plan.record), id=rollout_id), at_ms=wall_clock_ms())
         if options.dry_run:
             store.check_topic()

@@ -120,6 +120,7 @@ class FollowedTopic:
     async def _run(self, image: TopicImage) -> None:
         loop = asyncio.get_running_loop()
         is_current = False
+        failures = 0
         logged = LoggedReasons()
         while True:
             try:
@@ -135,9 +136,11 @@ class FollowedTopic:
                     records, position = await loop.run_in_executor(self._thread, self._topic.poll, self.position)
                     self.take(records, position, load=load)
                 self._read_at = time.monotonic()
+                failures = 0
                 logged.clear()
             except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
                 is_current = is_current and not isinstance(error, InternalTopicGoneError)
-                if logged.is_new(str(error)):
+                failures += 1  # the first may only mean that a broker does not know a new topic yet
+                if failures > 1 and logged.is_new(str(error)):
                     logger.warning("Internal topic %s cannot be read, trying again: %s", self._name, error)
                 await asyncio.sleep(_RETRY_S)

@@ -233,11 +233,20 @@ def test_plan_without_servers_names_the_missing_flag(run: Run, tmp_path: Path) -
     assert "--bootstrap-server must be specified" in err
 
 
+def test_file_that_is_not_utf_8_is_named_with_the_byte(run: Run, tmp_path: Path) -> None:
+    (file := tmp_path / "file.yaml").write_bytes(b"# \xfc\ntopics: {}\n")
+    code, _, err = run("plan", str(file), "--offline")
+    assert (code, err) == (1, f"klamm plan: {file}: cannot be read: byte 0xfc at offset 2 is not UTF-8\n")
+
+
 def test_offline_plan_checks_values_by_kafkas_tables(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "file.yaml"
-    file.write_text("topics: {a: {configs: {retention.ms: soon}}, b: {configs: {retension.ms: 1}}, c: {partitions: 2}}")
+    file.write_text(
+        "topics: {a: {configs: {retention.ms: soon}}, b: {configs: {retension.ms: 1}}, c: {partitions: 2}, 'd e': {}}"
+    )
     code, out, err = run("plan", str(file), "--offline")
     assert code == 1
-    assert out.endswith("Topics: 1 to create, 0 to change, 0 in line, 2 rejected.\n")
+    assert out.endswith("Topics: 1 to create, 0 to change, 0 in line, 3 rejected.\n")
+    assert "topics.d e: Topic name is invalid: 'd e' contains one or more characters other than" in err
     assert "topics.a.configs.retention.ms: Invalid value soon" in err
     assert "did you mean retention.ms?" in err

@@ -18,10 +18,11 @@ from klamm.client_configs.enforcement import enforced_values, held_acks
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
 from klamm.client_configs.resolution import resolve
-from klamm.gateway.client_configs import store
+from klamm.gateway.client_configs import store, topic_image
 from klamm.gateway.client_configs.config_log import apply_records, config_records, history_entries, history_records
 from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.history.change import Author
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record
@@ -319,3 +320,28 @@ def test_damaged_history_is_skipped(data: st.DataObject, timestamp: int) -> None
     for entry in entries:
         assert datetime.fromtimestamp(entry.at_ms / 1000, UTC).year < 10_000
         str(entry).encode()
+
+
+@pytest.mark.parametrize(("failures", "warnings"), [(1, 0), (2, 1)])
+async def test_new_topic_that_a_broker_does_not_know_at_once_gives_no_warning(
+    failures: int, warnings: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(topic_image, "_RETRY_S", 0.0)
+    log = FencedLog()
+    read, left = log.read, iter(range(failures))
+
+    def read_later(position: int) -> tuple[list[Record], int]:
+        if next(left, None) is not None:
+            raise InternalTopicGoneError("memory does not exist")
+        return read(position)
+
+    monkeypatch.setattr(log, "read", read_later)
+    gateway = Gateway(log)
+    # when
+    await gateway.start()
+    await gateway.close()
+    # then
+    assert [record.message for record in caplog.records if "cannot be read" in record.message] == [
+        "Internal topic memory cannot be read, trying again: memory does not exist"
+    ] * warnings

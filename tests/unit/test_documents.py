@@ -111,6 +111,27 @@ def test_architecture_page_lists_every_package() -> None:
     assert sorted((top | inner) - named - {"__init__", "__main__"}) == []
 
 
+def misplaced_in_lists(text: str) -> Iterator[str]:
+    """Yield what ends a numbered list on the site, whose renderer wants four spaces before the blocks of an item."""
+    last, indent_of_fence = 0, -1
+    for line in text.splitlines():
+        if fence := re.match(r"( *)```", line):
+            indent_of_fence = -1 if indent_of_fence >= 0 else len(fence[1])
+            if indent_of_fence in {1, 2, 3}:
+                yield line
+            if indent_of_fence == 0:
+                last = 0
+        elif indent_of_fence < 0 and (item := re.match(r"([0-9]+)\. ", line)):
+            if int(item[1]) > 1 and int(item[1]) != last + 1:
+                yield line
+            last = int(item[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_numbered_lists_go_on_behind_snippets(page: Path) -> None:
+    assert list(misplaced_in_lists(page.read_text(encoding="utf-8"))) == []
+
+
 MODULE_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
 PATHS_BEGIN_AT = [ROOT / name for name in ("", "src/klamm", "src/klamm/mirror", "src/klamm/gateway", "tests")]
 

@@ -124,6 +124,8 @@ def listener_of(options: argparse.Namespace) -> str:
     except SettingsError as error:
         raise RequestError(f"{error}; name the mirror with --metrics HOST:PORT") from error
     value = properties.get(METRICS_LISTEN, "").strip()
+    if not value:
+        raise RequestError(f"{file} does not set {METRICS_LISTEN}: use --metrics HOST:PORT of the running mirror")
     address = split_address(value)
     if address is None:
         raise RequestError(f"{file}: {METRICS_LISTEN}={value}: expected host:port; else use --metrics HOST:PORT")

@@ -101,19 +101,19 @@ def _translate(
     topic, partition = where
     remote = (remote_topic_of(flow, topic), partition)
 
-    def without(reason: str) -> Translated:
+    def without(reason: str) -> Translated:  # the log has equal reasons of many partitions in one line
         return Translated(topic, partition, None, 0, reason)
 
     translation = translator.translate(topic, partition, committed.offset)
     if translation is None:
         translation = _without_syncs(flow, where, committed.offset, logs)
     if translation is None and not translator.knows(topic, partition):
-        return without(f"nothing of {topic}-{partition} was mirrored yet, according to the offset syncs")
+        return without("nothing was mirrored yet, according to the offset syncs")
     if translation is None:
-        return without(f"offset {committed.offset} is older than every offset sync of {topic}-{partition}")
+        return without("its offset is older than every offset sync")
     bounds = logs.target.get(remote)
     if bounds is None:
-        return without(f"{remote[0]}-{partition} does not exist on cluster {flow.target.alias}, or has no leader")
+        return without(f"its partition does not exist on cluster {flow.target.alias}, or has no leader")
     if translation.downstream > bounds.end and flow.preserves_offsets:
         return without(f"offset {committed.offset} is not mirrored yet: {remote[0]}-{partition} ends at {bounds.end}")
     if translation.downstream > bounds.end:

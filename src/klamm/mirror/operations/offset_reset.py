@@ -88,8 +88,12 @@ class OffsetChange:
         if self.current_offset is None:
             return f"the first offset is stored{limited}"
         if moved < 0:
-            return f"{-moved} offsets are mirrored again, as duplicates in {self.remote_topic}{limited}"
-        return f"{moved} offsets are not mirrored{limited}" if moved else f"no change{limited}"
+            return f"{_offsets_are(-moved)} mirrored again, as duplicates in {self.remote_topic}{limited}"
+        return f"{_offsets_are(moved)} not mirrored{limited}" if moved else f"no change{limited}"
+
+
+def _offsets_are(count: int) -> str:
+    return "1 offset is" if count == 1 else f"{count} offsets are"
 
 
 class SourceOffsetReset:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli import main
+from klamm.cli import EXIT_FAILED, main
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 UNKNOWN = "it is unknown whether the command was carried out"
 
@@ -47,3 +48,11 @@ def test_command_to_no_mirror_has_no_outcome(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().err
     assert "does not answer: Connection refused" in printed
     assert UNKNOWN not in printed
+
+
+def test_properties_without_a_listener_name_the_missing_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "mm2.properties").write_text("clusters = A, B\n")
+    assert main(["mirror", "pause", "A->B", "--properties", str(file)]) == EXIT_FAILED
+    assert capsys.readouterr().err == (
+        f"klamm mirror pause: {file} does not set klamm.metrics.listen: use --metrics HOST:PORT of the running mirror\n"
+    )

@@ -234,7 +234,7 @@ def test_unreadable_checkpoints_limit_translation_to_newest_sync(caplog: pytest.
     del run.topics.records[CHECKPOINTS]
     run.commit(500)
     groups = run.turn()
-    assert groups.offsets[0].reason == "offset 500 is older than every offset sync of orders-0"
+    assert groups.offsets[0].reason == "its offset is older than every offset sync"
     assert f"{CHECKPOINTS} does not exist, or may not be read: only offsets of records" in caplog.text
 
 
@@ -405,6 +405,18 @@ def test_checkpoint_latency_is_reported() -> None:
     assert (latency.last, latency.least, latency.most, latency.mean) == (250, 250, 250, 250)
 
 
+def test_equal_reason_of_many_partitions_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run()
+    run.source.offsets["g"] = {("orders", partition): OffsetAndMetadata(partition + 1) for partition in range(3)}
+    with caplog.at_level(logging.INFO, "klamm.mirror.groups.control"):
+        run.turn()
+    messages = [record.getMessage() for record in caplog.records if "no checkpoint" in record.getMessage()]
+    assert messages == [
+        "A->B: group g: no checkpoint: nothing was mirrored yet, according to the offset syncs"
+        " (orders-0, orders-1, orders-2)"
+    ]
+
+
 def test_reason_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
     run.commit(500)
@@ -418,8 +430,8 @@ def test_reason_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture
         run.turn()
     messages = [record.getMessage() for record in caplog.records if "no checkpoint" in record.getMessage()]
     assert [each.removeprefix("A->B: group g: no checkpoint: ") for each in messages] == [
-        "nothing of orders-0 was mirrored yet, according to the offset syncs (orders-0)",
-        "offset 500 is older than every offset sync of orders-0 (orders-0)",
+        "nothing was mirrored yet, according to the offset syncs (orders-0)",
+        "its offset is older than every offset sync (orders-0)",
     ]
     assert run.topics.checkpoints() == [("g", 500, 500)]
 

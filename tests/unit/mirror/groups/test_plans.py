@@ -95,12 +95,12 @@ def test_offset_without_checkpoint_has_reason() -> None:
     plans = translate_group(FLOW, "g", offsets, knowledge, Logs({("A.users", 0): LogBounds(0, 39)}, {}))
     assert [each.checkpoint for each in plans] == [None] * 3
     assert [each.reason for each in plans] == [
-        "offset 9 is older than every offset sync of orders-0",
-        "nothing of orders-1 was mirrored yet, according to the offset syncs",
+        "its offset is older than every offset sync",
+        "nothing was mirrored yet, according to the offset syncs",
         "offset 50 would be 40, beyond the end 39 of A.users-0: was the topic recreated?",
     ]
     (missing,) = translate_group(FLOW, "g", {("users", 0): OffsetAndMetadata(50)}, knowledge, Logs({}, {}))
-    assert missing.reason == "A.users-0 does not exist on cluster B, or has no leader"
+    assert missing.reason == "its partition does not exist on cluster B, or has no leader"
 
 
 @pytest.mark.parametrize(

@@ -743,7 +743,9 @@ def test_reset_is_rejected_where_the_target_decides() -> None:
     ("current", "requested", "new", "effect"),
     [
         (10, 4, 4, "6 offsets are mirrored again, as duplicates in A.orders"),
+        (10, 9, 9, "1 offset is mirrored again, as duplicates in A.orders"),
         (10, 15, 15, "5 offsets are not mirrored"),
+        (10, 11, 11, "1 offset is not mirrored"),
         (10, 10, 10, "no change"),
         (10, 99, 20, "10 offsets are not mirrored; 99 is outside the log of the source"),
         (None, 2, 2, "the first offset is stored"),

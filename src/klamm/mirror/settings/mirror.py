@@ -167,6 +167,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     ]
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
+    warnings += _shared_groups(flows)
     _check_offsets_apart(flows)
     _check_brokers_apart(flows)
     if not flows:
@@ -299,6 +300,20 @@ def _sharing(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
     return tuple(
         replace(flow, shares_remote_topics=flow.keeps_names and keeping[flow.target.alias] > 1) for flow in flows
     )
+
+
+def _shared_groups(flows: Sequence[FlowSettings]) -> list[str]:
+    """Return a warning for each target where several flows commit offsets of groups for the same topics."""
+    syncing: dict[str, list[str]] = {}
+    for flow in flows:
+        if flow.shares_remote_topics and flow.groups is not None and flow.groups.sync_enabled:
+            syncing.setdefault(flow.target.alias, []).append(flow.name)
+    return [
+        f"{' and '.join(names)} may write to the same topics, and all of them sync the offsets of groups: a group with "
+        "one name on several of their sources would skip records; set sync.group.offsets.enabled=true for one of them"
+        for names in syncing.values()
+        if len(names) > 1
+    ]
 
 
 def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:

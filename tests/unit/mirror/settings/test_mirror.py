@@ -396,6 +396,10 @@ def test_flows_to_one_target_that_keep_names_may_share_topics() -> None:
     shared = {flow.name: flow.shares_remote_topics for flow in settings(more + identity).flows}
     assert shared == {"A->B": True, "A->C": False, "C->B": True}
     assert not any(flow.shares_remote_topics for flow in settings(more + "C->B." + identity).flows)
+    synced = "sync.group.offsets.enabled=true\n"
+    assert settings(more + identity + "A->B." + synced + "A->C." + synced).warnings == ()
+    (warning,) = settings(more + identity + synced).warnings
+    assert warning.startswith("A->B and C->B may write to the same topics, and all of them sync the offsets of groups")
 
 
 class FailingPolicy:

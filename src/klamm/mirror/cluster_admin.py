@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from klamm.admin import OffsetAndMetadata, OpType, PerKeyResult
+    from klamm.admin import OffsetAndMetadata, OpType, PerKeyResult, PolicyOverride
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 
@@ -240,8 +240,10 @@ def check_incremental_alter_configs(admin: AdminClient, topic: str) -> None:
 
 def alter_topic_configs(
     admin: AdminClient, operations: Mapping[str, Sequence[TopicConfigOperation]], *, validate_only: bool = False
-) -> dict[str, KafkaApiError | None]:
+) -> dict[str, KafkaApiError | PolicyOverride | None]:
     """Apply config operations (IncrementalAlterConfigs), or only validate them.
+
+    The outcome of a topic is None, its rejection, or what a policy of klamm stores in place of the values.
 
     Raises:
         UnsupportedVersionError: The cluster lacks IncrementalAlterConfigs.
@@ -255,7 +257,12 @@ def alter_topic_configs(
     return _in_portions(
         ops,
         lambda topic: len(ops[topic]),
-        lambda some: _by_name(admin.incremental_alter_configs({topic: ops[topic] for topic in some}, options)),
+        lambda some: {
+            resource.name: changed
+            for resource, changed in outcomes(
+                admin.incremental_alter_configs({topic: ops[topic] for topic in some}, options)
+            ).items()
+        },
     )
 
 
@@ -296,9 +303,9 @@ def portions(items: Iterable[Key], weight: Callable[[Key], int]) -> Iterator[lis
 def _in_portions(
     items: Iterable[Key],
     weight: Callable[[Key], int],
-    ask: Callable[[list[Key]], Mapping[str, KafkaApiError | None]],
-) -> dict[str, KafkaApiError | None]:
-    return {name: rejection for some in portions(items, weight) for name, rejection in ask(some).items()}
+    ask: Callable[[list[Key]], Mapping[str, Value]],
+) -> dict[str, Value]:
+    return {name: answer for some in portions(items, weight) for name, answer in ask(some).items()}
 
 
 def _topic(name: str) -> ConfigResource:

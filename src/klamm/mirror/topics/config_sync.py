@@ -18,6 +18,8 @@ With IncrementalAlterConfigs, the sync first describes the configs of the remote
 - It succeeds: only configs that differ are sent. Configs that the target does not know are left out and logged once,
   because one unknown config makes the broker reject all changes of the topic.
 - It is denied: all configs are sent in every round, as MirrorMaker 2 does.
+- A policy of the target stores another value: that is logged when one of the values changes. The config is sent again
+  in each round, because the policy may change, too.
 - It fails otherwise, mostly because the topic was just created: the topic is skipped in this round. It was created with
   its configs.
 
@@ -30,7 +32,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.admin import AclFilter, KafkaApiError, OpType
+from klamm.admin import AclFilter, KafkaApiError, OpType, PolicyOverride
 from klamm.configs.names import is_of_topic_characters
 from klamm.kafka_client.errors import error_text, is_denial
 from klamm.mirror.cluster_admin import (
@@ -79,6 +81,8 @@ class ConfigSync:
         self._logged_unknown: dict[tuple[str, str], str | None] = {}
         """Values already logged, by remote topic and name of a config that the target does not know."""
         self._logged_rejections: dict[str, str] = {}
+        self._overridden: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+        """Values that were sent and that a policy stored instead, by remote topic and name of the config."""
         self._supported: dict[str, frozenset[str]] = {}
         """Names of all configs by remote topic. Contains the topics that could be described in the latest round."""
 
@@ -201,8 +205,8 @@ class ConfigSync:
 
     def _apply(self, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
         """Send the operations and log each change."""
-        outcomes = alter_topic_configs(self._target, planned)
-        for name, rejected in outcomes.items():
+        for name, changed in alter_topic_configs(self._target, planned).items():
+            rejected = changed if isinstance(changed, KafkaApiError) else None
             self._log_rejected(name, rejected)
             if rejected is not None:
                 continue
@@ -215,11 +219,26 @@ class ConfigSync:
                 )
                 continue
             for operation in planned[name]:
+                if isinstance(changed, PolicyOverride) and operation.name in changed.values:
+                    self._log_overridden(name, operation, changed)
+                    continue
                 old = "" if operation.old_value is None else f" (was {operation.old_value})"
                 new = f" = {operation.value}" if operation.operation is OpType.SET else " back to its default"
                 logger.info(
                     "%s: topic %s: %s%s%s: %s", self._settings.name, name, operation.name, new, old, operation.rule
                 )
+
+    def _log_overridden(self, remote_topic: str, operation: TopicConfigOperation, override: PolicyOverride) -> None:
+        """Log that a policy stores another value. The same two values are not logged again."""
+        values = operation.value, override.values[operation.name]
+        if self._overridden.get((remote_topic, operation.name)) != values:
+            self._overridden[remote_topic, operation.name] = values
+            logger.warning(
+                "%s: topic %s: %s",
+                self._settings.name,
+                remote_topic,
+                overridden(operation, override, self._settings.target.alias),
+            )
 
     def _fall_back(self, error: UnsupportedVersionError) -> None:
         """Use AlterConfigs from now on, or fail the flow if IncrementalAlterConfigs is required."""
@@ -259,6 +278,19 @@ class ConfigSync:
             log_rejection(
                 rejected, f"alter the configs of topic {remote_topic} on cluster {self._settings.target.alias}"
             )
+
+
+def overridden(operation: TopicConfigOperation, override: PolicyOverride, alias: str) -> str:
+    """Return what a policy of the target stores in place of the value of an operation, as text for messages."""
+    requested, stored = operation.value, override.values[operation.name]
+    return (
+        f"{operation.name}: a policy of cluster {alias} stores {_or_default(stored)} in place of "
+        f"{_or_default(requested)}: {override.reason}"
+    )
+
+
+def _or_default(value: str | None) -> str:
+    return "(default)" if value is None else value
 
 
 def log_rejection(rejected: KafkaApiError, operation: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
-from klamm.admin import KafkaApiError, OpType
+from klamm.admin import KafkaApiError, OpType, PolicyOverride
 from klamm.configs.durations import with_duration
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.mirror.cluster_admin import (
@@ -36,7 +36,7 @@ from klamm.mirror.settings.definitions import (
     SyncsLocation,
     TopicDeletions,
 )
-from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words
+from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words, overridden
 from klamm.mirror.topics.deletions import plan_deletions
 from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
@@ -311,17 +311,19 @@ class _Checks:
             outcomes = create_partitions(admin, counts, validate_only=True)
             self._note(outcomes, f"more partitions on cluster {alias}")
 
-    def alter(self, alias: str, admin: AdminClient, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
-        """Validate config changes."""
-        if planned:
-            outcomes = alter_topic_configs(admin, planned, validate_only=True)
-            self._note(outcomes, f"the change of its configs on cluster {alias}")
+    def alter(
+        self, alias: str, admin: AdminClient, planned: Mapping[str, Sequence[TopicConfigOperation]]
+    ) -> dict[str, PolicyOverride]:
+        """Validate config changes. Return what policies of the target would store in place of the values, by topic."""
+        outcomes = alter_topic_configs(admin, planned, validate_only=True) if planned else {}
+        self._note(outcomes, f"the change of its configs on cluster {alias}")
+        return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, PolicyOverride)}
 
-    def _note(self, outcomes: Mapping[str, KafkaApiError | None], what: str) -> None:
+    def _note(self, outcomes: Mapping[str, KafkaApiError | PolicyOverride | None], what: str) -> None:
         self.rejected += [
             f"{NO_CHANGE} topic {name}: {what} {_REJECTED}{error_text(rejected)}"
             for name, rejected in outcomes.items()
-            if rejected is not None and not isinstance(rejected, TopicAlreadyExistsError)
+            if isinstance(rejected, KafkaApiError) and not isinstance(rejected, TopicAlreadyExistsError)
         ]
 
 
@@ -416,18 +418,22 @@ def _configs(
             *(config_line(name, operation) for name, operations in replaced.items() for operation in operations),
             *(f"~ topic {name}: ? -> the complete set, which AlterConfigs writes; {_unseen(flow)}" for name in unseen),
         ]
-    lines = []
+    lines, alias = [], flow.target.alias
     planned = sync.plan(described)
-    checks.alter(flow.target.alias, target, sync.without_unknown(planned))
+    overrides = checks.alter(flow.target.alias, target, sync.without_unknown(planned))
     for name, operations in planned.items():
         if not sync.is_described(name):
             lines += _unseen_lines(name, operations, _unseen(flow))
             continue
         for operation in operations:
-            if sync.is_known(name, operation.name):
+            override = overrides.get(name)
+            if override is not None and operation.name in override.values:
+                if override.values[operation.name] != operation.old_value:
+                    lines.append(config_line(name, operation))
+                lines.append(f"{NO_CHANGE} topic {name}: {overridden(operation, override, alias)}")
+            elif sync.is_known(name, operation.name):
                 lines.append(config_line(name, operation))
             else:
-                alias = flow.target.alias
                 lines.append(f"! topic {name}: skipping {operation.name}: cluster {alias} does not know it")
     return lines
 

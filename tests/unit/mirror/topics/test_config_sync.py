@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.admin import AlterConfigsResult, ConfigEntry, ConfigSource, OpType
+from klamm.admin import AlterConfigsResult, ConfigEntry, ConfigSource, OpType, PolicyOverride
 from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.config_sync import ConfigSync
@@ -273,6 +273,36 @@ def test_config_unknown_to_target_is_skipped_and_logged_once(
         warned
         == ["Could not alter configuration of topic A.t: cluster B does not know vendor.key, which is skipped"] * 2
     )
+
+
+class OverridingAdmin(FakeAdmin):
+    """A target whose policy stores retention.ms=1."""
+
+    def incremental_alter_configs(
+        self,
+        configs: Mapping[ConfigResource, Collection[AlterConfigOp]],
+        options: AlterConfigsOptions | None = None,
+    ) -> AlterConfigsResult:
+        super().incremental_alter_configs(configs, options)
+        self.configs["A.t"]["retention.ms"] = "1"
+        override = PolicyOverride(reason="at most 1", values={"retention.ms": "1"})
+        return completed_result(AlterConfigsResult(configs), dict.fromkeys(configs, override))
+
+
+def test_value_that_a_policy_overrides_is_logged_once_and_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+    source, target = FakeAdmin({"t": {"retention.ms": "5", "cleanup.policy": "compact"}}), OverridingAdmin({"A.t": {}})
+    sync = ConfigSync(flow(), source, target)
+    with caplog.at_level(logging.INFO):
+        sync.run(["t"])
+        sync.run(["t"])
+        source.configs["t"]["retention.ms"] = "7"
+        sync.run(["t"])
+    assert target.calls.count("incremental") == 3, "the policy may have changed"
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "A->B: topic A.t: cleanup.policy = compact: set on the source topic",
+        "A->B: topic A.t: retention.ms: a policy of cluster B stores 1 in place of 5: at most 1",
+        "A->B: topic A.t: retention.ms: a policy of cluster B stores 1 in place of 7: at most 1",
+    ]
 
 
 def test_rejection_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:

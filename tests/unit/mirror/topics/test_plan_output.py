@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError, OpType
+from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError, OpType, PolicyOverride
 from klamm.kafka_client.errors import error_text
 from klamm.mirror.cluster_admin import TopicConfigOperation
 from klamm.mirror.settings.mirror import parse_settings
@@ -152,6 +152,19 @@ def test_plan_shows_rejected_changes_and_fails(monkeypatch: pytest.MonkeyPatch) 
     ]
     assert target.created == [], "a plan creates nothing"
     assert target.topics == {"A.orders": 1, "A.users": 1}
+
+
+@pytest.mark.parametrize(("now", "changes"), [("5", 0), ("6", 1)])
+def test_plan_names_values_that_a_policy_overrides(now: str, changes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = FakeCluster(orders=1), FakeCluster(**{"A.orders": 1})
+    source.configs["orders"] = {"retention.ms": "7"}
+    target.configs["A.orders"] = {"retention.ms": now}
+    override = PolicyOverride(reason="at most 5", values={"retention.ms": "5"})
+    monkeypatch.setattr(plan_output, "alter_topic_configs", lambda *_, **__: {"A.orders": override})
+    code, lines = printed(monkeypatch, {"A": source, "B": target})
+    assert code == 0
+    assert sum("~ topic A.orders: retention.ms: 6 -> 7" in line for line in lines) == changes
+    assert "  ! topic A.orders: retention.ms: a policy of cluster B stores 5 in place of 7: at most 5" in lines
 
 
 def test_plan_skips_configs_unknown_to_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
 from klamm.clients import KafkaConsumer, KafkaProducer, aio, confluent
@@ -215,6 +216,43 @@ def test_confluent_consumer_rejoins_without_a_rebalance(
     left = [request.read(LeaveGroupRequest) for request in proxy.requests(13)]
     assert [member.group_instance_id for request in left for member in request.members] == list(instances)
     other.close()
+
+
+@pytest.mark.parametrize("is_automatic", [True, False], ids=["offsets stored by librdkafka", "by the application"])
+def test_confluent_consumer_commits_what_it_read_before_its_replacement(
+    admin: AdminClient, proxy: FrameProxy, *, is_automatic: bool
+) -> None:
+    """An application that commits after a batch would fail, or read the first part of the batch again."""
+    # given
+    name = topic(admin, f"confluent-commits-{uuid4()}", 2)
+    more = {"enable.auto.commit": False, "enable.auto.offset.store": is_automatic}
+    both = [TopicPartition(name, number) for number in range(2)]
+    with (
+        confluent_producer(proxy.bootstrap_servers, "c-commits-writer") as writer,
+        confluent_consumer(proxy.bootstrap_servers, name, name, **more) as client,
+    ):
+        client.subscribe([name])
+
+        def write_and_read(*partitions: int) -> None:
+            for partition in partitions:
+                writer.produce(name, b"", partition=partition)
+            assert writer.flush(20) == 0
+            for _ in partitions:
+                (message,) = client.consume(1, 30)
+                if not is_automatic:
+                    client.store_offsets(message)
+
+        write_and_read(0, 1)
+        # when
+        put(admin, name, **{SESSION_TIMEOUT: "22000"})
+        poll_until(client, lambda: session_timeouts(proxy)[-1] == 22_000 and len(client.assignment()) == 2)
+        # then
+        assert [each.offset for each in client.position(both)] == [1, 1]
+        write_and_read(0)
+        client.commit(asynchronous=False)
+        assert [each.offset for each in client.committed(both, timeout=20)] == [2, 1]
+        client.seek(TopicPartition(name, 1, 0))
+        assert [each.offset for each in client.position(both)] == [2, OFFSET_INVALID]
 
 
 def _at(client: confluent.Consumer, offset: int) -> bool:

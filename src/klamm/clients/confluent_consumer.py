@@ -17,6 +17,7 @@ from klamm.clients.confluent_settings import (
     client_id,
     connection_settings,
     interval_s,
+    is_true,
     split_properties,
     takes_dynamic_configs,
 )
@@ -57,7 +58,7 @@ class DeliveryProgress:
 
     librdkafka knows a position only for partitions from which a record was read. Other starting points (a seek, an
     offset in ``assign``, the end of a partition without a committed offset) are recorded here until the first record
-    arrives.
+    arrives. So is what the consumers before a replacement have read: the application may still have to commit it.
 
     Args:
         properties: librdkafka's properties, of which ``auto.offset.reset`` is used.
@@ -66,28 +67,65 @@ class DeliveryProgress:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.paused: set[Partition] = set()
         self._starts: dict[Partition, int] = {}
+        self._read_before: dict[Partition, int] = {}
+        """Positions behind records of former consumers. A record of the current consumer or a seek removes them."""
+        self._stored: dict[Partition, int] = {}
+        """Offsets that the application has stored for a later commit (``enable.auto.offset.store=false``)."""
         self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
 
     def begin(self, partitions: Iterable[Any]) -> None:
         """Record the offsets from which partitions are read. Partitions without an offset are skipped."""
-        self._starts.update({_name(one): one.offset for one in partitions if one.offset >= 0})
+        begun = {_name(one): one.offset for one in partitions}
+        self._starts.update({partition: offset for partition, offset in begun.items() if offset >= 0})
+        for partition in begun.keys() & self._read_before.keys():
+            if begun[partition] != self._read_before[partition]:
+                del self._read_before[partition]
 
     def read(self, messages: Iterable[Any]) -> None:
         """Record that messages were returned. From here on librdkafka knows the position."""
-        if self._starts:
+        if self._starts or self._read_before:
             for message in messages:
                 self._starts.pop((message.topic(), message.partition()), None)
+                self._read_before.pop((message.topic(), message.partition()), None)
+
+    def store(self, partitions: Iterable[Any]) -> None:
+        """Record offsets that the application has stored."""
+        self._stored.update({_name(one): one.offset for one in partitions})
 
     def forget(self, partitions: Iterable[Any]) -> None:
         """Remove revoked partitions."""
         for one in partitions:
             self.paused.discard(_name(one))
             self._starts.pop(_name(one), None)
+            self._read_before.pop(_name(one), None)
+            self._stored.pop(_name(one), None)
 
     def positions(self, consumer: Any) -> dict[Partition, int]:
         """Return the next offset of each assigned partition; negative if unknown."""
         offsets = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
         return offsets | {partition: offset for partition, offset in self._starts.items() if partition in offsets}
+
+    def leave(self, consumer: Any) -> dict[Partition, int]:
+        """Return the positions of a consumer that is to be replaced, and keep those behind records that it returned."""
+        for one in consumer.position(consumer.assignment()):
+            if one.offset >= 0 and _name(one) not in self._starts:
+                self._read_before[_name(one)] = one.offset
+        return self.positions(consumer)
+
+    def complete(self, positions: list[Any]) -> list[Any]:
+        """Return librdkafka's positions, with those of former consumers where it has none."""
+        for one in positions:
+            if one.offset < 0:
+                one.offset = self._read_before.get(_name(one), one.offset)
+        return positions
+
+    def stored(self, partitions: Iterable[Any]) -> list[Any]:
+        """Return the offsets that the application has stored for some partitions."""
+        return [
+            confluent_kafka.TopicPartition(*_name(one), self._stored[_name(one)])
+            for one in partitions
+            if _name(one) in self._stored
+        ]
 
     def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
         """Give partitions that would start at their end the offset that the end has now.
@@ -169,8 +207,8 @@ class Consumer:
     for it at most five seconds. A change takes effect in the next ``poll`` or ``consume``: the old consumer is closed
     and a new one joins as the same static member, so the group does not rebalance. It continues behind the last
     returned record, or at the offset of a later ``seek``. Paused partitions stay paused. ``on_assign`` and
-    ``on_revoke`` are not called. If the application sets no ``group.instance.id``, one is generated, and ``close``
-    removes it from the group.
+    ``on_revoke`` are not called. ``position`` and ``commit`` still count the records that the old consumer returned. If
+    the application sets no ``group.instance.id``, one is generated, and ``close`` removes it from the group.
 
     Args:
         config: librdkafka's properties. ``metadata.max.age.ms`` is also the interval of requests (default 5 minutes).
@@ -196,6 +234,8 @@ class Consumer:
         self._resumed_from: dict[Partition, int] | None = None
         """Positions at the replacement. None once the new consumer has its assignment."""
         self._is_assigned_by_application = False
+        self._has_uncommitted = False
+        """Whether ``commit`` must name the offsets that a former consumer has stored."""
         self._made_up_instance_id: str | None = None
         self._connection: OwnConnection | None = None
         if is_wanted and self._properties.get("group.protocol", "classic") == "classic":
@@ -268,6 +308,29 @@ class Consumer:
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
 
+    def store_offsets(self, message: Any = None, offsets: list[Any] | None = None) -> None:
+        """Store an offset for a later commit (``enable.auto.offset.store=false``)."""
+        if message is not None:
+            offsets = [confluent_kafka.TopicPartition(message.topic(), message.partition(), message.offset() + 1)]
+        self._consumer.store_offsets(offsets=offsets)
+        self._progress.store(offsets or ())
+
+    def position(self, partitions: list[Any]) -> list[Any]:
+        """Return the positions behind the last returned records."""
+        return self._progress.complete(self._consumer.position(partitions))
+
+    def commit(self, message: Any = None, offsets: list[Any] | None = None, asynchronous: bool = True) -> Any:
+        """Commit the offset behind a message, offsets, or all stored offsets, as confluent-kafka does."""
+        if message is not None:
+            return self._consumer.commit(message=message, asynchronous=asynchronous)
+        if offsets is None and self._has_uncommitted:
+            offsets = [one for one in self.position(self._consumer.assignment()) if one.offset >= 0] or None
+        if offsets is None:
+            return self._consumer.commit(asynchronous=asynchronous)
+        committed = self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
+        self._has_uncommitted = False
+        return committed
+
     def poll(self, timeout: float | None = None) -> Any:
         """Return the next message, or None if none arrives within ``timeout`` seconds (None or -1: no limit)."""
         ends_at = _end_of(timeout)
@@ -319,8 +382,11 @@ class Consumer:
             )
             return
         if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
-            self._resumed_from = self._progress.positions(self._consumer)
+            self._resumed_from = self._progress.leave(self._consumer)
         self._consumer.close()  # commits offsets; closing does not remove a static member from the group
+        self._has_uncommitted = not is_true(properties, "enable.auto.commit", default="true") and is_true(
+            properties, "enable.auto.offset.store", default="true"
+        )
         self._properties, self._consumer = properties, successor
         self._subscribe()
 
@@ -358,6 +424,8 @@ class Consumer:
                 one.offset = before[(one.topic, one.partition)]
         self._progress.begin(partitions)
         self._take(consumer, partitions)
+        if stored := self._progress.stored(partitions):
+            consumer.store_offsets(offsets=stored)
         paused = [one for one in partitions if (one.topic, one.partition) in self._progress.paused]
         if paused:
             consumer.pause(paused)

@@ -20,11 +20,17 @@ from klamm.admin import (
     AclResourceType,
     AdminClient,
 )
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError
+from klamm.kraft.observer import MetadataObserver
+from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.replica.obstacles import obstacles
+from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.protocol.errors import ErrorCode
+from tests.interop.test_mirror_replica_kafka import without_epochs
 from tests.support.copiers import run_until
 from tests.support.processes import wait_until
 from tests.support.secure_flow import (
@@ -44,7 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from klamm.kafka_client.connection.transport import ConnectionSettings
     from tests.support.kafka import KafkaCluster
+    from tests.support.secure_flow import SecureFlow
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +194,61 @@ def test_status_names_controller_with_untrusted_certificate(
         reason = "SSL_AUTHENTICATION_FAILED: 127.0.0.1:"
         run_until(copier, lambda: reason in copier.progress()[0].reason, timeout_s=SOON_S)
         assert "our side rejects the broker's certificate" in copier.progress()[0].reason
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("broker_right")
+def test_klamms_with_logins_alone_know_each_other_and_are_promoted_and_taken_back(
+    cluster: KafkaCluster, certificates: Certificates
+) -> None:
+    """No klamm has a listener at which another client may ask for something without a login."""
+    # given
+    flow, other = scram_flow(cluster, certificates), scram_flow(cluster, certificates)
+    with flow.copier() as copier:
+        with other.copier() as copier_of_other:
+            end = flow.produce(5)
+            for each in (copier, copier_of_other):
+                ends_at(each, end)
+            # then
+            for each_flow in (flow, other):
+                with contextlib.closing(Cluster(target_of(each_flow), BufferPool(max_free_bytes=0))) as target:
+                    target.refresh([])
+                    assert target.node_ids >= {flow.node_id, other.node_id}
+                    nodes = target_nodes(target)
+                assert nodes.brokers == {1}
+                assert nodes.klamms.keys() >= {flow.node_id, other.node_id}
+            assert obstacles(scram_flow(cluster, certificates).settings, [flow.topic]) == {}
+            # when
+            for is_taken_back in (True, False):
+                copier_of_other.demoted = frozenset()
+                copier_of_other.promoted = {other.topic: RequestedState.PROMOTED}
+                run_until(
+                    copier_of_other,
+                    lambda: copier_of_other.progress()[0].state is CopyState.PROMOTED,
+                    timeout_s=SOON_S,
+                )
+                end = flow.produce(3)
+                ends_at(copier, end)
+                if is_taken_back:
+                    copier_of_other.promoted, copier_of_other.demoted = {}, frozenset({other.topic})
+                    ends_at(copier_of_other, end)
+        # then
+        assert without_epochs(other.stored(other.remote)) == without_epochs(flow.stored(flow.topic))[:-1]
+        flow.assert_equal()
+        assert registered(other) & {flow.node_id, other.node_id} == {flow.node_id}
+
+
+def target_of(flow: SecureFlow) -> ConnectionSettings:
+    return copy_settings(flow.settings).target
+
+
+def registered(flow: SecureFlow) -> set[int]:
+    """Return the node ids of the target's registered brokers."""
+    replica = copy_settings(flow.settings).replica
+    assert replica is not None
+    with contextlib.closing(MetadataObserver(replica.controllers)) as observer:
+        observer.start()
+        return set(observer.wait_until_caught_up(30).brokers)
 
 
 @pytest.mark.usefixtures("broker_right")

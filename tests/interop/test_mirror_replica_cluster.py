@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from typing import TYPE_CHECKING
@@ -9,18 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from klamm.admin import AdminClient, NewTopic
+from klamm.admin import AdminClient, ElectionType, NewTopic
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.obstacles import target_obstacle
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, InvalidReplicaAssignmentError, KafkaApiError
 from klamm.protocol.records import Record, encode_batch
 from klamm.protocol.types import TopicPartition
 from tests.interop.test_mirror_replica_kafka import (
     KLAMM,
     OTHER_KLAMM,
     Flow,
+    Running,
     demote,
     image_of,
     key_of,
@@ -31,7 +33,7 @@ from tests.interop.test_mirror_replica_kafka import (
 )
 from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE, java_tool
 from tests.support.kafka import KafkaCluster
-from tests.support.mirror import delete_topic, wait_for_partitions
+from tests.support.mirror import create_topic, delete_topic, set_config, wait_for_partitions
 from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
 
@@ -135,6 +137,106 @@ def test_i2_dead_klamm_holds_up_no_other_flow_and_no_replica_is_placed_on_anothe
     assert replicas == set(cluster.nodes)
     with AdminClient(cluster.bootstrap_servers) as admin:
         assert traces(other, admin) == []
+
+
+@pytest.mark.long
+def test_remote_topic_that_an_operator_reassigns_is_copied_to_its_new_replicas(cluster: KafkaCluster) -> None:
+    # given
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    remote = TopicPartition(flow.remote[0], 0)
+    with running(flow, is_new=False) as copier, AdminClient(cluster.bootstrap_servers) as admin:
+        new = NewTopic(name=remote.topic, replicas_assignments={0: (KLAMM,)}, configs={"retention.ms": "-1"})
+        admin.create_topics([new]).all().result(30)
+        admin.alter_partition_reassignments({remote: [1, 2]}).all().result(30)
+        copier.wait_for_replicas()
+        # when
+        with pytest.raises(InvalidReplicaAssignmentError):  # klamm takes no partitions
+            admin.alter_partition_reassignments({remote: [KLAMM, 1]}).all().result(30)
+        admin.alter_partition_reassignments({remote: [3, 1]}).all().result(30)
+        flow.produce(3)
+        copier.wait_for_replicas()
+        # then
+        wait_until(lambda: flow.stored(remote.topic, 3) == flow.stored(flow.topic, 1), timeout_s=30, what="replica 3")
+        promote(flow, copier)
+        wait_until(lambda: set(topic_state(cluster, remote.topic)[1]) == {1, 3}, timeout_s=30, what="the new replicas")
+        assert topic_state(cluster, remote.topic)[0] == 3
+
+
+@pytest.mark.long
+def test_remote_topic_that_an_operator_reassigns_to_fewer_brokers_is_mirrored_on(cluster: KafkaCluster) -> None:
+    """Kafka never completes such a change of a reassignment in progress, so the promotion has to wait."""
+    # given
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    remote = TopicPartition(flow.remote[0], 0)
+    with running(flow) as copier, AdminClient(cluster.bootstrap_servers) as admin:
+        copier.wait_for_replicas()
+        # when
+        admin.alter_partition_reassignments({remote: [3, 1]}).all().result(30)
+        copier.copier.promoted = {flow.topic: "PROMOTED"}
+        copier.wait(lambda rows: "which adds and removes replicas 2" in rows[0].reason, "the reason")
+        flow.produce(3)
+        # then
+        copier.wait_for_replicas()
+        assert topic_state(cluster, remote.topic) == (KLAMM, (KLAMM,))
+        admin.alter_partition_reassignments({remote: [3, 1, 2]}).all().result(30)
+        promote(flow, copier)
+    flow.assert_equal()
+
+
+@pytest.mark.long
+def test_remote_topic_that_brokers_lead_by_an_unclean_election_is_not_changed_by_klamm(cluster: KafkaCluster) -> None:
+    """An operator made it writable while the mirror was down, instead of promoting it."""
+    # given
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    remote = TopicPartition(flow.remote[0], 0)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    set_config(cluster.bootstrap_servers, remote.topic, "unclean.leader.election.enable", "true")
+    with AdminClient(cluster.bootstrap_servers) as admin, contextlib.suppress(KafkaApiError):  # it may be led already
+        admin.elect_leaders(ElectionType.UNCLEAN, [remote]).all().result(30)
+    wait_until(lambda: topic_state(cluster, remote.topic)[0] in cluster.nodes, timeout_s=60, what="the election")
+    assert _produced(cluster, topic_state(cluster, remote.topic)[0] or 0, remote.topic) == ErrorCode.NONE
+    ends = flow.end_of(remote.topic)
+    # when
+    flow.produce(2)
+    with running(flow, is_new=False) as copier:
+        # then
+        copier.wait(lambda rows: f"klamm does not lead {remote.topic}-0" in rows[0].reason, "the reason")
+        demote(flow, copier)
+        copier.wait(lambda rows: f"klamm did not hand {remote.topic}-0 over" in rows[0].reason, "the rejection")
+    assert topic_state(cluster, remote.topic)[0] in cluster.nodes
+    assert flow.end_of(remote.topic) == ends == 11
+
+
+@pytest.mark.long
+def test_klamm_whose_stored_state_was_deleted_returns_after_its_session(
+    cluster: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    flow = Flow(cluster)
+    flow.produce(5, 5)
+    with running(flow) as copier:
+        copier.wait_for_replicas()
+    with killed_process(flow):
+        flow.produce(3)
+        wait_until(lambda: _is_copied(flow), timeout_s=60, what="the replicas")
+    # when
+    offsets_topic = flow.settings.source_offsets_topic
+    delete_topic(cluster.bootstrap_servers, offsets_topic)
+    create_topic(cluster.bootstrap_servers, offsets_topic, 1, {"cleanup.policy": "compact"}, 3)
+    flow.produce(2)
+    copier = Running(flow)
+    copier.start()
+    # then
+    try:
+        copier.wait_for_replicas()
+    finally:
+        copier.close()
+    flow.assert_equal()
+    assert f"Another incarnation of broker {KLAMM} has a session that has not ended" in caplog.text
 
 
 def _is_copied(flow: Flow) -> bool:

@@ -334,6 +334,13 @@ class Promotion:
         order = [node for node in state.replicas if node in replicas]
         if self._node_id not in state.removing or not order:
             return "no reassignment to the brokers is in progress"
+        if both := set(state.adding) & set(state.removing):
+            # The controller adds nothing new, so it keeps what was added (``PartitionReassignmentReplicas``), and waits
+            # for these to be in sync. klamm would not be alone in the ISR any more, and could mirror nothing.
+            return (
+                f"the target never completes its reassignment, which adds and removes replicas {listed(both)}: "
+                f"reassign it to brokers {listed(state.adding)}, or to another one in place of {listed(both)}"
+            )
         return _missing(leader, leadership, accepts_loss=accepts_loss) or _Promoting(
             partition, leader, replicas, order[0]
         )

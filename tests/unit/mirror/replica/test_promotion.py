@@ -361,6 +361,21 @@ def test_lost_broker_that_a_reassignment_removes_does_not_hold_up_the_promotion(
     assert node.member.image.topics[TOPIC_ID].partitions[0].isr == REPLICAS
 
 
+def test_reassignment_that_never_completes_denies_the_promotion() -> None:
+    """An operator has changed it to fewer brokers while it was in progress."""
+    node = Node()
+    topic = node.member.image.topics[TOPIC_ID]
+    shrunk = replace(topic.partitions[0], adding=REPLICAS, removing=(2, KLAMM), partition_epoch=1)
+    node.member.publish(replace(node.member.image, topics={TOPIC_ID: replace(topic, partitions={0: shrunk})}))
+    node.source.produce(3)
+    node.replicate()
+
+    with pytest.raises(PromotionWaitsError, match=r"adds and removes replicas 2: reassign it to brokers 1, 2, 3, or"):
+        node.promotion().hand_over([REMOTE])
+
+    assert node.member.image.topics[TOPIC_ID].partitions[0].isr == (KLAMM,)
+
+
 def test_topic_deleted_in_between_is_not_handed_over() -> None:
     node = Node()
     node.source.produce(3)

@@ -23,6 +23,7 @@ from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.copiers import copy_all, is_done, run_until
 from tests.support.equal_offsets import EqualFlow, LateWrite, contents, copy_until_kept
 from tests.support.frame_proxy import FrameProxy
+from tests.support.klamm import KlammBroker
 from tests.support.long_tests import long_only
 from tests.support.mirror import create_topic, delete_records, properties
 from tests.support.processes import wait_until
@@ -96,6 +97,19 @@ def test_purged_beginning_within_a_batch_is_not_on_the_target_either(address: st
     flow.copy()
 
     assert min(flow.assert_equal()) == 450
+
+
+@klamm_or_long
+@pytest.mark.parametrize("commit", [True, False])
+def test_log_start_within_a_transaction_is_kept(address: str, commit: bool) -> None:
+    flow = EqualFlow(address, address)
+    produce_transaction(address, flow.topic, 6, commit=commit)
+    produce(address, flow.topic, 0, 5)
+    delete_records(address, flow.topic, 0, before=3)
+
+    flow.copy()
+
+    assert list(flow.assert_equal()) == [*(range(3, 6) if commit else ()), *range(7, 12)]
 
 
 def test_records_of_log_append_time_keep_their_timestamps(address: str) -> None:
@@ -213,11 +227,17 @@ def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
         produce(address, flow.topic, 110, 10)
         run_until(older, lambda: older.progress()[0].state is CopyState.STOPPED)
         run_until(newer, lambda: newer.progress()[0].next_offset == 52)
+        assert "a newer mirror of this flow writes this partition" in older.progress()[0].reason
+        flow.assert_equal()
+        # an operator lets the older one take over again
+        older.restarts = {flow.topic: 1}
+        produce_transaction(address, flow.topic, 2, commit=False)
+        run_until(older, lambda: older.progress()[0].next_offset == 55)
+        produce(address, flow.topic, 120, 10)
+        run_until(older, lambda: older.progress()[0].next_offset == 65)
     finally:
         older.close()
         newer.close()
-
-    assert "a newer mirror of this flow writes this partition" in older.progress()[0].reason
     flow.assert_equal()
 
 
@@ -277,6 +297,24 @@ def test_gaps_of_compaction_are_kept(address: str) -> None:
     assert 1 not in flow.assert_equal()
 
 
+@pytest.mark.long
+def test_empty_batch_that_compaction_leaves_of_a_producer_is_a_gap(address: str) -> None:
+    configs = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.001"}
+    flow = EqualFlow(address, address, source_configs=configs, target_configs={"cleanup.policy": "compact"})
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
+    producer.produce(flow.topic, b"first", b"k", timestamp=YEAR_2013)
+    assert producer.flush(30) == 0
+    with WireClient(address) as client:
+        for number, key in enumerate((b"k", b"a", b"b"), 1):  # much newer: each ends the segment before it
+            record = Record(key=key, value=b"v", timestamp=YEAR_2013 + 10_000 * number, offset=0)
+            client.produce(flow.topic, 0, encode_batch([record]))
+    wait_until(lambda: 0 not in contents(address, flow.topic, "read_committed"), timeout_s=60, what="compaction")
+
+    flow.copy()
+
+    assert list(flow.assert_equal()) == [1, 2, 3]
+
+
 @klamm_or_long
 def test_remote_topic_with_log_append_time_stops_the_partition(address: str) -> None:
     flow = EqualFlow(address, address, target_configs={"message.timestamp.type": "LogAppendTime"})
@@ -303,6 +341,33 @@ def test_source_that_is_shorter_than_the_target_stops_the_partition(address: str
 
     assert row.state is CopyState.STOPPED
     assert f"{flow.topic} was deleted and created again on the source" in row.reason
+
+
+@pytest.mark.parametrize("count", [0, 15])
+def test_source_that_lost_its_last_records_stops_the_partition(count: int) -> None:
+    """A power cut took records that were only in the page cache, and ``count`` others got their offsets since."""
+    with KlammBroker() as broker:
+        # given
+        address = broker.bootstrap_servers
+        flow = EqualFlow(address, address)
+        log = broker.data_dir / "logs" / f"{flow.topic}-0" / f"{0:020d}.log"
+        produce(address, flow.topic, 0, 10)
+        cut = log.stat().st_size
+        produce(address, flow.topic, 10, 10)
+        flow.copy()
+        before = contents(address, flow.remote_topic, "read_committed")
+        # when
+        broker.kill()
+        os.truncate(log, cut)
+        broker.start()
+        if count:
+            produce(address, flow.topic, 100, count)
+        row = flow.copy()
+        # then
+        assert row.state is CopyState.STOPPED
+        where = f"offset 10 of {flow.remote_topic}-0 holds another record" if count else "the source lost records"
+        assert where in row.reason
+        assert contents(address, flow.remote_topic, "read_committed") == before
 
 
 @klamm_or_long

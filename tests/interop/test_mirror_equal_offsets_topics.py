@@ -101,6 +101,19 @@ def test_recreated_source_topic_stops_the_partition(flow: EqualFlow, copier: Cop
     assert contents(flow.target, flow.remote_topic, "read_uncommitted") == before
 
 
+def test_stopped_partition_starts_again_once_its_remote_topic_is_another_one(flow: EqualFlow, copier: Copier) -> None:
+    delete_topic(flow.source, flow.topic)
+    create_topic(flow.source, flow.topic, 1, KEPT)
+    produce(flow.source, flow.topic, b"new 0", b"new 1")
+    run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED)
+    delete_topic(flow.target, flow.remote_topic)
+    create_topic(flow.target, flow.remote_topic, 1, KEPT)
+
+    run_until(copier, lambda: copier.progress()[0].state is CopyState.COPYING and is_done(copier.progress()[0]))
+
+    assert len(flow.assert_equal()) == 2
+
+
 def test_both_topics_created_again_are_mirrored_from_the_beginning(flow: EqualFlow, copier: Copier) -> None:
     for topic in (flow.topic, flow.remote_topic):
         delete_topic(flow.source, topic)

@@ -20,7 +20,6 @@ from klamm.admin import (
     AclResourceType,
     AdminClient,
 )
-from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, SaslAuthenticationFailedError
 from klamm.kraft.observer import MetadataObserver
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from klamm.kafka_client.connection.transport import ConnectionSettings
     from tests.support.kafka import KafkaCluster
     from tests.support.secure_flow import SecureFlow
 
@@ -211,8 +209,7 @@ def test_klamms_with_logins_alone_know_each_other_and_are_promoted_and_taken_bac
                 ends_at(each, end)
             # then
             for each_flow in (flow, other):
-                with contextlib.closing(Cluster(target_of(each_flow), BufferPool(max_free_bytes=0))) as target:
-                    target.refresh([])
+                with Cluster.connected(copy_settings(each_flow.settings).target) as target:
                     assert target.node_ids >= {flow.node_id, other.node_id}
                     nodes = target_nodes(target)
                 assert nodes.brokers == {1}
@@ -236,10 +233,6 @@ def test_klamms_with_logins_alone_know_each_other_and_are_promoted_and_taken_bac
         assert without_epochs(other.stored(other.remote)) == without_epochs(flow.stored(flow.topic))[:-1]
         flow.assert_equal()
         assert registered(other) & {flow.node_id, other.node_id} == {flow.node_id}
-
-
-def target_of(flow: SecureFlow) -> ConnectionSettings:
-    return copy_settings(flow.settings).target
 
 
 def registered(flow: SecureFlow) -> set[int]:

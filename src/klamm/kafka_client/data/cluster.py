@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import HANDSHAKE_TIMEOUT_S, log_in, open_connection
 from klamm.kafka_client.errors import (
     ConnectionLostError,
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from klamm.kafka_client.connection.buffers import BufferPool
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.protocol.schema import Message
@@ -81,6 +82,18 @@ class Cluster:
         """Shortest time in seconds of a broker's first response on any connection. Infinite before the first
         response.
         """
+
+    @classmethod
+    @contextlib.contextmanager
+    def connected(cls, settings: ConnectionSettings, topics: Iterable[str] = ()) -> Iterator[Self]:
+        """Yield connections for a few calls, with the metadata of some topics. They are closed at the end.
+
+        Raises:
+            ConnectionLostError: No broker responds.
+        """
+        with contextlib.closing(cls(settings, BufferPool(max_free_bytes=0))) as cluster:
+            cluster.refresh(topics)
+            yield cluster
 
     def refresh(self, topics: Iterable[str]) -> None:
         """Refresh the metadata of topics. Topics that do not exist are missing in ``topics`` afterwards.

@@ -17,7 +17,7 @@ from klamm.mirror.progress.flow_progress import GroupStatus
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.internal_topic import TopicGoneError
 from klamm.mirror.records.source_offsets import resume_offset
-from klamm.mirror.replica.obstacles import connect, finalized_features
+from klamm.mirror.replica.obstacles import connected, finalized_features
 from klamm.mirror.replica.placement import is_led_by_broker, led_by_brokers, not_mirrored
 from klamm.mirror.replica.target_nodes import target_nodes
 
@@ -256,8 +256,7 @@ def topics_at_risk(flow: FlowSettings, topics: Sequence[str]) -> list[str]:
     Raises:
         ConnectionError, TimeoutError, KafkaApiError: The target does not respond.
     """
-    with contextlib.closing(connect(flow)) as cluster:
-        cluster.refresh([])
+    with connected(flow) as cluster:
         if not finalized_features(target_nodes(cluster).connection(cluster)).get(_ELIGIBLE_LEADERS):
             return []
     with admin_client(flow, "target", timeout_ms=_TIMEOUT_MS) as target:

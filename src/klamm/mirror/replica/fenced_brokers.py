@@ -44,7 +44,6 @@ def fenced_brokers(replica: ReplicaSettings, target: Cluster, count: int) -> Ite
         ConnectionLostError: The target, or an active controller, is not reachable.
         KafkaApiError: The controller rejects a registration.
     """
-    target.refresh([])
     broker = target_nodes(target).connection(target)
     features = {name: (level, level) for name, level in finalized_features(broker).items()}
     ids = tuple(range(_MAX_ID, _MAX_ID - count, -1))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.acls import describe_acls_request, described_acls
-from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, DeniedError, error_text
@@ -37,6 +35,7 @@ from klamm.server.listeners import setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from contextlib import AbstractContextManager
 
     from klamm.kafka_client.connection.connection import Connection
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
@@ -61,8 +60,7 @@ def obstacles(flow: FlowSettings, topics: Collection[str] = ()) -> dict[str, str
     Raises:
         ConnectionLostError: The target is unavailable.
     """
-    with contextlib.closing(connect(flow)) as cluster:
-        cluster.refresh([])
+    with connected(flow) as cluster:
         try:
             nodes = target_nodes(cluster)
         except DeniedError as error:
@@ -89,8 +87,7 @@ def target_obstacle(flow: FlowSettings) -> str:
     Raises:
         ConnectionLostError: The target is unavailable, or another live broker has the id.
     """
-    with contextlib.closing(connect(flow)) as cluster:
-        cluster.refresh([])
+    with connected(flow) as cluster:
         try:
             nodes = target_nodes(cluster)
         except DeniedError as error:
@@ -129,9 +126,9 @@ def _connection(flow: FlowSettings) -> ConnectionSettings:
     return ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan")
 
 
-def connect(flow: FlowSettings) -> Cluster:
-    """Return connections to the target of a flow. The caller closes them."""
-    return Cluster(_connection(flow), BufferPool(max_free_bytes=0))
+def connected(flow: FlowSettings) -> AbstractContextManager[Cluster]:
+    """Return connections to the target of a flow, as ``Cluster.connected`` does."""
+    return Cluster.connected(_connection(flow))
 
 
 def _controllers_obstacle(flow: FlowSettings) -> str:

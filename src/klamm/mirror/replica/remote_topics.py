@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +14,7 @@ from klamm.mirror.progress.flow_progress import FlowFailedError
 from klamm.mirror.records.worker_offsets import mirrored_topics
 from klamm.mirror.replica import placement
 from klamm.mirror.replica.fenced_brokers import fenced_brokers
-from klamm.mirror.replica.obstacles import connect, target_obstacle
+from klamm.mirror.replica.obstacles import connected, target_obstacle
 from klamm.mirror.replica.target_nodes import target_nodes
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.protocol.errors import (
@@ -129,7 +128,7 @@ class ReplicaTopics(RemoteTopics):
         if not led or self._replica is None:
             return out
         with (
-            contextlib.closing(connect(self._settings)) as target,
+            connected(self._settings) as target,
             fenced_brokers(self._replica, target, max(widths.values()) - 1) as fenced,
         ):
             replicas = {name: (self._node_id, *fenced[: width - 1]) for name, width in widths.items()}
@@ -255,8 +254,7 @@ class ReplicaTopics(RemoteTopics):
         return [node for node in self._nodes() if node.id in brokers]
 
     def _known_nodes(self) -> TargetNodes:
-        with contextlib.closing(connect(self._settings)) as cluster:
-            cluster.refresh([])
+        with connected(self._settings) as cluster:
             return target_nodes(cluster)
 
     def _too_few(self, brokers: Sequence[Node]) -> InvalidReplicationFactorError | None:

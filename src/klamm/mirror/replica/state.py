@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm.clock import wall_clock_ms
-from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
@@ -79,8 +78,7 @@ class TopicStateStore:
 
     @contextlib.contextmanager
     def _cluster(self) -> Iterator[Cluster]:
-        with contextlib.closing(Cluster(self._target, BufferPool(max_free_bytes=0))) as cluster:
-            cluster.refresh([self._topic])
+        with Cluster.connected(self._target, [self._topic]) as cluster:
             if self._topic not in cluster.topics:
                 raise ConnectionLostError(f"{self._topic} does not exist yet on the target")
             yield cluster
@@ -131,8 +129,7 @@ def new_member(settings: CopySettings, replica: ReplicaSettings) -> BrokerMember
         source_alias=settings.source_alias,
         node_id=replica.node_id,
     )
-    with contextlib.closing(Cluster(settings.target, BufferPool(max_free_bytes=0))) as cluster:
-        cluster.refresh([])
+    with Cluster.connected(settings.target) as cluster:
         configs = inter_broker_configs(cluster, replica, target_nodes(cluster).broker)
     if reason := configs.mismatch(replica):
         raise MembershipError(reason)

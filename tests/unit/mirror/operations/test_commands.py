@@ -568,7 +568,7 @@ def test_topic_of_which_another_broker_could_be_elected_is_not_taken_back(
     target.configs["A.orders"] = {"min.insync.replicas": min_isr}
     target.configs["A.users"] = {"min.insync.replicas": "1"}
     monkeypatch.setattr(promotion, "admin_client", lambda *_, **__: target)
-    monkeypatch.setattr(promotion, "connect", MagicMock())
+    monkeypatch.setattr(promotion, "connected", MagicMock())
     monkeypatch.setattr(promotion, "target_nodes", MagicMock())
     features = {"eligible.leader.replicas.version": level}
     monkeypatch.setattr(promotion, "finalized_features", lambda _: features)

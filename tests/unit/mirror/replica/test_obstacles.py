@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -82,7 +83,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A target with the broker 1 and metadata.version 4.3, whose controllers accept the principal."""
     cluster = Mock(node_ids=frozenset({1}), cluster_id="cluster")
     answer(cluster)
-    monkeypatch.setattr(obstacles, "connect", lambda _flow: cluster)
+    monkeypatch.setattr(obstacles, "connected", lambda _flow: contextlib.closing(cluster))
     cluster.channel = Mock()
     monkeypatch.setattr(obstacles, "ControllerChannel", lambda _settings: cluster.channel)
     return cluster

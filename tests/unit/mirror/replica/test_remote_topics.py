@@ -174,6 +174,7 @@ def grown(target: Mock, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         done.append({each.partition: set(brokers) for each, brokers in wanted.items()})
         return MagicMock()
 
+    monkeypatch.setattr(remote_topics, "connected", contextlib.nullcontext)
     monkeypatch.setattr(remote_topics, "fenced_brokers", fenced_brokers)
     monkeypatch.setattr(placement, "create_partitions", create)
     monkeypatch.setattr(placement, "rejections", lambda _: {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -169,6 +170,19 @@ def test_source_is_read_once_for_all_replicas(address: str) -> None:
 
     flow.assert_equal()
     assert row.bytes == sum(map(len, flow.bytes_of_source()))
+
+
+def test_limit_of_a_flow_holds_for_its_replicas(address: str) -> None:
+    flow = ReplicaFlow(address, (1, 2))
+    flow.produce(*[200] * 8)
+    with flow.copier() as copier:
+        copier.throttle.limit = sum(map(len, flow.bytes_of_source()))
+        began = time.monotonic()
+
+        flow.run(copier, 1600)
+
+    assert time.monotonic() - began > 0.8  # all but the last batch at this many bytes per second
+    flow.assert_equal()
 
 
 def test_lagging_replica_is_served_from_the_source(address: str) -> None:

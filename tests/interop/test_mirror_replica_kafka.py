@@ -19,6 +19,7 @@ import threading
 import time
 import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -27,7 +28,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from klamm.admin import ActiveProducer, AdminClient, NewPartitions, NewTopic, TopicPartition
-from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
@@ -50,6 +50,7 @@ from klamm.protocol.records import Codec, Record, TimestampType, encode_batch, i
 from klamm.protocol.records.layout import LEADER_EPOCH_AT
 from klamm.server.listeners import Address
 from tests.support.copiers import copy_settings
+from tests.support.equal_offsets import EqualFlow
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import create_topic, delete_records
 from tests.support.processes import free_port, wait_until
@@ -335,35 +336,41 @@ def test_replicas_hold_the_empty_batch_that_compaction_leaves_of_a_producer(clus
 
 @pytest.mark.long
 def test_replicas_hold_messages_of_an_old_format(cluster: KafkaCluster) -> None:
-    """Brokers keep those that were written before Kafka 0.11."""
-    flow = Flow(cluster)
-    flow.produce(1)
+    """Brokers keep those that were written before Kafka 0.11. By replay, their records have their offsets, too."""
+    flow, replayed = Flow(cluster), EqualFlow(cluster.bootstrap_servers, cluster.bootstrap_servers)
+    topics = flow.topic, replayed.topic
+    for topic in topics:
+        flow.produce(1, topic=topic)
     body = struct.pack(">bbqii", 1, Codec.NONE, TIME, -1, 1) + b"v"
     old = struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
     for node in cluster.nodes.values():
         node.kill()
-        directory = node.directory / "data" / f"{flow.topic}-0"
-        for path in directory.glob(f"{0:020d}.*"):
-            path.unlink()
-        (directory / f"{0:020d}.log").write_bytes(old)
+        directories = [node.directory / "data" / f"{topic}-0" for topic in topics]
+        for directory in filter(Path.exists, directories):
+            for path in directory.glob(f"{0:020d}.*"):
+                path.unlink()
+            (directory / f"{0:020d}.log").write_bytes(old)
     for node in cluster.nodes.values():
         node.launch()
     cluster.wait_ready()
 
     def is_led() -> bool:
         try:
-            return flow.end_of(flow.topic) >= 0
+            return all(flow.end_of(topic) >= 0 for topic in topics)
         except (RejectedError, KeyError):  # the leader that the metadata name does not know it yet, or there is none
             return False
 
     wait_until(is_led, timeout_s=60, what="the leader of the source")
-    flow.produce(2)
+    for topic in topics:
+        flow.produce(2, topic=topic)
 
     with running(flow) as copier:
         copier.wait_for_replicas()
+    replayed.copy()
 
     flow.assert_equal()
     assert flow.stored(flow.remote[0], 1)[0] == old
+    assert replayed.assert_equal()[0] == (TIME, None, b"v", ())
 
 
 def _counts(batches: list[bytes]) -> list[int]:
@@ -483,7 +490,7 @@ def test_i2_added_partitions_are_in_sync_on_klamm_alone(cluster: KafkaCluster) -
         wait_until(lambda: "cordoned" not in rejection(), timeout_s=30, what="the end of the cordon")
         assert "not consistent with previous partitions" in rejection()
         with (
-            contextlib.closing(Cluster(flow.settings.target, BufferPool(max_free_bytes=0))) as target,
+            Cluster.connected(flow.settings.target) as target,
             fenced_brokers(replica, target, len(real)) as fenced,
         ):
             assert placement.add(admin, {remote: range(1, 3)}, {remote: (KLAMM, *fenced)}) == {remote: None}
@@ -644,8 +651,7 @@ def test_flows_of_one_target_know_each_other_as_brokers_without_storage(cluster:
             copier_of_other.wait_for_replicas()
             # then
             for each in (flow, other):
-                with contextlib.closing(Cluster(each.settings.target, BufferPool(max_free_bytes=0))) as target:
-                    target.refresh([])
+                with Cluster.connected(each.settings.target) as target:
                     assert target.node_ids >= {KLAMM, OTHER_KLAMM}
                     nodes = target_nodes(target)
                 assert (nodes.brokers, set(nodes.klamms)) == (frozenset(cluster.nodes), {KLAMM, OTHER_KLAMM})

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -29,6 +29,8 @@ from klamm.policy.rule_file import parse_rules
 from klamm.policy.testing import a_topic, assert_denied, make_policy
 from klamm.properties import parse_properties
 from klamm.resources.files import parse_documents
+from klamm.server.listeners import SecurityProtocol
+from klamm.server.security.endpoints import open_endpoint
 from tests.support.cases import case
 from tests.support.klamm import KlammBroker
 from tests.support.processes import free_port
@@ -241,6 +243,17 @@ def test_servers_of_the_pages_accept_their_settings(
     _, name, *words = shlex.split(line)
     parse = broker_settings.parse_arguments if name == "broker" else gateway_settings.parse_arguments
     assert parse(words).data_dir, page
+
+
+@pytest.mark.parametrize(
+    "snippet", [snippet for snippet in SNIPPETS if snippet.text.startswith("# server.properties")], ids=where
+)
+def test_clients_can_log_in_at_the_listeners_of_the_pages(snippet: Snippet, tmp_path: Path) -> None:
+    (file := tmp_path / "server.properties").write_text(snippet.text)
+    settings = broker_settings.parse_arguments(["--config", str(file)])
+    for listener in settings.listeners:
+        protocol = SecurityProtocol.SASL_PLAINTEXT if listener.protocol.uses_sasl else SecurityProtocol.PLAINTEXT
+        open_endpoint(replace(listener, protocol=protocol), settings.static_configs, lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,8 @@ class SslAuthenticationFailedError(ConnectionLostError):
     """
 
 
+CLOSED: Final = "The broker closed the connection"
+"""Message of a connection that the broker has closed. A listener with another security protocol may be the cause."""
 FATAL_ERRORS: Final = (SaslAuthenticationFailedError, SslAuthenticationFailedError, UnreadableResponseError)
 """Errors of a connection that a retry does not mend."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import subprocess
@@ -133,9 +134,11 @@ def test_unresponsive_servers_are_named(tmp_path: Path) -> None:
     hasty.write_text("default.api.timeout.ms=1000\n")
     servers = f"127.0.0.1:{free_port()}"
     with connect(Namespace(bootstrap_server=servers, command_config=str(hasty))) as admin:
-        failure = admin.describe_cluster().exception()
-    assert isinstance(failure, TimeoutError)
-    assert str(failure).startswith(f"No broker at {servers} responded within 1000 ms: {servers}: Connection refused")
+        calls = [admin.describe_cluster(), admin.list_groups()]
+        failures = [call.exception() for call in calls]
+    for failure in failures:
+        assert isinstance(failure, TimeoutError)
+        assert re.match(f"No broker at {servers} responded within 1000 ms: {servers}: Connection refused", str(failure))
 
 
 def _read_only(accepted: socket.socket) -> None:
@@ -153,6 +156,23 @@ def test_server_that_never_answers_has_a_hint() -> None:
     assert str(error) == (
         f"No broker at {server} responded within 300 ms: no answer and no error; check that it is a Kafka listener, and"
         " that security.protocol matches it"
+    )
+
+
+def _close(accepted: socket.socket) -> None:
+    accepted.recv(1000)
+
+
+@pytest.mark.process
+def test_server_that_closes_each_connection_has_a_hint() -> None:
+    with (
+        listener(_close) as server,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=300)) as admin,
+    ):
+        error = admin.describe_cluster().exception()
+    assert str(error) == (
+        f"No broker at {server} responded within 300 ms: {server}: The broker closed the connection;"
+        " check that security.protocol matches its listener"
     )
 
 

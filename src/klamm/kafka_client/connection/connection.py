@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from klamm import __version__
-from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
+from klamm.kafka_client.errors import CLOSED, ConnectionLostError, UnreadableResponseError
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode, ProtocolError, UnsupportedVersionError, error_name
@@ -268,7 +268,7 @@ class Connection:
         if count is None:
             return False
         if count == 0:
-            raise ConnectionResetError("The broker closed the connection")
+            raise ConnectionResetError(CLOSED)
         self._filled += count
         if self._filled < wanted:
             return True

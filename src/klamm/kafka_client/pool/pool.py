@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.login import open_connection
-from klamm.kafka_client.errors import FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
+from klamm.kafka_client.errors import CLOSED, FATAL_ERRORS, RETRIABLE_CODES, ConnectionLostError, api_error, error_text
 from klamm.kafka_client.pool.calls import Deadline, Outcome
 from klamm.kafka_client.pool.node import NotReadyError, PooledConnection, PoolNode
 from klamm.kafka_client.pool.rights import name_right
@@ -359,7 +359,7 @@ class ConnectionPool:
                 if looked_up:
                     self._controller_id = None
                     raise ConnectionLostError(str(error)) from error
-                if isinstance(error, _UnknownNodeError):
+                if isinstance(error, _UnknownNodeError) or (isinstance(error, _NoBrokerError) and deadline.passed()):
                     raise
                 # A wait that ends with the deadline says nothing of the cause.
                 if last is None or not isinstance(error, TimeoutError):
@@ -369,7 +369,9 @@ class ConnectionPool:
         limit = f"within {deadline.limit_ms} ms"
         if not self._nodes:
             servers = ",".join(self._settings.bootstrap_servers)
-            raise TimeoutError(f"No broker at {servers} responded {limit}{_reason(last) or _SILENT}") from last
+            reason = _reason(last) or _SILENT
+            hint = _OTHER_PROTOCOL if reason.endswith(CLOSED) else ""
+            raise _NoBrokerError(f"No broker at {servers} responded {limit}{reason}{hint}") from last
         raise TimeoutError(f"{what}: no response {limit}{_reason(last)}") from last
 
     async def connection(self, deadline: Deadline, node_id: int | None = None) -> PooledConnection:
@@ -506,6 +508,7 @@ class ConnectionPool:
             self._connecting.discard(duplicate)
 
 
+_OTHER_PROTOCOL: Final = "; check that security.protocol matches its listener"
 _SILENT: Final = ": no answer and no error; check that it is a Kafka listener, and that security.protocol matches it"
 
 
@@ -524,6 +527,10 @@ def _address(server: str) -> tuple[str, int]:
     if address is None:
         raise ValueError(f"bootstrap_servers={server!r}: expected host:port")
     return address
+
+
+class _NoBrokerError(TimeoutError):
+    """No bootstrap server responded in time. Attempts of several requests pass it on with its message."""
 
 
 class _UnknownNodeError(ConnectionLostError):

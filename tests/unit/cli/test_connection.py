@@ -134,8 +134,7 @@ def test_unresponsive_servers_are_named(tmp_path: Path) -> None:
     hasty.write_text("default.api.timeout.ms=1000\n")
     servers = f"127.0.0.1:{free_port()}"
     with connect(Namespace(bootstrap_server=servers, command_config=str(hasty))) as admin:
-        calls = [admin.describe_cluster(), admin.list_groups()]
-        failures = [call.exception() for call in calls]
+        failures = [admin.describe_cluster().exception(), admin.list_groups().exception()]
     for failure in failures:
         assert isinstance(failure, TimeoutError)
         assert re.match(f"No broker at {servers} responded within 1000 ms: {servers}: Connection refused", str(failure))

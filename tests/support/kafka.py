@@ -177,8 +177,8 @@ class KafkaCluster:
     def launch(self) -> None:
         """Format every node and start it without waiting for it."""
         if self._jvm_options is None and self._release == KAFKA_RELEASE:
-            kafka_archive(broker_class_path()).write(_run_once)
-            kafka_archive().write(_use_a_tool)
+            write_broker_archive()
+            write_tools_archive()
         formatted = _formatted_directory(self._release)
         for node in (*self.nodes.values(), *self._controllers_alone):
             self._format(node, formatted)
@@ -337,6 +337,16 @@ def _unregister(node: KafkaNode, node_id: int) -> bool:
         connection.sendall((len(header) + len(body)).to_bytes(4) + header + body)
         answer = stream.read(int.from_bytes(stream.read(4)))
     return answer[9:11] == bytes(2)  # behind the correlation id, a tag section and the throttle time
+
+
+def write_broker_archive() -> None:
+    """Write the archive of the classes of Kafka's broker, unless it exists."""
+    kafka_archive(broker_class_path()).write(_run_once)
+
+
+def write_tools_archive() -> None:
+    """Write the archive of the classes of Kafka's tools, unless it exists."""
+    kafka_archive().write(_use_a_tool)
 
 
 def _run_once(jvm_options: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ class KafkasTools:
 
     def __enter__(self) -> Self:
         options = (*quick_to_start(), *_QUIET, *self._jvm_options)
-        command = java_command(_RUNNER, heap="256m", jvm_options=options, jars=f"{class_path()}:{_compiled_programs()}")
+        command = java_command(_RUNNER, heap="256m", jvm_options=options, jars=f"{class_path()}:{compile_programs()}")
         self._java = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
 
@@ -80,7 +80,7 @@ class KafkasTools:
         return Outcome(int(code), stdout, stderr)
 
 
-def _compiled_programs() -> Path:
+def compile_programs() -> Path:
     """Return the directory of the compiled programs. The first call in a checkout compiles them."""
     text = b"".join(program.read_bytes() for program in _PROGRAMS)
     compiled = CACHE / "java" / f"tools-{hashlib.sha256(text).hexdigest()[:16]}"

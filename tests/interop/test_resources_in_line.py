@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -21,6 +20,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.klamm import KlammBroker
 from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
+from tests.support.schemas import draft_validator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -192,9 +192,7 @@ def test_second_plan_is_empty(
     exported = tmp_path / "exported.yaml"
     assert run(in_line_cluster, "export", str(exported))[0] == 0
     # then
-    # jsonschema is imported here, because each worker that collects this file would need a second for it.
-    validator = importlib.import_module("jsonschema").Draft202012Validator(resources_schema())
-    validator.validate(*load_yaml_documents(exported.read_text()))
+    draft_validator()(resources_schema()).validate(*load_yaml_documents(exported.read_text()))
     assert run(in_line_cluster, "plan", str(exported), "--check", "--prune-configs")[0] == 0
 
 

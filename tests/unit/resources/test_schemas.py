@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from klamm.resources.files import parse_documents
 from klamm.resources.kinds import KIND_OF, MARKS, QUOTA_NAMES, RESOURCES
 from klamm.resources.schemas import resources_schema, rules_schema
 from klamm.strict_yaml import StrictYamlError, load_yaml_documents
+from tests.support.schemas import draft_validator
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.process  # jsonschema checks the schemas for seconds
@@ -28,10 +27,7 @@ IN_TABLE = re.compile(r"^\| `[^|]*\.yaml` \| `(.*)` \|$", re.MULTILINE)
 
 
 def validator(schema: dict[str, Any]) -> Any:
-    """Return a validator of jsonschema, which is imported here: workers without this file save the time."""
-    with pytest.MonkeyPatch.context() as modules:
-        modules.setitem(sys.modules, "rfc3987_syntax", None)  # a second for a format that is not checked
-        draft = importlib.import_module("jsonschema").Draft202012Validator
+    draft = draft_validator()
     draft.check_schema(schema)
     return draft(schema)
 

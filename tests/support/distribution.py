@@ -33,13 +33,21 @@ LENT: Final = "lent_kafka"
 """Fixture of a node that files use one after the other. One worker runs these files."""
 SPARK: Final = "spark: SparkSession"
 """Argument of a test with a Spark session. One worker runs the files with such tests, so one JVM is started."""
+BESIDE_SPARK: Final = frozenset(
+    {
+        "tests/spark/test_mirror_replica.py",
+        "tests/interop/test_mirror_equal_offsets.py",
+        "tests/interop/test_mirror_replica.py",
+        "tests/interop/test_mirror_small_messages.py",
+    }
+)
+"""Other files that this worker runs. It starts a node of Kafka, too, and the worker of ``KAFKA`` takes longest."""
 FIRST: Final = (
     SHARED,
     KAFKA,
     SPARK,
     "tests/spark/test_mirror_end_to_end.py",
     LENT,
-    "tests/spark/test_mirror_replica.py",
     "tests/interop/test_kraft_member.py",
     "tests/interop/test_mirror_replica_kafka.py",
     "tests/crash/test_unread_responses.py",
@@ -187,6 +195,8 @@ def _rank(path: Path) -> int:
 
 @functools.cache
 def _group(file: str) -> str:
+    if file in BESIDE_SPARK:
+        return SPARK
     text = _text(_ROOT / file)
     shared = next((shared for shared in (SHARED, SPARK, BROWSER, LENT) if shared in text), None)
     return shared or (KAFKA if file.startswith("tests/interop/") and _USES_KAFKA.search(text) else file)

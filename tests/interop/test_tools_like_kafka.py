@@ -10,7 +10,6 @@ import json
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -296,9 +295,9 @@ Shown = tuple[int, list[str], list[str]]
 def kafkas_plays(
     klamm_broker_process: KlammBroker, real_kafka: KafkaCluster, tools: KafkasTools, files: Path
 ) -> tuple[list[Shown], list[Shown]]:
-    """Kafka's tools against Apache Kafka and against klamm, at the same time."""
+    """Kafka's tools against Apache Kafka and against klamm, one after the other: another Java process takes seconds."""
 
-    def play(tools: KafkasTools, address: str) -> list[Shown]:
+    def play(address: str) -> list[Shown]:
         outcomes = []
         with inhabited(address), KeptUp(address) as broker:
             for line in PLAY.splitlines():
@@ -307,10 +306,7 @@ def kafkas_plays(
                     broker.wait()
         return outcomes
 
-    with KafkasTools() as more_tools, ThreadPoolExecutor(2) as both:
-        on_kafka = both.submit(play, more_tools, real_kafka.bootstrap_servers)
-        on_klamm = both.submit(play, tools, klamm_broker_process.bootstrap_servers)
-        return on_kafka.result(), on_klamm.result()
+    return play(real_kafka.bootstrap_servers), play(klamm_broker_process.bootstrap_servers)
 
 
 def test_kafkas_tools_print_the_same_for_klamm_and_kafka(kafkas_plays: tuple[list[Shown], list[Shown]]) -> None:

@@ -30,6 +30,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".cache"
 _TRAINING: Final = "klamm.mirror.spark.class_training"
 """Module that uses Spark as klamm does. Its import takes as long as all others of a worker of pytest-xdist."""
+_UNVERIFIED: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
+"""JVM options that load classes without a check of their bytecode, a tenth of the CPU time until the first query.
+
+The classes of an archive are checked already.
+"""
 
 
 def write_spark_archive() -> ClassArchive:
@@ -60,6 +65,6 @@ def let_spark_start_quickly(environment: pytest.MonkeyPatch) -> None:
     archive = find_archive()
     if archive is None or not archive.is_usable:
         environment.setenv(VARIABLE, OFF)
-    options = () if archive is None else archive.options()
+    options = _UNVERIFIED if archive is None else archive.options()
     environment.setenv(DRIVER_OPTIONS, " ".join((*QUICK, *options)))
     environment.setenv(LAUNCHER_OPTIONS, " ".join(QUICK))

@@ -227,6 +227,24 @@ def test_malformed_body_is_rejected(cls: type[Message], version: int, body: str)
         decode(cls, version, _alter(body))
 
 
+def test_string_that_fits_no_older_version_is_rejected() -> None:
+    """As in Kafka. Stored under such a name, a config would make every description in an older version fail."""
+
+    def read(resource_name: str, name: str, value: str) -> Message:
+        config = IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=0, value=value)
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=4, resource_name=resource_name, configs=[config]
+        )
+        body = encode(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        return decode(IncrementalAlterConfigsRequest, 1, bytes(body))
+
+    for arguments in (("x" * 32_768, "a", "1"), ("1", "x" * 32_768, "1"), ("1", "ü" * 16_384, "1")):
+        with pytest.raises(ProtocolError, match="name has more than 32767 bytes"):
+            read(*arguments)
+    read("x" * 32_767, "ü" * 16_383, "1")
+    read("1", "a", "x" * 40_000)  # the handler answers with INVALID_CONFIG
+
+
 def test_unknown_tagged_fields_and_trailing_bytes_are_ignored() -> None:
     request = decode(IncrementalAlterConfigsRequest, 1, _alter("01 01 01 20 03 616263 ffff"))
     assert request == IncrementalAlterConfigsRequest(resources=[], validate_only=True)

@@ -191,10 +191,10 @@ def _is_read_only(name: str) -> bool:
 
 
 def _check_values(values: Mapping[str, str]) -> None:
-    for name, text in values.items():
-        definition = find_broker_config(name)
-        if definition is None:
-            continue
+    """Check single values, in Kafka's order: the error names the first invalid one."""
+    positions = broker_configs().positions
+    defined = [(definition, text) for name, text in values.items() if (definition := find_broker_config(name))]
+    for definition, text in sorted(defined, key=lambda pair: positions[pair[0].name]):
         try:
             value = definition.parse(text)
             if definition.config_type is ConfigType.CLASS and value != definition.default:

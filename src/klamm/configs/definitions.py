@@ -299,9 +299,9 @@ _OWN_BROKER_CONFIGS: Mapping[str, Mapping[str, object]] = {
 }
 
 _CLIENT_METRICS: Mapping[str, Mapping[str, object]] = {
+    "metrics": _fact("LIST", "", ""),
     "interval.ms": _fact("INT", "300000"),
     "match": _fact("LIST", "", ""),
-    "metrics": _fact("LIST", "", ""),
 }
 
 
@@ -314,8 +314,8 @@ def topic_configs() -> ConfigTable:
 
 @cache
 def broker_configs() -> ConfigTable:
-    """Return the table of broker configs."""
-    return ConfigTable({**_facts()["broker"], **_MORE_BROKER_CONFIGS, **_OWN_BROKER_CONFIGS})
+    """Return the table of broker configs: dynamic quotas, those of Kafka in its order of checking, klamm's own."""
+    return ConfigTable({**_MORE_BROKER_CONFIGS, **_facts()["broker"], **_OWN_BROKER_CONFIGS})
 
 
 @cache

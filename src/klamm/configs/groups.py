@@ -78,7 +78,7 @@ class GroupSchema(ConfigSchema):
         tags = [tag.strip() for tag in result.get(_RACK_TAGS, "").split(",")]
         if len(set(tags)) != len(tags):
             raise InvalidConfigError(f"{_RACK_TAGS} must not contain duplicate tag keys.")
-        values = {name: table[name].parse(text) for name, text in result.items()}
+        values = _parse_all(table, result)
         for kind, what in _LIMITED:
             if f"{kind}.{what}" in values:
                 self._check_limits(kind, what, cast("int", values[f"{kind}.{what}"]))
@@ -143,7 +143,8 @@ class ClientMetricsSchema(ConfigSchema):
 
 
 def _parse_all(table: ConfigTable, result: Mapping[str, str]) -> dict[str, ConfigValue]:
-    return {name: table[name].parse(text) for name, text in result.items()}
+    """Parse all configs of a resource, in Kafka's order: the error names the first invalid one."""
+    return {name: table[name].parse(result[name]) for name in sorted(result, key=table.positions.__getitem__)}
 
 
 def _check_pattern(pattern: str) -> None:

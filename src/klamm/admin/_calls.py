@@ -6,11 +6,11 @@ The checks come before a request is sent. They and their messages are those of K
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from klamm.admin.types import AlterConfigOp, ConfigEntry, OpType
+from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigValue, OpType
+from klamm.configs.values import config_text
 from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall
 from klamm.kafka_client.pool.pool import CONTROLLER
@@ -18,7 +18,7 @@ from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicEr
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
     from concurrent.futures import Future
 
     from klamm.admin.results import PerKeyResult
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Scalar: TypeAlias = str | int | float
-"""A config value. True and False are sent as ``true`` and ``false``."""
-ConfigValue: TypeAlias = Scalar | Iterable[Scalar]
-"""A config value, or the elements of a list config."""
 NO_LEADERS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 """Default of ``leaders``: the call looks them all up."""
 
@@ -134,21 +130,14 @@ def operations(
     """Return the operations of KIP-339 for the arguments.
 
     Raises:
-        TypeError: ``delete`` is a single string, which would otherwise be read as one key per character.
+        TypeError: ``delete`` is a single string, which would otherwise be read as one key per character, or a value
+            cannot be a config.
     """
     if isinstance(delete, str):
         raise TypeError(f"delete={delete!r}: expected a list of keys, as in delete=[{delete!r}]")
     changes = [
-        AlterConfigOp(ConfigEntry(name, _text(value)), kind)
+        AlterConfigOp(ConfigEntry(name, config_text(name, value)), kind)
         for kind, values in ((OpType.SET, set), (OpType.APPEND, append), (OpType.SUBTRACT, subtract))
         for name, value in values.items()
     ]
     return changes + [AlterConfigOp(ConfigEntry(name, None), OpType.DELETE) for name in delete]
-
-
-def _text(value: ConfigValue) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int | float):
-        return str(value)
-    return ",".join(map(_text, value))

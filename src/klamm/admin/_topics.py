@@ -19,6 +19,7 @@ from klamm.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from klamm.configs.values import config_text
 from klamm.kafka_client.errors import RETRIABLE_LEADER_CODES, api_error
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.policy.answers import PolicyOverride
@@ -96,7 +97,10 @@ def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
             for partition, brokers in sorted(topic.replicas_assignments.items())
         ],
         configs=[
-            CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()
+            CreateTopicsRequest.CreatableTopicConfig(
+                name=name, value=None if value is None else config_text(name, value)
+            )
+            for name, value in topic.configs.items()
         ],
     )
 

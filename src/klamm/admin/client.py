@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import _acls, _client_configs, _configs, _listing, _topics
-from klamm.admin._calls import NO_LEADERS, AdminCalls, ConfigValue, operations
+from klamm.admin._calls import NO_LEADERS, AdminCalls, operations
 from klamm.admin._credentials import CredentialCalls
 from klamm.admin._groups import GroupCalls
 from klamm.admin._leader_calls import LeaderCalls
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         AlterConfigOp,
         ClusterDescription,
         ConfigEntry,
+        ConfigValue,
         GroupListing,
         NewPartitions,
         NewTopic,
@@ -262,9 +263,15 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
             is_current: Whether to wait until the broker has applied all changes that were committed before this call.
                 That takes two more requests, and the right to describe the cluster.
             timeout_ms: Limit for this call in milliseconds. None means the client's own.
+
+        Raises:
+            TypeError: The keys of a resource are a single string.
         """
         keys_of = resources if isinstance(resources, Mapping) else dict.fromkeys(resources)
         wanted = {resource: keys_of[resource] for resource in resources}
+        for resource, keys in wanted.items():
+            if isinstance(keys, str):
+                raise TypeError(f"{resource.name}: {keys!r}: expected a list of keys, as in [{keys!r}]")
         result = DescribeConfigsResult(wanted)
         work = functools.partial(
             _configs.describe,

@@ -30,9 +30,15 @@ Value = TypeVar("Value")
 
 
 class PerKeyResult(Generic[Key, Value]):
-    """Futures by key, however many requests the call needs."""
+    """Futures by key, however many requests the call needs.
+
+    Raises:
+        TypeError: ``keys`` is a single string, which would otherwise be read as one key per character.
+    """
 
     def __init__(self, keys: Iterable[Key]) -> None:
+        if isinstance(keys, str):
+            raise TypeError(f"{keys!r}: expected a list, as in [{keys!r}]")
         self._futures: dict[Key, Outcome[Value]] = {}
         for key in keys:
             future: Outcome[Value] = Outcome()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.policy.answers import PolicyOverride
+
+
+Scalar: TypeAlias = str | int | float
+"""A config value. True and False are sent as ``true`` and ``false``."""
+ConfigValue: TypeAlias = Scalar | Iterable[Scalar]
+"""A config value, or the elements of a list config."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -103,7 +110,8 @@ class NewTopic:
     """Number of partitions; -1 means the broker's default."""
     replication_factor: int = -1
     """Replication factor; -1 means the broker's default."""
-    configs: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)
+    configs: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """Configs to set: strings, numbers, booleans or lists of these. Brokers reject None."""
     replicas_assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict, kw_only=True)
     """Broker ids by partition, the leader first. Requires -1 for both numbers."""
 

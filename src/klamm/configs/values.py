@@ -6,6 +6,8 @@ A typed value is a bool, int, float or str, or a tuple of str for a list.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import TypeAlias
 
 from klamm.protocol.errors import InvalidConfigError
@@ -89,6 +91,22 @@ def java_text(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(value)}]"
     return "null" if value is None else str(value)
+
+
+def config_text(name: str, value: object) -> str:
+    """Return the text of a config that a program sets: a string, number, boolean or path, or the elements of a list.
+
+    Raises:
+        TypeError: The value is none of these, such as None or bytes.
+    """
+    if isinstance(value, (str, int, float, PurePath)):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, memoryview, Mapping)):
+        return ",".join([config_text(name, element) for element in value])
+    raise TypeError(
+        f"Invalid value for {name}: expected a string, a number, a boolean or a list of these, got"
+        f" {type(value).__name__}"
+    )
 
 
 def _integer(text: str, config_type: ConfigType) -> int | None:

@@ -47,8 +47,9 @@ class Broker(EmbeddedServer, BrokerControls):
         brokers: Number of broker ids to present, each on its own port.
         topics: Topics to create in a new data directory: names; or by name the number of partitions, or a mapping with
             the arguments of ``create_topic``. Needs ``control``.
-        config: Broker settings with Kafka's names, as in server.properties. True and False become true and false.
-            ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not wait 3 s for others.
+        config: Broker settings with Kafka's names, as in server.properties. True and False become true and false, lists
+            are joined by commas. ``group.initial.rebalance.delay.ms`` defaults to 0, so that a first consumer does not
+            wait 3 s for others.
         data_dir: Data directory. None means a temporary directory.
         listen: HOST:PORT of the first broker id. Port 0 means free ports for all. NAME://HOST:PORT names the listener,
             which then need not be PLAINTEXT. For several listeners, set ``listeners`` in ``config`` instead, in which
@@ -59,7 +60,7 @@ class Broker(EmbeddedServer, BrokerControls):
             broker then runs on asyncio's event loop, even where uvloop is installed.
 
     Raises:
-        TypeError: ``topics`` are neither names nor a mapping.
+        TypeError: ``topics`` are neither names nor a mapping, or a value of ``config`` cannot be one, such as None.
         ValueError: ``brokers`` is less than one, ``config`` has a key that an argument sets, ``topics`` have an unknown
             argument or are given without ``control``.
     """

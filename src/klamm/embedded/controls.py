@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from klamm.configs.values import config_text
 from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -461,10 +462,10 @@ class BrokerControls:
             topic: Name of the topic.
             partitions: Number of partitions.
             replication_factor: Number of broker ids that have a replica of each partition.
-            configs: Topic configs with Kafka's names. True and False become true and false.
+            configs: Topic configs with Kafka's names. True and False become true and false, lists are joined by commas.
 
         Raises:
-            TypeError: ``configs`` are not a mapping.
+            TypeError: ``configs`` are not a mapping, or a value cannot be a config, such as None.
             ValueError: The topic exists, or its name, its number of partitions or replicas or a config is not allowed.
         """
         create_topic(
@@ -484,11 +485,6 @@ class BrokerControls:
         self._call("delete_topic", topic=topic)
 
 
-def config_text(value: object) -> str:
-    """Return the text of a config's value, as in a properties file."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 _TOPIC_DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType({"partitions": 1, "replication_factor": 1, "configs": {}})
 
 
@@ -503,7 +499,7 @@ def create_topic(
         topic=topic,
         partitions=partitions,
         replication_factor=replication_factor,
-        configs={name: config_text(value) for name, value in configs.items()},
+        configs={name: config_text(name, value) for name, value in configs.items()},
     )
 
 

@@ -23,7 +23,8 @@ class Gateway(EmbeddedServer):
 
     Args:
         upstream: Bootstrap servers of the upstream cluster.
-        config: Settings of the gateway, as in gateway.properties. True and False become true and false.
+        config: Settings of the gateway, as in gateway.properties. True and False become true and false,
+            lists are joined by commas.
         admin_only: Whether to serve no Produce and no Fetch.
         data_dir: Directory that keeps the topology. None means a temporary directory.
         listen: [NAME://]HOST:PORT for bootstrap; the broker with node id N is served on PORT + N. Port 0 means free

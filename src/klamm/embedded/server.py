@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from klamm.embedded.controls import config_text
+from klamm.configs.values import config_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,7 @@ class EmbeddedServer(ABC):
         ends_with_parent: Whether the server ends when this process ends without ``stop()``.
 
     Raises:
+        TypeError: A value cannot be a config, such as None.
         ValueError: A config is set by an argument.
     """
 
@@ -55,7 +56,7 @@ class EmbeddedServer(ABC):
         ends_with_parent: bool,
     ) -> None:
         self._name = name
-        self._config = {name: config_text(value) for name, value in config.items()}
+        self._config = {key: config_text(key, value) for key, value in config.items()}
         self._check_config(listen)
         listen = self._config.pop(_LISTENERS, listen)
         self._given_dir = None if data_dir is None else Path(data_dir)

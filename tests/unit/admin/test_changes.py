@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,6 +36,12 @@ def test_keyword_arguments_become_operations() -> None:
 def test_single_string_as_delete_list_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"delete=\['retention\.ms'\]"):
         operations(set={}, append={}, subtract={}, delete="retention.ms")
+
+
+@pytest.mark.parametrize("value", [None, b"5", {"5": 1}, ["5", None], timedelta(days=1)])
+def test_value_that_cannot_be_a_config_raises_type_error_with_its_key(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"^Invalid value for retention\.ms: expected a string, a number, a boolean or"):
+        operations(set={"retention.ms": value}, append={}, subtract={}, delete=[])
 
 
 async def test_result_is_awaitable_and_supports_blocking_wait() -> None:

@@ -14,11 +14,13 @@ from klamm.admin import (
     AclPermission,
     AclResourceType,
     AdminClient,
+    ConfigResource,
     ErrorCode,
     KafkaApiError,
     NewTopic,
     OffsetAndMetadata,
     PatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     TopicPartition,
@@ -97,6 +99,22 @@ def test_invalid_argument_is_rejected_before_a_request(
 )
 def test_invalid_argument_raises_value_error(admin: AdminClient, call: Call) -> None:
     with pytest.raises(ValueError, match=r"partition=0"):
+        call(admin)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.delete_topics("orders"),
+        lambda admin: admin.describe_topics("orders"),
+        lambda admin: admin.delete_groups("orders"),
+        lambda admin: admin.describe_groups("orders"),
+        lambda admin: admin.describe_user_scram_credentials("orders"),
+        lambda admin: admin.describe_configs({ConfigResource(ResourceType.TOPIC, "t"): "orders"}),
+    ],
+)
+def test_single_string_in_place_of_a_list_raises_type_error(admin: AdminClient, call: Call) -> None:
+    with pytest.raises(TypeError, match=r"expected a list.*, as in \['orders'\]"):
         call(admin)
 
 

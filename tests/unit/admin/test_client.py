@@ -218,7 +218,7 @@ def test_create_topics_has_one_result_per_topic(broker: StubBroker, admin: Admin
     ]
     broker.answer(19, lambda _: CreateTopicsResponse(topics=results))
     topics = [
-        NewTopic(name="new", num_partitions=3, configs={"retention.ms": "1"}),
+        NewTopic(name="new", num_partitions=3, configs={"retention.ms": 1}),
         NewTopic(name="stub", replicas_assignments={1: (7,), 0: (7,)}),
     ]
     outcomes = admin.create_topics(topics, validate_only=True).values()

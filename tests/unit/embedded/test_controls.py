@@ -135,6 +135,10 @@ def test_invalid_fault_raises_value_error(broker: klamm.Broker) -> None:
         (lambda broker: broker.produce("orders", "1", headers=["h"]), "expected values by name, or pairs"),
         (lambda broker: broker.produce("orders", "1", timestamp="now"), "timestamp='now': expected milliseconds, or"),
         (lambda broker: broker.create_topic("orders", configs=["a"]), "expected values by name, got list"),
+        (
+            lambda broker: broker.create_topic("orders", configs={"flush.ms": None}),
+            "for flush.ms: expected a string",
+        ),
     ],
 )
 def test_argument_of_wrong_type_is_named(
@@ -170,10 +174,11 @@ def test_large_topic_is_read_in_several_fetches(broker: klamm.Broker) -> None:
 
 
 def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> None:
-    broker.create_topic("made", partitions=3, configs={"retention.ms": 1000, "preallocate": True})
+    made = {"retention.ms": 1000, "preallocate": True, "cleanup.policy": ["compact", "delete"]}
+    broker.create_topic("made", partitions=3, configs=made)
     with client(broker) as wire:
         configs = wire.topic_configs("made")
-    assert (configs["retention.ms"], configs["preallocate"]) == ("1000", "true")
+    assert [configs[name] for name in made] == ["1000", "true", "compact,delete"]
     broker.delete_topic("made")
     with pytest.raises(LookupError, match="Topic 'made' does not exist"):
         broker.delete_topic("made")

@@ -80,6 +80,21 @@ def test_invalid_broker_config_value_is_an_invalid_request() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (("errors.deadletterqueue.auto.create.topics.enable", "message.max.bytes"), "message.max.bytes"),
+        (("log.cleanup.policy", "group.consumer.assignment.interval.ms"), "group.consumer.assignment.interval.ms"),
+        (("log.segment.bytes", "leader.replication.throttled.rate"), "leader.replication.throttled.rate"),
+        (("log.segment.bytes", "listener.name.plaintext.num.network.threads"), "num.network.threads"),
+    ],
+)
+def test_of_several_invalid_broker_configs_the_error_names_that_of_kafka(names: tuple[str, str], first: str) -> None:
+    _, message = rejection(*((name, SET, "x") for name in names))
+    assert message is not None
+    assert message.startswith(f"Invalid value x for configuration {first}: ")
+
+
 def test_unknown_broker_config_is_accepted() -> None:
     assert alter(("conformance.no.such.config", SET, "1")) == {"conformance.no.such.config": "1"}
 

@@ -53,6 +53,22 @@ def test_unknown_or_invalid_group_config_is_an_invalid_config(name: str, value: 
     assert rejection(GROUP, {name: value}) == (ErrorCode.INVALID_CONFIG, message)
 
 
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        (GROUP, ("streams.session.timeout.ms", "share.isolation.level")),
+        (GROUP, ("consumer.assignor.offload.enable", "consumer.assignment.interval.ms")),
+        (METRICS, ("match", "interval.ms")),
+    ],
+)
+def test_of_several_invalid_configs_the_error_names_that_of_kafka(
+    schema: GroupSchema | ClientMetricsSchema, names: tuple[str, str]
+) -> None:
+    _, message = rejection(schema, dict.fromkeys(names, "x"))
+    assert message is not None
+    assert message.startswith(f"Invalid value x for configuration {names[1]}: ")
+
+
 def test_session_timeout_must_exceed_heartbeat_interval() -> None:
     wide = GroupSchema(
         group_id="g",

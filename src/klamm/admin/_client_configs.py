@@ -140,4 +140,7 @@ def _echoed(entry: AlterClientConfigsResponse.EntryData) -> ClientConfigEntity:
 async def _require_feature(pool: ConnectionPool, deadline: Deadline) -> None:
     """Check the feature before sending: a broker without it reads the same bytes as a SCRAM request."""
     if CLIENT_CONFIGS_FEATURE not in await pool.features(deadline):
-        raise UnsupportedVersionError(f"The broker does not announce the feature {CLIENT_CONFIGS_FEATURE} (KIP-649)")
+        raise UnsupportedVersionError(
+            f"The broker does not announce the feature {CLIENT_CONFIGS_FEATURE} (KIP-649). klamm's broker does,"
+            " and so does klamm gateway with client.configs.enable=true"
+        )

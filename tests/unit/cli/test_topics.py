@@ -169,7 +169,7 @@ def test_validate_only_sends_request_and_changes_nothing(address: str, capsys: p
         "Valid: topic new would be created.",
         "Error while executing topic command : Topic 'here' already exists.",
         "Valid: topic here would grow to 3 partitions.",
-        "Valid: topic here would be deleted.",
+        "Topic here would be deleted, unless a policy or an ACL denies it.",
     ]
     assert run(address, "--list", "--topic", "new,here") == 0
     assert capsys.readouterr().out == "here\n"

@@ -135,7 +135,7 @@ def delete(admin: AdminClient, options: argparse.Namespace) -> None:
     if not options.validate_only:
         admin.delete_topics(names).all().result()
     document = [{"topic": name, "deleted": not options.validate_only} for name in names]
-    would = [f"Valid: topic {name} would be deleted." for name in names]
+    would = [f"Topic {name} would be deleted, unless a policy or an ACL denies it." for name in names]
     lines = [*(would if options.validate_only else []), *impact_lines(impact)]
     print_result(options.output, with_impact(document, impact), lambda: lines)
 

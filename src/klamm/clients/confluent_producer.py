@@ -111,8 +111,8 @@ class Producer:
             self._properties |= SOFTWARE_PROPERTIES
             configs = _dynamic_configs(self._properties)
             self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
-        self._take_values()
-        self._producer = self._build()
+        self._properties = self._with(self._inbox.take()) or self._properties
+        self._producer = self._build(self._properties)
 
     def produce(self, topic: str, *arguments: Any, **keywords: Any) -> None:
         """Queue a record, as confluent-kafka does.
@@ -121,6 +121,7 @@ class Producer:
             BufferError: The local queue is full: poll, then retry.
             KafkaException: Another error of librdkafka.
             RuntimeError: The producer is closed.
+            Exception: A delivery callback failed while the producer was replaced. The record is not queued.
         """
         with self._lock:
             if self._is_closed:
@@ -156,28 +157,45 @@ class Producer:
         """Deliver all records of the old producer, then replace it.
 
         A delivery callback may call ``produce``. Such records go to the old producer and are delivered as well.
+
+        Raises:
+            Exception: The first error of a delivery callback, as from ``flush``. The producer is replaced nevertheless.
         """
-        if not self._take_values():
+        values = self._inbox.take()
+        properties = self._with(values)
+        if values is None or properties is None:
             return
+        try:
+            successor = self._build(properties)
+        except confluent_kafka.KafkaException as error:
+            logger.warning("acks=%s is rejected by librdkafka, the last value stays: %s", values[ACKS], error)
+            return
+        failure: Exception | None = None
         self._is_draining = True
         try:
-            successor = self._build()
             while len(self._producer) > 0:
-                self._producer.flush(_DRAIN_STEP_S)
-            self._producer = successor
+                try:
+                    self._producer.flush(_DRAIN_STEP_S)
+                except Exception as error:  # noqa: BLE001 - of the application's callback; raised below
+                    failure = failure or error
+            self._producer, self._properties = successor, properties
+        except BaseException:  # such as KeyboardInterrupt: the next call tries again
+            self._inbox.values = self._inbox.values or values
+            raise
         finally:
             self._is_draining = False
+        if failure is not None:
+            raise failure
 
-    def _take_values(self) -> bool:
-        values = self._inbox.take()
+    def _with(self, values: Values | None) -> dict[str, Any] | None:
+        """Return the properties with these values. None: nothing changes."""
         if values is None or values[ACKS] == str(self._properties.get(ACKS)):
-            return False
-        self._properties.pop(_ACKS_ALIAS, None)
-        self._properties[ACKS] = values[ACKS]
-        return True
+            return None
+        properties = {name: value for name, value in self._properties.items() if name != _ACKS_ALIAS}
+        return properties | {ACKS: values[ACKS]}
 
-    def _build(self) -> Any:
-        return confluent_kafka.Producer(self._properties, **self._more)
+    def _build(self, properties: Mapping[str, Any]) -> Any:
+        return confluent_kafka.Producer(dict(properties), **self._more)
 
     def __getattr__(self, name: str) -> Any:
         """Delegate everything else to confluent-kafka: poll, flush, transactions, metadata."""

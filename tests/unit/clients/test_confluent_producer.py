@@ -40,3 +40,59 @@ def test_record_produced_during_last_flush_is_delivered(monkeypatch: pytest.Monk
     assert (left, made[0].delivered) == (0, ["early", "late"])
     with pytest.raises(RuntimeError, match="closed"):
         producer.produce("too late")
+
+
+def test_failing_delivery_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error reaches the application, as from flush; the change is not lost."""
+    # given
+    made: list[FailingProducer] = []
+
+    class FailingProducer:
+        def __init__(self, properties: dict[str, str], **_: Any) -> None:
+            self.acks = properties.get("acks")
+            self.queued: list[str] = []
+            self.errors = [ValueError("not delivered"), KeyboardInterrupt()]
+            made.append(self)
+
+        def produce(self, topic: str) -> None:
+            self.queued.append(topic)
+
+        def __len__(self) -> int:
+            return len(self.queued)
+
+        def flush(self, _: float) -> None:
+            self.queued.pop()
+            raise self.errors.pop()
+
+    monkeypatch.setattr(confluent_kafka, "Producer", FailingProducer)
+    producer = confluent.Producer({"acks": "1"}, enable_dynamic_config=False)
+    for topic in ("a", "b"):
+        producer.produce(topic)
+    # when
+    producer._inbox.put(confluent.ConfigUpdate(changes=(), effective={"acks": "all"}))
+    with pytest.raises(KeyboardInterrupt):
+        producer.produce("c")
+    with pytest.raises(ValueError, match="not delivered"):
+        producer.produce("c")
+    producer.produce("d")
+    # then
+    assert (made[0].acks, made[0].queued) == ("1", [])
+    assert (made[-1].acks, made[-1].queued) == ("all", ["d"])
+
+
+def test_rejected_replacement_keeps_the_producer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a certificate that was removed since the start."""
+    producer = confluent.Producer({"acks": "1"}, enable_dynamic_config=False)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise confluent_kafka.KafkaException("no such file")
+
+    monkeypatch.setattr(confluent_kafka, "Producer", fail)
+    producer._inbox.put(confluent.ConfigUpdate(changes=(), effective={"acks": "all"}))
+    producer.produce("a")
+    assert len(producer) == 1
+    assert "acks=all is rejected by librdkafka, the last value stays" in caplog.text
+    producer.purge()
+    producer.flush(1)

@@ -383,12 +383,14 @@ class Consumer:
             return
         if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
             self._resumed_from = self._progress.leave(self._consumer)
-        self._consumer.close()  # commits offsets; closing does not remove a static member from the group
         self._has_uncommitted = not is_true(properties, "enable.auto.commit", default="true") and is_true(
             properties, "enable.auto.offset.store", default="true"
         )
-        self._properties, self._consumer = properties, successor
-        self._subscribe()
+        try:
+            self._consumer.close()  # commits offsets; closing does not remove a static member from the group
+        finally:  # also after an error of the application's on_commit, which poll raises
+            self._properties, self._consumer = properties, successor
+            self._subscribe()
 
     def _subscribe(self) -> None:
         """Subscribe with our own listeners, because librdkafka lets listeners decide about an assignment."""

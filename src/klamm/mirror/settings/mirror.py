@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import field, replace
 from datetime import timedelta
 from itertools import permutations
@@ -167,7 +167,7 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     ]
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
-    warnings += _shared_groups(flows)
+    warnings += _shared_topics(flows)
     _check_offsets_apart(flows)
     _check_brokers_apart(flows)
     if not flows:
@@ -302,16 +302,23 @@ def _sharing(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
     )
 
 
-def _shared_groups(flows: Sequence[FlowSettings]) -> list[str]:
-    """Return a warning for each target where several flows commit offsets of groups for the same topics."""
-    syncing: dict[str, list[str]] = {}
+def _shared_topics(flows: Sequence[FlowSettings]) -> list[str]:
+    """Return warnings about flows that would undo each other's changes of the topics that they share."""
+    groups, configs = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for flow in flows:
         if flow.shares_remote_topics and flow.groups is not None and flow.groups.sync_enabled:
-            syncing.setdefault(flow.target.alias, []).append(flow.name)
+            groups[flow.target.alias].append(flow.name)
+        if flow.shares_remote_topics and flow.sync_topic_configs_enabled:
+            configs[flow.target.alias].append(flow.name)
+    conflicts = (
+        (configs, "topic configs: each sets those of its source again", "sync.topic.configs.enabled"),
+        (groups, "offsets of groups: a group on several sources would skip records", "sync.group.offsets.enabled"),
+    )
     return [
-        f"{' and '.join(names)} may write to the same topics, and all of them sync the offsets of groups: a group with "
-        "one name on several of their sources would skip records; set sync.group.offsets.enabled=true for one of them"
-        for names in syncing.values()
+        f"{' and '.join(names)} may write to the same topics, and all of them sync {conflict}; "
+        f"set {key}=true for one of them"
+        for by_target, conflict, key in conflicts
+        for names in by_target.values()
         if len(names) > 1
     ]
 

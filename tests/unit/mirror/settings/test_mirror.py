@@ -396,10 +396,13 @@ def test_flows_to_one_target_that_keep_names_may_share_topics() -> None:
     shared = {flow.name: flow.shares_remote_topics for flow in settings(more + identity).flows}
     assert shared == {"A->B": True, "A->C": False, "C->B": True}
     assert not any(flow.shares_remote_topics for flow in settings(more + "C->B." + identity).flows)
-    synced = "sync.group.offsets.enabled=true\n"
-    assert settings(more + identity + "A->B." + synced + "A->C." + synced).warnings == ()
-    (warning,) = settings(more + identity + synced).warnings
-    assert warning.startswith("A->B and C->B may write to the same topics, and all of them sync the offsets of groups")
+    both = "A->B and C->B may write to the same topics, and all of them sync "
+    groups, off = "sync.group.offsets.enabled=true\n", "C->B.sync.topic.configs.enabled=false\n"
+    assert settings(more + identity + off + "A->B." + groups + "A->C." + groups).warnings == ()
+    (warning,) = settings(more + identity).warnings
+    assert warning.startswith(f"{both}topic configs: each sets those of its source again")
+    (warning,) = settings(more + identity + off + groups).warnings
+    assert warning.startswith(f"{both}offsets of groups: a group on several sources would skip records")
 
 
 class FailingPolicy:

@@ -38,7 +38,7 @@ from tests.support.processes import free_port, wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.support.kafka import KafkaNode
@@ -198,6 +198,8 @@ class Rig:
     A way does the harm at once, and returns what repairs it.
     """
 
+    rare: Sequence[str] = RARE
+
     def __init__(self, source: KafkaCluster, target: KafkaCluster, writer: Writer, directory: Path) -> None:
         self.source = source
         self.target = target
@@ -208,12 +210,8 @@ class Rig:
         self._topics = 0
         self.rounds: list[tuple[str, ...]] = []
         keys = f"""
-B.bootstrap.controllers = {target.bootstrap_controllers}
+{self.way_of_offsets()}
 klamm.offsets = preserve
-klamm.offsets.by = replica
-klamm.replica.experimental = true
-klamm.replica.node.id = {KLAMM}
-klamm.replica.listeners = 127.0.0.1:{free_port()}
 emit.heartbeats.enabled = false
 heartbeats.replication.enabled = false
 sync.topic.acls.enabled = false
@@ -231,9 +229,9 @@ spark.master = local[2,4]
             "stopped mirror": lambda: self._stop(self._processes()),
             "target broker": lambda: self._kill_nodes(target, self._random.choice(NODES)),
             "active controller": lambda: self._kill_nodes(target, self._active_controller()),
-            "source leader": lambda: self._kill_nodes(source, self._leader(PLAIN, 0)),
+            "source leader": lambda: self._kill_nodes(source, self.leader(PLAIN, 0)),
             "stopped target broker": lambda: self._stop_node(target, self._random.choice(NODES)),
-            "stopped source leader": lambda: self._stop_node(source, self._leader(PLAIN, 0)),
+            "stopped source leader": lambda: self._stop_node(source, self.leader(PLAIN, 0)),
             "target": lambda: self._kill_nodes(target, *NODES),
             "source": lambda: self._kill_nodes(source, *NODES),
             "replicas lost": self._lose_replicas,
@@ -244,6 +242,16 @@ spark.master = local[2,4]
             "remote topic deleted": self._delete_remote_topic,
         }
         self.mirror = self._start()
+
+    def way_of_offsets(self) -> str:
+        """Return the keys of the way in which offsets are kept."""
+        return f"""
+B.bootstrap.controllers = {self.target.bootstrap_controllers}
+klamm.offsets.by = replica
+klamm.replica.experimental = true
+klamm.replica.node.id = {KLAMM}
+klamm.replica.listeners = 127.0.0.1:{free_port()}
+"""
 
     def _start(self) -> MirrorProcess:
         self._incarnations += 1
@@ -263,9 +271,9 @@ spark.master = local[2,4]
             if time.monotonic() >= until:
                 return
             if number % 6 == 4:
-                yield ((*OF_TOPICS, *RARE)[number // 6 % 8],)
+                yield ((*OF_TOPICS, *self.rare)[number // 6 % len((*OF_TOPICS, *self.rare))],)
             elif number % 8 == 2:
-                yield RARE[number // 8 % len(RARE)], self._random.choice(("driver", "worker"))
+                yield self.rare[number // 8 % len(self.rare)], self._random.choice(("driver", "worker"))
             elif number % 2:
                 yield self._random.choice(OF_KLAMM), self._random.choice(OF_NODES)
             else:
@@ -277,7 +285,7 @@ spark.master = local[2,4]
         repairs = []
         for how in ways:
             repairs.append(self._ways[how]())
-            time.sleep(self._random.uniform(0, 2) if how in RARE and ways[1:] else 0)
+            time.sleep(self._random.uniform(0, 2) if how in self.rare and ways[1:] else 0)
         for repair in reversed(repairs):
             repair()
         self.rounds.append(ways)
@@ -303,15 +311,15 @@ spark.master = local[2,4]
 
     def wait_for_ends(self) -> None:
         """Wait until all replicas have everything. The writers have finished."""
-        self._wait_for_sizes(self._source_sizes())
+        self._wait_for_sizes(self.source_sizes())
 
     def _wait_for_sizes(self, sizes: Mapping[tuple[str, int], int]) -> None:
         def lacking() -> list[str]:
             return [
-                f"{topic}-{number} on {node.node_id}: {has} of {wanted} bytes"
+                f"{topic}-{number} on {place}: {has} of {wanted}"
                 for (topic, number), wanted in sizes.items()
-                for node in self.target.nodes.values()
-                if (has := size(node, f"A.{topic}", number)) < wanted
+                for place, has in self.target_sizes(topic, number).items()
+                if has < wanted
             ]
 
         try:
@@ -321,15 +329,20 @@ spark.master = local[2,4]
 
     def _next_sizes(self) -> dict[tuple[str, int], int]:
         """Wait for a record in all partitions, and return the sizes of the shortest logs of the source with it."""
-        before = self._source_sizes()
+        before = self.source_sizes()
         wait_until(
-            lambda: all(now > before[each] for each, now in self._source_sizes().items()),
+            lambda: all(now > before[each] for each, now in self.source_sizes().items()),
             timeout_s=180,
             what="records in all partitions of the source",
         )
-        return self._source_sizes()
+        return self.source_sizes()
 
-    def _source_sizes(self) -> dict[tuple[str, int], int]:
+    def target_sizes(self, topic: str, number: int) -> dict[str, int]:
+        """Return the sizes in bytes of the replicas of a partition, by place."""
+        return {f"node {node.node_id}": size(node, f"A.{topic}", number) for node in self.target.nodes.values()}
+
+    def source_sizes(self) -> dict[tuple[str, int], int]:
+        """Return the sizes in bytes of the shortest replicas of each partition."""
         nodes = self.source.nodes.values()
         return {each: min(size(node, *each) for node in nodes) for each in self.partitions}
 
@@ -337,7 +350,7 @@ spark.master = local[2,4]
         """Check that each replica holds the first bytes of the source's log, or all of them."""
         for topic, number in self.partitions:
             logs = {node.node_id: stored(node, f"A.{topic}", number) for node in self.target.nodes.values()}
-            source = stored(self.source.nodes[self._leader(topic, number)], topic, number)
+            source = stored(self.source.nodes[self.leader(topic, number)], topic, number)
             for node_id, log in logs.items():
                 assert source.startswith(log), f"{topic}-{number} differs on node {node_id} after {self.rounds[-2:]}"
                 assert not is_complete or len(log) == len(source), f"{topic}-{number} on node {node_id}"
@@ -441,7 +454,7 @@ spark.master = local[2,4]
         with WireClient(f"{node.host}:{node.port}") as client:
             return client.ask(QUORUM, DescribeQuorumResponse, 1).topics[0].partitions[0].leader_id
 
-    def _leader(self, topic: str, partition: int) -> int:
+    def leader(self, topic: str, partition: int) -> int:
         with AdminClient(self.source.bootstrap_servers) as admin:
             described = admin.describe_topics([topic]).all().result(60)[topic]
         leader = described.partitions[partition].leader
@@ -464,35 +477,38 @@ spark.master = local[2,4]
         name = f"chaos-{self._topics}"
         create(self.source.bootstrap_servers, name)
         self._fill(name, b"old")
-        self._wait_for_copy(name)
+        self.wait_for_copy(name)
         return name
 
     def _fill(self, topic: str, value: bytes) -> None:
         records = [(0, Seen(b"%d" % number, value, (), 1_700_000_000_000)) for number in range(100)]
         produce(self.source.bootstrap_servers, topic, records, {"enable.idempotence": True})
 
-    def _wait_for_copy(self, topic: str) -> None:
+    def wait_for_copy(self, topic: str) -> None:
+        """Wait until the remote topic equals a topic of one partition that nothing writes."""
+
         def is_equal() -> bool:
-            log = stored(self.source.nodes[self._leader(topic, 0)], topic, 0)
-            return {log} == self._copies(topic)
+            log = stored(self.source.nodes[self.leader(topic, 0)], topic, 0)
+            return self.copies(topic) == {log}
 
         wait_until(is_equal, timeout_s=120, what=f"the replicas of {topic}", interval_s=0.2)
 
-    def _copies(self, topic: str) -> set[bytes]:
+    def copies(self, topic: str) -> object:
+        """Return what the target has of a topic of one partition."""
         return {stored(node, f"A.{topic}", 0) for node in self.target.nodes.values()}
 
     def _create_source_topic_again(self) -> Callable[[], object]:
         name = self._new_topic()
-        before = self._copies(name)
+        before = self.copies(name)
         delete_topic(self.source.bootstrap_servers, name)
         create(self.source.bootstrap_servers, name)
         self._fill(name, b"new")
 
         def repair() -> None:
             self.mirror.wait_for(f"{name} was deleted and created again on the source")
-            assert self._copies(name) == before
+            assert self.copies(name) == before
             delete_topic(self.target.bootstrap_servers, f"A.{name}")
-            self._wait_for_copy(name)
+            self.wait_for_copy(name)
 
         return repair
 
@@ -509,7 +525,7 @@ spark.master = local[2,4]
                 what=f"A.{name} as another topic",
                 interval_s=0.2,
             )
-            self._wait_for_copy(name)
+            self.wait_for_copy(name)
 
         return repair
 
@@ -519,6 +535,10 @@ spark.master = local[2,4]
             with contextlib.suppress(FileNotFoundError):
                 out.add((node.directory / "data" / f"A.{topic}-0" / "partition.metadata").read_text())
         return out
+
+    def level_of_source(self, level: str) -> str:
+        """Return the isolation level in which the source shows what the target shows in a level."""
+        return level
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -604,7 +624,7 @@ def assert_clients_read_the_same(rig: Rig, writer: Writer, transactions: Transac
     """Check that both clusters have all records once, at equal offsets, in both isolation levels."""
     committed = list[bytes]()
     for level, (topic, partition) in itertools.product(ISOLATION_LEVELS, rig.partitions):
-        records = contents(rig.source.bootstrap_servers, topic, level, partition)
+        records = contents(rig.source.bootstrap_servers, topic, rig.level_of_source(level), partition)
         assert contents(rig.target.bootstrap_servers, f"A.{topic}", level, partition) == records
         if topic == PLAIN:
             seen = [Seen(each.key, each.value, each.headers, each.timestamp) for each in records.values()]

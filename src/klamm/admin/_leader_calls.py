@@ -10,13 +10,14 @@ from klamm.admin import _topics
 from klamm.admin._calls import NO_LEADERS, AdminCalls
 from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions
+from klamm.kafka_client.described import describe_producers_request
 from klamm.kafka_client.errors import RETRIABLE_LEADER_CODES
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
 from klamm.lazy_dataclass import dataclass
-from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from klamm.protocol.messages.describe_producers import DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from klamm.protocol.types import TopicPartition, by_topic
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -105,12 +106,7 @@ async def _producers(
     async def ask(
         node_id: int | None, partitions: list[TopicPartition], attempt: Deadline
     ) -> Mapping[TopicPartition, tuple[ActiveProducer, ...] | KafkaApiError]:
-        request = DescribeProducersRequest(
-            topics=[
-                DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes)
-                for name, indexes in by_topic(partitions).items()
-            ]
-        )
+        request = describe_producers_request(partitions)
         response = await pool.send(
             request, DescribeProducersResponse, deadline=attempt, node_id=node_id, looked_up=True
         )

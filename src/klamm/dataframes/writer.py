@@ -17,6 +17,7 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.data.records import RecordsRejectedError, write_batches
+from klamm.kafka_client.described import describe_configs_request, described_configs
 from klamm.kafka_client.errors import (
     FATAL_ERRORS,
     RETRIABLE_PRODUCE_CODES,
@@ -26,7 +27,7 @@ from klamm.kafka_client.errors import (
 )
 from klamm.protocol.errors import ErrorCode, UnsupportedVersionError, error_name
 from klamm.protocol.frames import DEFAULT_MAX_FRAME_BYTES
-from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.types import MAX_SEQUENCE, ResourceType
 
 if TYPE_CHECKING:
@@ -161,18 +162,13 @@ class TargetCluster:
             raise RecordsRejectedError(topic, {ErrorCode.MESSAGE_TOO_LARGE})
 
     def _described_max_request_bytes(self, node_id: int) -> int:
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=int(ResourceType.BROKER), resource_name=str(node_id), configuration_keys=[_MAX_REQUEST]
-        )
-        request = DescribeConfigsRequest(resources=[resource])
+        request = describe_configs_request(ResourceType.BROKER, [node_id], [_MAX_REQUEST])
         try:
             response = self.wire.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
         except UnsupportedVersionError:
             return DEFAULT_MAX_FRAME_BYTES
-        values = [
-            config.value for result in response.results for config in result.configs if config.name == _MAX_REQUEST
-        ]
-        return int(values[0]) if values and values[0] else DEFAULT_MAX_FRAME_BYTES
+        value = described_configs(response).get(str(node_id), {}).get(_MAX_REQUEST)
+        return int(value) if value else DEFAULT_MAX_FRAME_BYTES
 
     def insist(self, work: Callable[[], Value]) -> Value:
         """Repeat an action until the cluster answers.

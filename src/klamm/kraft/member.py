@@ -25,6 +25,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from uuid import UUID, uuid4
 
+from klamm.kafka_client.described import describe_configs_request, described_configs
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
 from klamm.kraft.controllers import REQUEST_TIMEOUT_S, ControllerChannel
 from klamm.kraft.errors import (
@@ -44,7 +45,7 @@ from klamm.protocol.messages.allocate_producer_ids import AllocateProducerIdsReq
 from klamm.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from klamm.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from klamm.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
-from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from klamm.protocol.types import ResourceType
 from klamm.retries import Backoff, LoggedReasons
@@ -612,16 +613,11 @@ class BrokerMember:
     def _session_timeout_s(self) -> float:
         """Return ``broker.session.timeout.ms`` of the active controller in seconds."""
         self._heartbeats.connection()
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=ResourceType.BROKER,
-            resource_name=str(self._heartbeats.controller_id),
-            configuration_keys=[_SESSION_CONFIG],
-        )
-        response = self._heartbeats.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-        values = [config.value for result in response.results for config in result.configs if config.value]
-        if not values:
+        request = describe_configs_request(ResourceType.BROKER, [self._heartbeats.controller_id], [_SESSION_CONFIG])
+        response = self._heartbeats.call(request, DescribeConfigsResponse)
+        if not (value := next(iter(described_configs(response).values()), {}).get(_SESSION_CONFIG)):
             logger.info("Broker %d: %s is not readable, using Kafka's default", self.node_id, _SESSION_CONFIG)
-        return int(values[0]) / 1000 if values else SESSION_TIMEOUT_S
+        return int(value) / 1000 if value else SESSION_TIMEOUT_S
 
     def _request(
         self,

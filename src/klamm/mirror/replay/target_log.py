@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.kafka_client.described import describe_configs_request, describe_producers_request, described_configs
 from klamm.kafka_client.errors import ConnectionLostError, raise_for_code
 from klamm.protocol.errors import ErrorCode, PolicyViolationError, error_name
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
+from klamm.protocol.messages.describe_producers import DescribeProducersResponse
 from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import MAX_SEQUENCE, by_topic
+from klamm.protocol.types import MAX_SEQUENCE, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 10.0
 _DELETE_TIMEOUT_S: Final = 30.0
-_TOPIC: Final = 2
 _SET: Final = 0
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
@@ -63,12 +63,7 @@ def producer_states(
         if leader is None:
             states |= {(topic, at): ConnectionLostError(f"{topic}-{at} has no leader at present") for topic, at in led}
             continue
-        request = DescribeProducersRequest(
-            topics=[
-                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=numbers)
-                for topic, numbers in by_topic(led).items()
-            ]
-        )
+        request = describe_producers_request(led)
         try:
             response = cluster.connection(leader).call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
         except ConnectionLostError as error:
@@ -104,20 +99,10 @@ def topics_with_log_append_time(cluster: Cluster, topics: Sequence[str], via: Pa
     Raises:
         ConnectionLostError: The leader does not respond.
     """
-    resources = [
-        DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_TOPIC, resource_name=topic, configuration_keys=[_TIMESTAMP_TYPE]
-        )
-        for topic in topics
-    ]
-    request = DescribeConfigsRequest(resources=resources)
+    request = describe_configs_request(ResourceType.TOPIC, topics, [_TIMESTAMP_TYPE])
     response = leader_of(cluster, via).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
-    return frozenset(
-        result.resource_name
-        for result in response.results
-        for config in result.configs
-        if config.name == _TIMESTAMP_TYPE and config.value == "LogAppendTime"
-    )
+    values = described_configs(response)
+    return frozenset(topic for topic, configs in values.items() if configs.get(_TIMESTAMP_TYPE) == "LogAppendTime")
 
 
 def delete_before(cluster: Cluster, partition: PartitionTuple, offset: int) -> None:
@@ -157,7 +142,7 @@ def _delete_records(cluster: Cluster, partition: PartitionTuple, offset: int) ->
 def _set_cleanup_policy(cluster: Cluster, partition: PartitionTuple, value: str) -> None:
     topic = partition[0]
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-        resource_type=_TOPIC,
+        resource_type=ResourceType.TOPIC,
         resource_name=topic,
         configs=[
             IncrementalAlterConfigsRequest.AlterableConfig(name=_CLEANUP_POLICY, config_operation=_SET, value=value)

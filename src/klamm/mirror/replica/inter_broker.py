@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.described import describe_configs_request, described_configs
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.errors import MembershipError
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import parse_list
-from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.types import ResourceType
 from klamm.server.listeners import PROTOCOL_MAP, parse_protocol_map, setting_of
 
@@ -161,13 +162,9 @@ def read_authorizers(target: ConnectionSettings, node_ids: Collection[int]) -> M
 
 def _configs(cluster: Cluster, node_id: int, names: Sequence[str]) -> Mapping[str, str | None] | None:
     """Return configs of a broker. None: it rejects the request."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=ResourceType.BROKER, resource_name=str(node_id), configuration_keys=list(names)
-    )
-    request = DescribeConfigsRequest(resources=[resource])
+    request = describe_configs_request(ResourceType.BROKER, [node_id], names)
     response = cluster.connection(node_id).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S)
-    (result,) = response.results
-    return None if result.error_code else {config.name: config.value for config in result.configs}
+    return next(iter(described_configs(response).values()), None)
 
 
 def _protocols(configs: Mapping[str, str | None]) -> Mapping[str, str]:

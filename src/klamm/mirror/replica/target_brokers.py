@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.cluster import LATEST
+from klamm.kafka_client.described import describe_producers_request
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.replica.producer_ids import BrokerConnection
 from klamm.protocol.errors import ErrorCode, error_name
@@ -13,7 +14,7 @@ from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
-from klamm.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from klamm.protocol.messages.describe_producers import DescribeProducersResponse
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -78,13 +79,8 @@ class TargetBrokers:
             by_node[node_id].append(partition)
         out: dict[TopicPartition, Sequence[ProducerState]] = {}
         for node_id, partitions in by_node.items():
-            topics = [
-                DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes)
-                for name, indexes in by_topic(partitions).items()
-            ]
-            connection = self._cluster.connection(node_id)
-            request = DescribeProducersRequest(topics=topics)
-            response = connection.call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
+            request = describe_producers_request(partitions)
+            response = self._cluster.connection(node_id).call(request, DescribeProducersResponse, timeout_s=_TIMEOUT_S)
             for topic in response.topics:
                 for each in topic.partitions:
                     what = f"broker {node_id} does not name the producers of {topic.name}-{each.partition_index}"

@@ -84,7 +84,8 @@ def encode(message: Struct, version: int, *, flexible: bool | None = None) -> by
         flexible: Whether to use compact types and tagged fields. None means as the message's schema defines.
 
     Raises:
-        ValueError: A value does not fit its field: None where null is not allowed, or a number out of range.
+        ValueError: A value does not fit its field: None where null is not allowed, a number out of
+            range, or a string of more than 32,767 bytes.
     """
     if flexible is None:
         flexible = isinstance(message, Message) and message.is_flexible(version)

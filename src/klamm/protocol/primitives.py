@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ZERO_UUID: Final = UUID(int=0)
+MAX_STRING_BYTES: Final = 2**15 - 1
+"""Limit for a string, also in flexible versions, which could carry longer ones.
+
+As in Kafka, so that a name or an id that a client stores fits into the responses of older versions.
+"""
+CHECKED_BY_HANDLER: Final = "value"
+"""Field without this limit: a handler checks the value of a config, and answers with an error code."""
 UUID_BYTES: Final = 16
 MAX_VARINT_BYTES: Final = 5
 MAX_VARINT: Final = 2**32 - 1

@@ -16,20 +16,20 @@ from klamm.protocol.code_generation import (
     tagged_fields,
 )
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
-from klamm.protocol.primitives import FIXED_SIZE, UUID_BYTES, check_length, read_uvarint
+from klamm.protocol.primitives import (
+    CHECKED_BY_HANDLER,
+    FIXED_SIZE,
+    MAX_STRING_BYTES,
+    UUID_BYTES,
+    check_length,
+    read_uvarint,
+)
 
 if TYPE_CHECKING:
     from klamm.protocol.schema import Field, Struct
 
 ELEMENT_COST: Final = 4
 """Cost of a string or struct in an array, charged to ``max_elements``. An element of a fixed size costs 1."""
-MAX_STRING_BYTES: Final = 2**15 - 1
-"""Limit for a string, also in flexible versions, which could carry longer ones.
-
-As in Kafka, so that a name or an id that a client stores fits into the responses of older versions.
-"""
-_CHECKED_BY_HANDLER: Final = "value"
-"""Field whose limit a handler checks: a config's value gets an error code."""
 Reader: TypeAlias = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
 """Reader of a struct.
 
@@ -202,7 +202,7 @@ class _ReaderCompiler:
         if nullable:
             source.add(depth, f"if {length} == -1: {target} = None", "else:")
             depth += 1
-        if field.kind == "string" and self._compact(field) and field.name != _CHECKED_BY_HANDLER:
+        if field.kind == "string" and self._compact(field) and field.name != CHECKED_BY_HANDLER:
             excess = f"'{field.name} has more than {MAX_STRING_BYTES} bytes'"
             source.add(depth, f"if {length} > {MAX_STRING_BYTES}: raise ProtocolError({excess})")
         source.add(

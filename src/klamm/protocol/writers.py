@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct as Packer
+from struct import error as PackingError  # noqa: N812 -- that is a class
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.protocol.code_generation import (
@@ -14,7 +15,7 @@ from klamm.protocol.code_generation import (
     plain_fields,
     tagged_fields,
 )
-from klamm.protocol.primitives import FIXED_SIZE, ZERO_UUID, write_uvarint
+from klamm.protocol.primitives import CHECKED_BY_HANDLER, FIXED_SIZE, MAX_STRING_BYTES, ZERO_UUID, write_uvarint
 
 if TYPE_CHECKING:
     from klamm.protocol.schema import Field, Struct
@@ -38,7 +39,8 @@ class _WriterCompiler:
         self._version = version
         self._flexible = flexible
         self._source = FunctionSource(
-            "def write(self, out):", {"uvarint": write_uvarint, "required": _required, "ZERO_UUID": ZERO_UUID}
+            "def write(self, out):",
+            {"uvarint": write_uvarint, "check": _check_string, "required": _required, "ZERO_UUID": ZERO_UUID},
         )
 
     def compile(self) -> Writer:
@@ -89,8 +91,12 @@ class _WriterCompiler:
 
     def _length(self, depth: int, field: Field, value: str, code: str) -> None:
         if self._compact(field):
+            is_limited = code == "h" and field.name != CHECKED_BY_HANDLER
+            check = f"check({field.name!r}, {value}); " if is_limited else ""
             self._source.add(
-                depth, f"if len({value}) < 127: out.append(len({value}) + 1)", f"else: uvarint(out, len({value}) + 1)"
+                depth,
+                f"if len({value}) < 127: out.append(len({value}) + 1)",
+                f"else: {check}uvarint(out, len({value}) + 1)",
             )
         else:
             self._source.add(depth, f"out += {self._source.constant(Packer('>' + code).pack)}(len({value}))")
@@ -134,6 +140,11 @@ class _WriterCompiler:
             source.add(2, f"tags.append(({field.tag}, out))", "out = whole")
         source.add(1, "uvarint(out, len(tags))", "for tag, data in tags:")
         source.add(2, "uvarint(out, tag)", "uvarint(out, len(data))", "out += data")
+
+
+def _check_string(name: str, data: bytes) -> None:
+    if len(data) > MAX_STRING_BYTES:
+        raise PackingError(f"{name} has {len(data)} bytes, more than the {MAX_STRING_BYTES} that a string may have")
 
 
 def _required(name: str) -> None:

@@ -25,10 +25,11 @@ from klamm.protocol.errors import ProtocolError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
+from klamm.protocol.messages.delete_topics import DeleteTopicsRequest
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest
-from klamm.protocol.primitives import random_uuid, skip_tagged_fields, uuid_text
+from klamm.protocol.primitives import random_uuid, skip_tagged_fields, uuid_text, write_uvarint
 from klamm.protocol.schema import Field, Message, Struct
 from tests.support.cases import case
 
@@ -230,19 +231,29 @@ def test_malformed_body_is_rejected(cls: type[Message], version: int, body: str)
 def test_string_that_fits_no_older_version_is_rejected() -> None:
     """As in Kafka. Stored under such a name, a config would make every description in an older version fail."""
 
-    def read(resource_name: str, name: str, value: str) -> Message:
-        config = IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=0, value=value)
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=4, resource_name=resource_name, configs=[config]
-        )
-        body = encode(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-        return decode(IncrementalAlterConfigsRequest, 1, bytes(body))
+    def compact(text: str) -> bytearray:
+        data = bytearray()
+        write_uvarint(data, len(text.encode()) + 1)
+        return data + text.encode()
+
+    def read(resource_name: str, name: str, value: str) -> IncrementalAlterConfigsRequest:
+        config = b"\x02" + compact(name) + b"\x00" + compact(value) + b"\x00"
+        resource = b"\x02\x04" + compact(resource_name) + config + b"\x00"
+        return decode(IncrementalAlterConfigsRequest, 1, resource + b"\x00\x00")
 
     for arguments in (("x" * 32_768, "a", "1"), ("1", "x" * 32_768, "1"), ("1", "ü" * 16_384, "1")):
         with pytest.raises(ProtocolError, match="name has more than 32767 bytes"):
             read(*arguments)
-    read("x" * 32_767, "ü" * 16_383, "1")
-    read("1", "a", "x" * 40_000)  # the handler answers with INVALID_CONFIG
+    longest = read("x" * 32_767, "ü" * 16_383, "x" * 40_000)  # the handler answers with INVALID_CONFIG
+    assert decode(IncrementalAlterConfigsRequest, 1, encode(longest, 1)) == longest
+
+
+@pytest.mark.parametrize("version", [1, 2, 5, 6])
+def test_string_that_fits_no_older_version_is_not_written(version: int) -> None:
+    name = "ü" * 16_384
+    state = DeleteTopicsRequest.DeleteTopicState(name=name)
+    with pytest.raises(ValueError, match=r"^DeleteTopicsRequest v. cannot be written: a value does not fit"):
+        encode(DeleteTopicsRequest(topics=[state], topic_names=[name]), version)
 
 
 def test_unknown_tagged_fields_and_trailing_bytes_are_ignored() -> None:

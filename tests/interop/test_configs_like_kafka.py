@@ -229,6 +229,24 @@ QUESTIONS = [
     Question(
         GROUP, "g", (("errors.deadletterqueue.topic.name", SET, "__x"), ("consumer.session.timeout.ms", SET, "5"))
     ),
+    *(
+        Question(GROUP, "g", tuple((name, SET, value) for name, value in pairs))
+        for pairs in (
+            (("streams.session.timeout.ms", "x"), ("share.isolation.level", "x")),
+            (("consumer.assignor.offload.enable", "x"), ("consumer.assignment.interval.ms", "x")),
+            (("streams.rack.aware.assignment.tags", "a,"), ("share.auto.offset.reset", "x")),
+        )
+    ),
+    *(
+        Question(BROKER, name, tuple((key, SET, value) for key, value in pairs))
+        for name in ("1", "")
+        for pairs in (
+            (("errors.deadletterqueue.auto.create.topics.enable", "x"), ("message.max.bytes", "-2")),
+            (("log.cleanup.policy", "x"), ("group.consumer.assignment.interval.ms", "x")),
+            (("log.segment.bytes", "x"), ("num.network.threads", "x"), ("leader.replication.throttled.rate", "x")),
+        )
+    ),
+    Question(METRICS, "s", (("match", SET, "client_id="), ("interval.ms", SET, "x"))),
     not_a_list(GROUP, "g", "consumer.session.timeout.ms"),
     not_a_list(GROUP, "g", "streams.rack.aware.assignment.tags"),
     Question(GROUP, "g", (("zzz", DELETE, None),)),

@@ -8,6 +8,7 @@ import pytest
 
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
+from klamm.mirror.replay import copier as copiers
 from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
@@ -41,6 +42,11 @@ def run_to(copier: Copier, next_offset: int) -> None:
         return is_copied or row.state is CopyState.STOPPED
 
     run_until(copier, is_there)
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copiers, "_LOOK_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -101,6 +107,7 @@ def test_recreated_source_topic_stops_the_partition(flow: EqualFlow, copier: Cop
     assert contents(flow.target, flow.remote_topic, "read_uncommitted") == before
 
 
+@pytest.mark.parametrize("address", ["klamm", *long_only("kafka")], indirect=True, scope="module")
 def test_stopped_partition_starts_again_once_its_remote_topic_is_another_one(flow: EqualFlow, copier: Copier) -> None:
     delete_topic(flow.source, flow.topic)
     create_topic(flow.source, flow.topic, 1, KEPT)

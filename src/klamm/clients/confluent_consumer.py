@@ -308,6 +308,11 @@ class Consumer:
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Use these credentials for later connections, also after a replacement. Requests for configs keep theirs."""
+        self._consumer.set_sasl_credentials(username, password)
+        self._properties |= {"sasl.username": username, "sasl.password": password}
+
     def store_offsets(self, message: Any = None, offsets: list[Any] | None = None) -> None:
         """Store an offset for a later commit (``enable.auto.offset.store=false``)."""
         if message is not None:

@@ -130,6 +130,12 @@ class Producer:
                 self._hand_over()
             self._producer.produce(topic, *arguments, **keywords)
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Use these credentials for later connections, also after a replacement. Requests for configs keep theirs."""
+        with self._lock:
+            self._producer.set_sasl_credentials(username, password)
+            self._properties |= {"sasl.username": username, "sasl.password": password}
+
     def close(self, timeout: float = -1) -> int:
         """Deliver queued records, abort an open transaction and stop requesting configs. Idempotent.
 

@@ -16,6 +16,7 @@ class FakeConsumer:
     def __init__(self, properties: dict[str, Any], **_: Any) -> None:
         self.session_timeout_ms = properties["session.timeout.ms"]
         self.topics: list[str] = []
+        self.user = properties.get("sasl.username")
 
     def subscribe(self, topics: list[str], **_: Any) -> None:
         self.topics = topics
@@ -29,6 +30,8 @@ class FakeConsumer:
     def poll(self, _: float) -> None:
         return None
 
+    def set_sasl_credentials(self, username: str, password: str) -> None: ...
+
     def close(self) -> None:
         raise LookupError("on_commit failed")
 
@@ -38,9 +41,10 @@ def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(confluent_kafka, "Consumer", FakeConsumer)
     consumer = confluent.Consumer({"group.id": "g", "session.timeout.ms": "6000"}, enable_dynamic_config=False)
     consumer.subscribe(["t"])
+    consumer.set_sasl_credentials("b", "2")
     values = {"session.timeout.ms": "7000", "heartbeat.interval.ms": "1000"}
     consumer._inbox.put(confluent.ConfigUpdate(changes=(), effective=values))
     with pytest.raises(LookupError, match="on_commit failed"):
         consumer.poll(0)
     assert consumer.poll(0) is None
-    assert (consumer.session_timeout_ms, consumer.topics) == ("7000", ["t"])
+    assert (consumer.session_timeout_ms, consumer.topics, consumer.user) == ("7000", ["t"], "b")

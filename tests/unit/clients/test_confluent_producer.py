@@ -96,3 +96,31 @@ def test_rejected_replacement_keeps_the_producer(
     assert "acks=all is rejected by librdkafka, the last value stays" in caplog.text
     producer.purge()
     producer.flush(1)
+
+
+def test_new_credentials_outlive_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones may be invalid by then."""
+    made: list[dict[str, str]] = []
+
+    class LoggedInProducer:
+        def __init__(self, properties: dict[str, str], **_: Any) -> None:
+            made.append(properties)
+
+        def set_sasl_credentials(self, username: str, password: str) -> None:
+            made[-1] |= {"set": f"{username}/{password}"}
+
+        def produce(self, topic: str) -> None: ...
+
+        def __len__(self) -> int:
+            return 0
+
+    monkeypatch.setattr(confluent_kafka, "Producer", LoggedInProducer)
+    first = {"acks": "1", "sasl.username": "a", "sasl.password": "1"}
+    producer = confluent.Producer(first, enable_dynamic_config=False)
+    producer.set_sasl_credentials("b", "2")
+    producer._inbox.put(confluent.ConfigUpdate(changes=(), effective={"acks": "all"}))
+    producer.produce("t")
+    assert made == [
+        {**first, "set": "b/2"},
+        {"acks": "all", "sasl.username": "b", "sasl.password": "2"},
+    ]

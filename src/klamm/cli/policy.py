@@ -18,7 +18,7 @@ from klamm.cli.output import print_result
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
 from klamm.lazy_dataclass import dataclass
-from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, Throttle, answer_fault
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, answer_fault, answer_of
 from klamm.policy.details import (
     AlterConfigDetails,
     CreatePartitionsDetails,
@@ -156,11 +156,11 @@ def _judge(ask: Callable[[Details], object], kind: PolicyKind, details: Details)
     Returns:
         The reason of the override; None without one. Errors that deny the request propagate.
     """
-    answer = ask(details)
-    if not isinstance(answer, (Override, Throttle)):
+    answer = answer_of(ask(details))
+    if answer is None:
         return None
     fault = answer_fault(answer, kind.answers, kind.overridable)
-    if fault is not None or isinstance(answer, Throttle):
+    if fault is not None or not isinstance(answer, Override):
         raise PolicyFailedError(f"{kind.label} policy: {fault}")
     changed = overridden(details, answer)
     _check_values(answer, details)

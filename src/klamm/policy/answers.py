@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Coroutine
 from dataclasses import field
 from reprlib import repr as short_repr
 from types import MappingProxyType
@@ -95,6 +96,17 @@ class Throttle:
 
 
 Answer: TypeAlias = "Override | Throttle"
+
+
+def answer_of(returned: object) -> object:
+    """Return what a policy has answered by its return value; None if it is ignored.
+
+    False, and a coroutine that nothing would run, are answers that cannot be carried out (``answer_fault``): the policy
+    may have meant to deny.
+    """
+    if isinstance(returned, Coroutine):
+        returned.close()
+    return returned if returned is False or isinstance(returned, (Override, Throttle, Coroutine)) else None
 
 
 def answer_fault(answer: object, allowed: tuple[type[Answer], ...], overridable: Collection[str]) -> str | None:

@@ -7,14 +7,13 @@ import importlib.util
 import inspect
 import reprlib
 import sys
-from collections.abc import Coroutine
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from klamm.lazy_dataclass import dataclass
-from klamm.policy.answers import Override, Throttle
+from klamm.policy.answers import answer_of
 from klamm.policy.errors import PolicyLoadError
 from klamm.policy.modules import is_never_reloaded, own_modules, source_of
 
@@ -158,25 +157,21 @@ def _question(
 ) -> Callable[[Any], Answer | None]:
     """Return a function that asks the policy and returns its answer, if any.
 
-    False, and a coroutine that nothing would run, are returned as well: no server can carry them out, so the request
-    fails (``answer_fault``). A first other return value triggers advice: only raising denies.
+    A first return value that is ignored (``answer_of``) triggers advice: only raising denies.
     """
     is_advised = False
 
     def ask(details: Any) -> Answer | None:
         nonlocal is_advised
-        answer = method(details)
-        if isinstance(answer, Coroutine):
-            answer.close()
-        if answer is False or isinstance(answer, (Override, Throttle, Coroutine)):
-            return cast("Answer", answer)
-        if answer is not None and not is_advised:
+        returned = method(details)
+        answer = answer_of(returned)
+        if answer is None and returned is not None and not is_advised:
             is_advised = True
             advise(
-                f"{spec.origin}: the policy returned {reprlib.repr(answer)}, which allows the request; to deny it,"
+                f"{spec.origin}: the policy returned {reprlib.repr(returned)}, which allows the request; to deny it,"
                 " raise PolicyViolationError"
             )
-        return None
+        return cast("Answer | None", answer)
 
     return ask
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.policy.answers import Override
+from klamm.policy.answers import Override, Throttle, answer_fault, answer_of
 from klamm.policy.details import (
     AlterConfigDetails,
     CreatePartitionsDetails,
@@ -169,12 +169,18 @@ def ask(policy: object, details: Details) -> KafkaApiError | Override | None:
     """Return the policy's denial or override, or None if it allows the request. Other exceptions propagate.
 
     Like the broker, this calls a specific method such as ``validate_create_topic`` if there is one, else ``validate``.
+
+    Raises:
+        TypeError: The policy returns False or a coroutine, which fails the request.
     """
-    method = getattr(policy, KIND_OF_DETAILS[type(details)].method, None) or policy.validate  # type: ignore[attr-defined]
+    kind = KIND_OF_DETAILS[type(details)]
+    method = getattr(policy, kind.method, None) or policy.validate  # type: ignore[attr-defined]
     try:
-        answer = method(details)
+        answer = answer_of(method(details))
     except KafkaApiError as denial:
         return denial
+    if answer is not None and not isinstance(answer, (Override, Throttle)):
+        raise TypeError(f"{kind.label} policy: {answer_fault(answer, kind.answers, kind.overridable)}")
     return answer if isinstance(answer, Override) else None
 
 

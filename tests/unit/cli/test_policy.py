@@ -120,6 +120,7 @@ def test_override_result_is_checked_again(files: Path, capsys: pytest.CaptureFix
             "Create topic policy: Override(num_partitions=0)",
         ),
         ("create", "Throttle(reason='r', delay_ms=1)", "Create topic policy: it cannot return Throttle"),
+        ("create", "False", "Create topic policy: it cannot return bool"),
         ("delete", "Override(reason='r', num_partitions=5)", "Delete topic policy: it cannot return Override"),
         ("create", "Override(reason='r', configs={'retention.ms': 'soon'})", "Invalid value soon for configuration"),
         ("alter", "Override(reason='r', configs={'retention.mss': '5'})", "Unknown topic config name: retention.mss"),

@@ -35,6 +35,17 @@ class AtLeast:
         raise InvalidRequestError("never")
 
 
+class SaysNo:
+    def validate(self, details: TopicDetails) -> bool:
+        return not details.topic
+
+
+def test_policy_that_returns_false_fails_its_test() -> None:
+    for check in (assert_allowed, assert_denied):
+        with pytest.raises(TypeError, match=r"^Create topic policy: it cannot return bool; raise PolicyViolationError"):
+            check(SaysNo(), a_topic())
+
+
 def test_policy_under_test_decides_as_in_a_broker() -> None:
     policy = make_policy(AtLeast, house_least="3")
     assert_allowed(policy, a_topic(num_partitions=3))

@@ -458,8 +458,8 @@ SHARDS: Final[Setting[int | None]] = Setting(
     "klamm.exactly.once.shards",
     _integer(at_least=1),
     None,
-    "Number of shards. The default is tasks.max, or 1: more shards than tasks cost the target's brokers more "
-    "transactions and delay records.",
+    "Number of shards. The default is tasks.max, but at most 4, or 1 without it: more shards than tasks cost the "
+    "target's brokers more transactions and delay records.",
 )
 WORKER_SUPPORT: Final = Setting(
     "exactly.once.source.support",

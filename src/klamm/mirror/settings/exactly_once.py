@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.key_reader import KeyReader
 
 _SHORTEST_MS: Final = 20
+_MAX_SHARDS_BY_TASKS: Final = 4
+"""Enough for several hundred MB/s. ``tasks.max`` may be larger than the number of tasks that run at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperti
     group = reader.get(WORKER_GROUP, default=f"{source_alias}-mm2")
     return ExactlyOnce(
         id_prefix=f"{group}-klamm-{source_alias}",
-        shards=reader.get(SHARDS) or reader.get(TASKS_MAX) or 1,
+        shards=reader.get(SHARDS) or min(reader.get(TASKS_MAX) or 1, _MAX_SHARDS_BY_TASKS),
         interval=timedelta(milliseconds=interval_ms),
         shortest=timedelta(milliseconds=shortest_ms),
         timeout=timedelta(milliseconds=timeout_ms),

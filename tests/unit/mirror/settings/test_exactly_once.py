@@ -113,10 +113,11 @@ def test_exactly_once_settings_are_configurable() -> None:
     assert transactions.transactional_id == "team-klamm-A-16-0"
 
 
-def test_default_number_of_shards_is_tasks_max() -> None:
-    (flow,) = settings(COMMITTED + ENABLED + "A->B.tasks.max = 3\n").flows
+@pytest.mark.parametrize(("tasks_max", "shards"), [(3, 3), (50, 4)])
+def test_default_number_of_shards_is_tasks_max_and_at_most_four(tasks_max: int, shards: int) -> None:
+    (flow,) = settings(COMMITTED + ENABLED + f"A->B.tasks.max = {tasks_max}\n").flows
     assert flow.exactly_once is not None
-    assert flow.exactly_once.shards == 3
+    assert flow.exactly_once.shards == shards
 
 
 def test_source_loss_stops_partition_by_default() -> None:

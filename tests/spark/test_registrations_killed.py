@@ -129,6 +129,7 @@ def test_kill_9_counts_every_registration_once(spark: SparkSession, tmp_path: Pa
 
         try:
             wait(lambda: '"clients": 5,' in output.read_text(), "a report that knows the first five")
+            assert not re.search("log level| WARN |log4j profile", log.read_text()), "Spark's start is silent"
             # when
             clients, killed = 5, False
             while not killed and clients < _MAX_CLIENTS:

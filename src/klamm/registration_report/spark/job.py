@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -24,7 +25,6 @@ from klamm.registration_report.spark.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = "key binary, value binary, partition int, offset long, timestamp timestamp"
 RECORDS_PER_TASK: Final = 500_000
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOG_CONFIG: Final = "-Dlog4j2.configurationFile"
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "klamm-registrations",
     "spark.log.level": "ERROR",
@@ -57,7 +59,7 @@ _LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "1g",
     # In a small heap, Spark's own share must leave more room for memory that Spark does not account for.
     "spark.memory.fraction": "0.4",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xshare:auto",
+    _JAVA_OPTIONS: "-XX:+UseParallelGC -Xshare:auto",
 }
 
 
@@ -187,7 +189,12 @@ def _start(spark_properties: Mapping[str, str]) -> SparkSession:
     master = spark_properties.get("spark.master", os.environ.get("MASTER", "local[*,4]"))
     builder = SparkSession.builder
     defaults = dict(_DEFAULTS) | (dict(_LOCAL_DEFAULTS) if master.startswith("local") else {})
-    for key, value in (defaults | dict(spark_properties)).items():
+    properties = defaults | dict(spark_properties)
+    options = properties.get(_JAVA_OPTIONS, "")
+    if _LOG_CONFIG not in options:
+        own = Path(__file__).with_name("log4j2.properties").resolve().as_uri()
+        properties[_JAVA_OPTIONS] = f"{options} {_LOG_CONFIG}={own}".lstrip()
+    for key, value in properties.items():
         builder = builder.config(key, value)
     with quick_start():
         return builder.master(master).getOrCreate()

@@ -109,7 +109,7 @@ def parser() -> ToolParser:
     number = whole_number(_INT64_MAX)
     flags.add_value("--to-offset", type=number, metavar="OFFSET", help="new offset")
     flags.add_switch("--to-current", help="new offset: the committed one, or the latest if there is none")
-    flags.add_value("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record after it, {TO_HELP}")
+    flags.add_value("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record from then on, {TO_HELP}")
     flags.add_value(
         "--by-duration", type=duration_ms, metavar="PnDTnHnMnS", help="the first record not older than this"
     )

@@ -42,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     places.add_argument("--to-latest", action="store_true", help="the log end of the source")
     places.add_argument("--to-offset", type=number, metavar="OFFSET", help="an offset of the source")
     places.add_argument("--shift-by", type=number, metavar="N", help="the current offset plus N, which may be negative")
-    places.add_argument("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record after it, {TO_HELP}")
+    places.add_argument(
+        "--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record from then on, {TO_HELP}"
+    )
     places.add_argument(
         "--by-duration", type=duration_ms, metavar="PnDTnHnMnS", help="the first record not older than this"
     )

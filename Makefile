@@ -61,8 +61,8 @@ setup:
 demo: setup
 	@$(WITH_JAVA_AND_MAVEN) python -m examples.demo $(DEMO_FLAGS)
 
-# The quick checks come first. The others take a minute, in which the tests run already.
-QUICK_CHECKS := check-style check-imports check-tests
+# The quick checks come first, beginning with the longest. Those below take a minute, in which the tests run already.
+QUICK_CHECKS := check-tests check-style check-imports
 OTHER_CHECKS := check-types check-docs check-packages check-workflows
 
 check: setup
@@ -95,7 +95,7 @@ check-workflows:
 	$(PYTHON_BIN)/zizmor --quiet --offline .github action.yml
 
 test: setup
-	@$(MAKE) --no-print-directory --jobs=3 $(QUICK_CHECKS) prepare-tests
+	@$(MAKE) --no-print-directory --jobs=3 prepare-tests $(QUICK_CHECKS)
 	@$(MAKE) --no-print-directory --jobs=2 run-tests $(OTHER_CHECKS)
 
 prepare-tests:

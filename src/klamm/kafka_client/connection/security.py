@@ -134,7 +134,9 @@ class Security:
             settings |= _login(properties)
         made = cls(**settings)
         if made.uses_tls:
-            made.tls_context()
+            from klamm.tls import check_client  # noqa: PLC0415  # OpenSSL costs start-up time
+
+            check_client(made.tls)
         return made
 
     @classmethod

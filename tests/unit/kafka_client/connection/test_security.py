@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib.util
+import ssl
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +19,17 @@ SCRAM = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512
 
 def test_default_protocol_is_plaintext() -> None:
     assert Security.of({"client.id": "c", "sasl.jaas.config": "not read"}) == Security()
+
+
+def test_system_certificates_are_loaded_for_a_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Mock()
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
+
+    security = Security.of({"security.protocol": "SSL"})
+    loads_of_check = load.call_count
+    security.tls_context()
+
+    assert (loads_of_check, load.call_count) == (0, 1)
 
 
 def test_login_is_read_from_java_properties() -> None:

@@ -24,7 +24,7 @@ from tests.support.group_broker import MemoryStore
 from tests.support.logs import Clock, FailingPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from klamm.protocol.schema import Message
@@ -179,3 +179,10 @@ class DataPath:
         response = asyncio.run(self.call(route, request, answer, version, node_id=node_id))
         assert response is not None
         return response
+
+
+def opened(tmp_path: Path) -> Iterator[DataPath]:
+    """Data path below ``tmp_path``, whose log files are closed at the end: ``broker = pytest.fixture(opened)``."""
+    path = DataPath(tmp_path)
+    yield path
+    asyncio.run(path.logs.close())

@@ -14,11 +14,13 @@ from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec, Record, encode_batch
 from klamm.storage.log.directories import write_topic_id
-from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from tests.support.data_path import ELSEWHERE, HERE, DataPath, opened
 from tests.support.logs import batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+broker = pytest.fixture(opened)
 
 KNOWN_ID = UUID(int=100)
 UNKNOWN_ID = UUID(int=99_999)

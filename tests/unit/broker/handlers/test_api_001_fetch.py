@@ -15,8 +15,10 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.server.fetch_response import FetchedBody, PartitionRead
 from klamm.storage.log import LogRange
-from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined
+from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined, opened
 from tests.support.logs import batch, records_in
+
+broker = pytest.fixture(opened)
 
 Wanted = FetchRequest.FetchPartition
 

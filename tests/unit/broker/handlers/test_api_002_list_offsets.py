@@ -9,8 +9,10 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from klamm.protocol.records import Codec, Record, encode_batch
 from klamm.storage.log import delete_records
-from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from tests.support.data_path import ELSEWHERE, HERE, DataPath, opened
 from tests.support.logs import batch
+
+broker = pytest.fixture(opened)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 

@@ -9,11 +9,13 @@ import pytest
 from klamm.broker.handlers.api_021_delete_records import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
-from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from tests.support.data_path import ELSEWHERE, HERE, DataPath, opened
 from tests.support.logs import batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+broker = pytest.fixture(opened)
 
 
 def delete(

@@ -10,11 +10,12 @@ import pytest
 from klamm.broker.handlers.api_022_init_producer_id import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.support.data_path import opened
 
 if TYPE_CHECKING:
     from tests.support.data_path import DataPath
 
-    pass
+broker = pytest.fixture(opened)
 
 
 @pytest.mark.parametrize("version", range(6))

@@ -7,8 +7,10 @@ import pytest
 from klamm.broker.handlers.api_023_offset_for_leader_epoch import ROUTE
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from tests.support.data_path import ELSEWHERE, HERE, DataPath
+from tests.support.data_path import ELSEWHERE, HERE, DataPath, opened
 from tests.support.logs import batch
+
+broker = pytest.fixture(opened)
 
 
 def ask(

@@ -11,11 +11,13 @@ import pytest
 from klamm.broker.handlers.api_027_write_txn_markers import ROUTE
 from klamm.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from klamm.protocol.records import iter_batches
-from tests.support.data_path import DataPath
+from tests.support.data_path import DataPath, opened
 from tests.support.transactions import write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+broker = pytest.fixture(opened)
 
 KAFKA_STORAGE_ERROR = 56
 

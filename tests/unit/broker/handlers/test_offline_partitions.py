@@ -16,7 +16,9 @@ from klamm.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
 )
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from tests.support.data_path import HERE, DataPath
+from tests.support.data_path import HERE, DataPath, opened
+
+broker = pytest.fixture(opened)
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import pytest
 from klamm.broker.handlers import api_001_fetch, api_002_list_offsets
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tests.support.data_path import opened
 from tests.support.logs import NOON_MS, batch, records_in
 from tests.support.transactions import ABORT, COMMIT, end, write
 
 if TYPE_CHECKING:
     from tests.support.data_path import DataPath
 
-    pass
+broker = pytest.fixture(opened)
 
 
 def request(*, committed: bool = True, offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:

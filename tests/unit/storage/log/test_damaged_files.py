@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from klamm.storage.log import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
-COUNT = 120
+COUNT = 60
 HOUR_MS = 3_600_000
 
 
 def filled(data_dir: Path, **configs: str) -> CrashableLogs:
     """A log of several closed segments with one record per batch, a second apart."""
-    crashable = CrashableLogs(data_dir, segment_bytes="4000", index_interval_bytes="200", **configs)
+    crashable = CrashableLogs(data_dir, segment_bytes="2000", index_interval_bytes="100", **configs)
     for number in range(COUNT):
         crashable.log.append(batch(f"{number:040d}", at=NOON_MS + number * 1000, key=b"%d" % number))
     assert len(crashable.log.segments) > 2

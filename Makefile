@@ -12,7 +12,7 @@ PYTEST_FLAGS ?=
 PYTEST_AT_ONCE ?= 6
 DISTRIBUTED = -n $(PYTEST_AT_ONCE) --dist loadfile --no-loadscope-reorder
 # One order for everybody: that of the files. `make orders` looks for others in which a test fails.
-IN_ORDER := --randomly-dont-reorganize --randomly-seed=1
+IN_ORDER := -p no:randomly
 SEEDS ?= $(shell seq 30)
 # Releases of Apache Kafka with which the mirror and the clients work as well, and tests that show it.
 OLDER_RELEASES := 3.9.2 4.1.0

@@ -38,7 +38,7 @@ from tests.support.kafka import NO_PROPERTIES, KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.left_open import close_log_files, nothing_left
 from tests.support.left_open import install as register_log_files
-from tests.support.own_random import give_threads_their_own
+from tests.support.own_random import give_threads_their_own, seed
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
 from tests.support.shared_cluster import SharedCluster
@@ -149,6 +149,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Let only marked unit tests start processes."""
     return (yield from guarded(item))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Seed the random numbers of a test and of its fixtures."""
+    seed(item)
 
 
 @pytest.hookimpl(tryfirst=True)

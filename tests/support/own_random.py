@@ -1,11 +1,14 @@
-"""Random numbers for background threads, apart from those of the tests."""
+"""Random numbers of the tests, the same ones in each run, and others for background threads."""
 
 from __future__ import annotations
 
 import functools
 import random
 import threading
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pytest
 
 _DRAWS: Final = (
     "choice", "choices", "expovariate", "gauss", "getrandbits", "randbytes", "randint", "random", "randrange", "sample",
@@ -22,6 +25,15 @@ def give_threads_their_own() -> None:
     own = random.Random()
     for name in _DRAWS:
         setattr(random, name, _dispatching(getattr(random, name), getattr(own, name)))
+
+
+def seed(item: pytest.Item) -> None:
+    """Let a test draw the same numbers in each run.
+
+    pytest-randomly does so, too, in each phase of a test and for NumPy as well. That costs 2 s of CPU time in the unit
+    tests, so only a run in random order loads it.
+    """
+    random.seed(item.nodeid)
 
 
 def _dispatching(of_main: Any, of_others: Any) -> Any:

@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _PORTS = range(10_000 + _WORKER, 20_000, _WORKERS)
-_random = random.SystemRandom()  # pytest-randomly seeds the module's own generator: parallel runs would collide
+_random = random.SystemRandom()  # each test seeds the module's own generator: parallel runs would collide
 _handed_out: set[int] = set()
 _handed_out_lock = threading.Lock()
 

@@ -2,6 +2,13 @@ from __future__ import annotations
 
 import random
 import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+from tests.support.own_random import seed
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_random_numbers_of_another_thread_leave_the_state_unchanged() -> None:
@@ -13,3 +20,11 @@ def test_random_numbers_of_another_thread_leave_the_state_unchanged() -> None:
     assert random.getstate() == before
     random.random()
     assert random.getstate() != before
+
+
+def test_each_test_draws_the_same_numbers_in_each_run() -> None:
+    drawn = []
+    for name in ("a", "a", "b"):
+        seed(cast("pytest.Item", SimpleNamespace(nodeid=name)))
+        drawn.append(random.random())
+    assert drawn[0] == drawn[1] != drawn[2]

@@ -4,13 +4,15 @@ A worker runs whole files (``--dist loadfile``), so the fixtures of a module are
 of real Kafka are run by one worker, one after the other, and the nodes are stopped after the last of them: idle nodes
 cost CPU time. So are files that borrow a node. Files that share one node are run by one worker, too, and so are those
 that share a browser or the JVM of Spark. The files that take longest come first, so that no worker is left alone with
-one of them at the end. Among these, files that need the processors alternate with files that wait.
+one of them at the end. Among these, files that need the processors alternate with files that wait. The fast ones that
+end the run are distributed by directories: a worker imports what the files of one have in common, others do not.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +20,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
@@ -116,29 +118,29 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         self._names: set[str] = set()
         self._completed = 0
-        self._running: dict[str, tuple[str, int | None, str]] = {}
-        """Locations of the tests that were started and have not finished, by their node ids."""
+        self._started: dict[str, tuple[str, tuple[str, int | None, str]]] = {}
+        """Node id and location of the test that was started last, by the path of its file. One worker runs a file."""
+        self._directories: dict[WorkerController, str] = {}
+        """Directories of the fast files that workers got last."""
         config.pluginmanager.register(self)
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         """Remember a test that a worker starts."""
-        self._running[nodeid] = location
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Forget a test that has finished."""
-        self._running.pop(nodeid, None)
+        self._started[nodeid.partition("::")[0]] = nodeid, location
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """Name the test in the report of a crash, instead of the placeholder. One worker runs the tests of a file."""
-        file = crashitem.partition("::")[0]
-        for nodeid in [nodeid for nodeid in self._running if nodeid.partition("::")[0] == file]:
-            report.nodeid, report.location = nodeid, self._running.pop(nodeid)
-            report.longrepr = f"{report.longrepr}, in {nodeid}: the tests that {crashitem!r} has left are not run"
+        """Name the test in the report of a crash, instead of the placeholder."""
+        if started := self._started.get(crashitem.partition("::")[0]):
+            report.nodeid, report.location = started
+            report.longrepr = (
+                f"{report.longrepr}, in {report.nodeid}: the tests that {crashitem!r} has left are not run"
+            )
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Remove a worker and queue what it has left. The item that it was running when it crashed is not repeated."""
         units = self.assigned_work.pop(node)
+        self._directories.pop(node, None)
         pending: list[str] = [
             nodeid for unit in units.values() for nodeid, is_completed in unit.items() if not is_completed
         ]
@@ -178,8 +180,36 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
         while self.workqueue and self._pending_of(self.assigned_work[node]) <= 1:
             self._assign_work_unit(node)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        self.workqueue.move_to_end(self._next_scope(node), last=False)
+        super()._assign_work_unit(node)
+
+    def _next_scope(self, node: WorkerController) -> str:
+        """Return the next files for a worker: the first in the queue, or fast ones of a directory that it has imported.
+
+        When its directory has no more, it gets the one with the fewest workers and the most files.
+        """
+        first: str = next(iter(self.workqueue))
+        if not _is_fast_file(first):
+            return first
+        left = Counter(map(_directory, self.workqueue))
+        workers = Counter(self._directories.values())
+        if self._directories.get(node) not in left:
+            self._directories[node] = min(left, key=lambda directory: (workers[directory], -left[directory]))
+        scopes: Iterator[str] = iter(self.workqueue)
+        return next(scope for scope in scopes if _directory(scope) == self._directories[node])
+
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.partition("::")[0])
+
+
+def _is_fast_file(scope: str) -> bool:
+    return scope.startswith("tests/unit/") and scope not in SLOWEST_OF_FAST
+
+
+def _directory(scope: str) -> str:
+    """Return the directory below ``tests/unit``: its files import much the same modules."""
+    return scope.removeprefix("tests/unit/").partition("/")[0] if scope.count("/") > 2 else "tests/unit"
 
 
 @functools.cache

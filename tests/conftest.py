@@ -38,7 +38,7 @@ from tests.support.kafka import NO_PROPERTIES, KafkaCluster
 from tests.support.kafka_python import keep_assignments
 from tests.support.left_open import close_log_files, nothing_left
 from tests.support.left_open import install as register_log_files
-from tests.support.own_random import give_threads_their_own, seed
+from tests.support.own_random import draw_no_constants_of_modules, give_threads_their_own, seed
 from tests.support.process_guard import guarded, install
 from tests.support.process_state import restored
 from tests.support.shared_cluster import SharedCluster
@@ -56,6 +56,8 @@ settings.register_profile("soak", max_examples=2_000, deadline=None)
 settings.register_profile("few", max_examples=5, deadline=None, derandomize=True)
 _IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 settings.load_profile("soak" if _IS_SOAK else "fixed")
+if not _IS_SOAK:
+    draw_no_constants_of_modules()
 
 _MAX_ASYNC_TEST_S = 300.0
 """An ``async def`` test that waits in vain fails after this time."""

@@ -7,6 +7,9 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
+
 if TYPE_CHECKING:
     import pytest
 
@@ -34,6 +37,15 @@ def seed(item: pytest.Item) -> None:
     tests, so only a run in random order loads it.
     """
     random.seed(item.nodeid)
+
+
+def draw_no_constants_of_modules() -> None:
+    """Let hypothesis draw the same examples in each worker.
+
+    One in twenty values is a constant from the source of a module that the process has imported by then, which depends
+    on the files that the worker has run. To read all sources for it takes each worker 0.4 s of CPU time.
+    """
+    providers._get_local_constants = Constants
 
 
 def _dispatching(of_main: Any, of_others: Any) -> Any:

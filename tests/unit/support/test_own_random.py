@@ -5,7 +5,9 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from tests.support.own_random import seed
+from hypothesis.internal.conjecture import providers
+
+from tests.support.own_random import draw_no_constants_of_modules, seed
 
 if TYPE_CHECKING:
     import pytest
@@ -28,3 +30,10 @@ def test_each_test_draws_the_same_numbers_in_each_run() -> None:
         seed(cast("pytest.Item", SimpleNamespace(nodeid=name)))
         drawn.append(random.random())
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_examples_do_not_depend_on_imported_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_get_local_constants", providers._get_local_constants)
+    draw_no_constants_of_modules()
+    provider = providers.HypothesisProvider(None)
+    assert len(provider._local_constants) == 0

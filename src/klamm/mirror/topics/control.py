@@ -14,7 +14,8 @@ create internal topics  once                                     source offsets,
                                                                  then migrate source offsets (``worker_offsets``)
                                                                  and read the requested states (see ``states``)
 check the states        every turn                               a flow that an operator stopped publishes an empty
-                                                                 assignment, and leaves out the steps below
+                                                                 assignment, and leaves out the steps below; changed
+                                                                 states of topics are published
 refresh topics          first turn, then every                   select source topics, create and grow
                         ``refresh.topics.interval.seconds``      remote topics, publish the assignment, delete
                                                                  remote topics (see ``deletions``)
@@ -269,12 +270,12 @@ class FlowControl:
             return
         self._note_demoted(states)
         self._note_missing()
+        if self._is_published and states != self._published_states:
+            self._publish_assignment()  # before the refresh, so that a pause counts although a refresh fails
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
             self._refresh_due = now + refresh if self._settings.refresh_topics_enabled else float("inf")
-        if states != self._published_states:
-            self._publish_assignment()
         if now >= self._sync_due and self._settings.sync_topic_configs_enabled:
             self._configs.run(self._mirrored_topics())
             self._sync_due = now + self._settings.sync_topic_configs_interval.total_seconds()
@@ -668,17 +669,24 @@ class FlowControl:
         self._publish_rows([*self._assignment, *self._kept], states)
 
     def _publish_rows(self, rows: Sequence[tuple[str, str, int]], states: RequestedStates) -> None:
-        by_topic = {topic: self._state_of(topic, states) for topic, _, _ in rows}
+        selected = {topic for topic, _, _ in self._assignment}
+        by_topic = {topic: self._state_of(topic, states, selected) for topic, _, _ in rows}
         # Stopped topics too: a topic that was paused before must not be fetched while its lease ends.
         self._request({topic: state for topic, state in by_topic.items() if state is not RequestedState.RUNNING})
         self._is_published = True
         self._published = tuple(rows)
         self._publish(tuple(row for row in rows if by_topic[row[0]] is not RequestedState.STOPPED))
 
-    def _state_of(self, topic: str, states: RequestedStates) -> RequestedState:
-        """Return the state of a source topic. One that is not selected is only kept: klamm leads its remote topic."""
+    def _state_of(self, topic: str, states: RequestedStates, selected: Collection[str]) -> RequestedState:
+        """Return the state of a source topic. One that is not selected is only kept: klamm leads its remote topic.
+
+        Args:
+            topic: Source topic.
+            states: Requested states.
+            selected: Topics that the latest refresh selected. The topic filter, which may fail, is not called for them.
+        """
         state = states.of(topic)
-        is_kept = state.is_mirrored and not self._settings.selection.includes(topic)
+        is_kept = state.is_mirrored and topic not in selected and not self._settings.selection.includes(topic)
         return RequestedState.PAUSED if is_kept else state
 
     def _mirrored_topics(self) -> list[str]:

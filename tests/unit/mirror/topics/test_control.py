@@ -584,6 +584,26 @@ def test_custom_filter_that_fails_later_does_not_end_the_flow(
     assert needs_person(message.removeprefix("A->B waits: ")), "klamm mirror --until-caught-up gives up"
 
 
+@pytest.mark.parametrize("state", [RequestedState.PAUSED, RequestedState.STOPPED])
+def test_requested_state_counts_while_custom_filter_fails(
+    state: RequestedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(FakeCluster(orders=1, users=1), FakeCluster())
+    run.control.turn()
+
+    def should_replicate_topic(_: DefaultTopicFilter, topic: str) -> bool:
+        raise LookupError(topic)
+
+    monkeypatch.setattr(DefaultTopicFilter, "should_replicate_topic", should_replicate_topic)
+    run.now += 600
+    run.states.change(lambda states: states.with_topics(["orders"], state))
+    with pytest.raises(LookupError):
+        run.control.turn()
+    assert run.requested[-1] == {"orders": state}
+    is_fetched = ("orders", "A.orders", 1) in run.published[-1]
+    assert is_fetched == (state is RequestedState.PAUSED)
+
+
 def test_config_sync_can_be_disabled() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
     target.incompatible = True

@@ -301,8 +301,10 @@ def _place(groups: Sequence[PartitionGroup], channel: ChannelClient, *, task: in
     channel.send({**question, "waited": False})
     if (answer := channel.receive(timeout_s=_PLACE_S)) is None:  # other tasks of the lease do not start
         channel.send({**question, "waited": True})
+    # A driver that stalls may have placed this task already, and would not give its group to another one.
+    while answer is None:
         answer = channel.receive(timeout_s=_PLACE_S)
-    number = None if answer is None else answer["group"]
+    number = answer["group"]
     return next((group for group in groups if group.number == number), None)
 
 

@@ -379,3 +379,55 @@ def test_task_without_session_waits_for_the_others_until_it_has_waited_enough(re
     assert second.receive(timeout_s=WAIT_S) == {"group": 0}
     for channel in (planner, first, second):
         channel.close()
+
+
+class StalledDriver(Coordinator):
+    """Driver that handles no request for a group before ``goes_on`` is set."""
+
+    goes_on: threading.Event
+
+    def on_line(self, connection: ServerConnection, message: Mapping[str, Any]) -> None:
+        if message.get("ask") == "place":
+            self.goes_on.wait(WAIT_S)
+        super().on_line(connection, message)
+
+
+def test_task_waits_for_its_group_while_the_driver_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    unreachable = ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c")
+    settings = replace(share(0).settings, source=unreachable, target=unreachable)
+    driver = StalledDriver(MirrorStatus(["A->B", "C->B"]), lease_s=60.0, tasks_max={}, replicas=("A->B", "C->B"))
+    driver.goes_on = threading.Event()
+    driver.set_slots(2)
+    driver.server.listen()
+    for flow in ("A->B", "C->B"):
+        driver.publish(flow, FlowShare(settings=replace(settings, flow=flow), partitions=share(1).partitions))
+    planner = client(driver)
+    groups = [leases.from_json(group) for group in ask(planner, ask="groups", lease=1)["groups"]]
+    waits: list[float] = []
+
+    class Client(ChannelClient):
+        def receive(self, *, timeout_s: float) -> dict[str, Any] | None:
+            answer = super().receive(timeout_s=min(timeout_s, 0.01))
+            waits.extend([timeout_s] if answer is None else [])
+            if len(waits) == 4:  # after the task has reported that it does not wait for other tasks
+                driver.goes_on.set()
+            return answer
+
+    monkeypatch.setattr(worker, "ChannelClient", Client)
+    address, token = driver.server.address, driver.server.token
+    rows: list[tuple[Any, ...]] = []
+    task = threading.Thread(
+        target=lambda: rows.extend(worker.serve(groups, task=0, lease=1, seconds=60.0, address=address, token=token))
+    )
+    # when
+    task.start()
+    wait_until(lambda: driver.has_tasks or not task.is_alive(), timeout_s=WAIT_S, what="the task")
+    driver.end()
+    task.join(30)
+    # then
+    assert len(rows) == 1
+    for session in worker.kept_sessions.take_all().values():
+        session.close()
+    planner.close()
+    driver.close()

@@ -126,7 +126,7 @@ class Coordinator:
         self._places: dict[int, int] = {}
         """Group number by task number, of the newest lease. A retry of a task gets the same group."""
         self._max_groups = 0
-        """Largest number of groups of a lease so far: Spark has that many worker processes at most."""
+        """Largest number of groups of a lease so far. Spark on one machine has that many worker processes at most."""
         self._dealt_groups: Sequence[PartitionGroup] = ()
         """Groups of the newest lease, with the live values of its plan."""
         self._sessions: dict[int, str] = {}

@@ -86,7 +86,7 @@ check-imports:
 	$(PYTHON_BIN)/lint-imports --no-cache --config .importlinter-acyclic
 
 check-docs:
-	@$(PYTHON_BIN)/python scripts/site.py >.cache/site 2>&1 || { cat .cache/site; exit 1; }
+	@mkdir -p .cache && $(PYTHON_BIN)/python scripts/site.py >.cache/site 2>&1 || { cat .cache/site; exit 1; }
 
 check-packages:
 	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check

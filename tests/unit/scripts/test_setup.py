@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "find", "id", "rm", "printf", "mkdir", "chmod")
+TOOLS = ("sh", "awk", "cat", "cksum", "dirname", "find", "id", "rm", "printf", "mkdir", "chmod", "grep")
 
 PYTHON_311 = """#!/bin/sh
 case "$*" in
@@ -21,8 +21,13 @@ case "$*" in
     *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     *"import ensurepip"*) exit ${HAS_VENV:-0} ;;
     *"-m pip --version"*) exit ${HAS_PIP:-0} ;;
-    *install_pinned.py*) echo "pip $*" >>"$PIP_LOG" ;;
-    *"-m pip"*) echo "pip $*" >>"$PIP_LOG"; : >"$(dirname "$0")/klamm"; chmod +x "$(dirname "$0")/klamm" ;;
+    *"-m pip"*" config list") printf '%s\n' "${PIP_SETTINGS:-}" ;;
+    *"-m pip"*)
+        echo "pip $*" >>"$PIP_LOG"
+        cd "$(dirname "$0")"
+        : >klamm
+        printf '#!/bin/sh\necho "uv $*" >>"$PIP_LOG"\nexit ${UV_EXIT:-0}\n' >uv
+        chmod +x klamm uv ;;
     *"-m virtualenv"*) exit 1 ;;
 esac
 """
@@ -79,8 +84,29 @@ def test_setup_installs_pinned_packages_and_the_project(project: Path, path: Pat
     assert result.returncode == 0, result.stderr
     installed = "\n".join(pip_calls(project))
     assert re.search(r" install .*--require-hashes .*--requirement requirements/build.lock", installed)
-    assert "scripts/install_pinned.py requirements/dev.lock" in installed
+    assert re.search(
+        r"^uv pip install .*--require-hashes .*--requirement requirements/dev.lock", installed, re.MULTILINE
+    )
     assert pip_calls(project)[-1].endswith("--no-deps --no-build-isolation --editable .")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"UV_EXIT": "2"}, id="uv fails"),
+        pytest.param({"PIP_SETTINGS": "global.index-url='https://packages.example/simple'"}, id="pip has an index"),
+    ],
+)
+def test_pip_installs_what_uv_cannot(project: Path, path: Path, environment: dict[str, str]) -> None:
+    # given
+    python(path)
+    # when
+    result = set_up(project, path, **environment)
+    # then
+    assert result.returncode == 0, result.stderr
+    calls = pip_calls(project)
+    assert any(re.search(r"^pip .*--require-hashes .*--requirement requirements/dev.lock", call) for call in calls)
+    assert any(call.startswith("uv ") for call in calls) == ("UV_EXIT" in environment)
 
 
 def test_second_setup_changes_nothing(project: Path, path: Path) -> None:

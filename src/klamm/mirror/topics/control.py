@@ -63,26 +63,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import KafkaApiError
-from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.cluster_admin import (
     check_reachable,
-    create_internal_topic,
     denied_topics,
     missing_topics,
     partition_counts,
     shared_topics,
     topic_configs,
 )
-from klamm.mirror.naming import HEARTBEATS_TOPIC, is_heartbeats_topic
+from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.progress.flow_progress import FlowFailedError, FlowState
 from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topics
-from klamm.mirror.settings.definitions import SyncsLocation, TopicDeletions
+from klamm.mirror.settings.definitions import TopicDeletions
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
+from klamm.mirror.topics.internal_topics import create_offsets_topic, create_other_topics
 from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics, unselected_topics
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.mirror.topics.states import FlowStates
@@ -260,7 +260,10 @@ class FlowControl:
         if not self._claim.is_held:
             return
         if not self._has_internal_topics:
-            self._create_internal_topics()
+            place = self._remote_topics.place
+            create_offsets_topic(self._target, self._settings, place)
+            self._carry(self._settings)
+            create_other_topics(self._source, self._target, self._settings, place, self._heartbeats)
             self._states.load()
             self._has_internal_topics = True
         self._states.read_back()
@@ -348,61 +351,6 @@ class FlowControl:
         self._assignment = self._published = self._kept = ()
         self._published_states = RequestedStates()
         self._refresh_due = self._sync_due = self._acl_sync_due = 0.0
-
-    def _create_internal_topics(self) -> None:
-        """Create the topics for source offsets, offset syncs and heartbeats. Copying needs only the first of them.
-
-        Raises:
-            KafkaApiError: The topic for source offsets does not exist and could not be created.
-            ConnectionError, TimeoutError: A cluster is unavailable, or source offsets cannot be read now.
-        """
-        settings = self._settings
-        factor = settings.source_offsets_replication_factor
-        rejected = create_internal_topic(
-            self._target,
-            settings.source_offsets_topic,
-            replication_factor=factor,
-            partition_count=settings.source_offsets_partitions,
-            configs=settings.source_offsets_topic_configs,
-            place=self._remote_topics.place,
-        )
-        if rejected is not None:
-            raise api_error(
-                rejected.error_code,
-                f"{settings.source_offsets_topic} could not be created with "
-                f"offset.storage.replication.factor={factor}: {error_text(rejected)}",
-            )
-        self._carry(settings)
-        if settings.replica is not None and settings.groups is not None:
-            # Created before klamm is a broker, so that the target does not place it there.
-            create_internal_topic(
-                self._target,
-                settings.groups.checkpoints_topic,
-                replication_factor=settings.groups.checkpoints_replication_factor,
-                place=self._remote_topics.place,
-            )
-        if settings.syncs_topic is not None:
-            self._create_syncs_topic(settings.syncs_topic)
-        if self._heartbeats is not None:
-            # The heartbeat thread also creates this topic, and logs a failure. Creating it here, before the source
-            # topics are listed, makes the first refresh mirror it.
-            factor = self._heartbeats.replication_factor
-            create_internal_topic(self._source, HEARTBEATS_TOPIC, replication_factor=factor)
-
-    def _create_syncs_topic(self, name: str) -> None:
-        """Create the topic for offset syncs. If that fails, log a warning: records can be copied without it."""
-        settings = self._settings
-        on_source = settings.syncs_location is SyncsLocation.SOURCE
-        factor = settings.syncs_replication_factor
-        admin = self._source if on_source else self._target
-        rejected = create_internal_topic(admin, name, replication_factor=factor)
-        if rejected is not None:
-            alias = settings.source.alias if on_source else settings.target.alias
-            logger.warning(
-                "%s: topic %s could not be created on cluster %s with offset-syncs.topic.replication.factor=%d: %s; "
-                "offsets of groups cannot be translated until it is created",
-                settings.name, name, alias, factor, error_text(rejected),
-            )  # fmt: skip
 
     def _refresh_topics(self) -> None:
         self._logged, self._rejected = self._rejected, {}

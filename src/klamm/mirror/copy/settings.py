@@ -53,8 +53,8 @@ class CopySettings:
     """Settings of a flow that keeps offsets as a broker of the target. None: it produces."""
     continue_after_loss: bool = False
     """Whether to continue where source records are lost permanently (``klamm.on.source.loss``)."""
-    shares_remote_topics: bool = False
-    """Whether other flows may have written records to the remote topics."""
+    shared_topics: tuple[str, ...] = ()
+    """Source topics that other flows select, too, so that they may have written records to the remote topics."""
 
 
 _MIB: Final = 1024 * 1024
@@ -89,7 +89,6 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
         replay=ReplaySettings(id_prefix=flow.transactional_id_prefix) if replays else None,
         replica=replica_settings(flow),
         continue_after_loss=flow.on_source_loss is OnSourceLoss.CONTINUE,
-        shares_remote_topics=flow.shares_remote_topics,
     )
 
 

@@ -154,12 +154,18 @@ class Start:
             if key not in first or key not in end:
                 self.reasons[partition_id] = "the offsets of its leader are not known yet"
                 del begin[partition_id]
-            elif end[key] > first[key] and not self._settings.shares_remote_topics:
+            elif end[key] > first[key] and partition_id.topic not in self._settings.shared_topics:
                 copy = PartitionCopy(partition_id, start_offset=begin.pop(partition_id), committed=True)
                 stopped.append(self._stopped(copy, self._unknown_origin(partition_id)))
             elif self._settings.auto_offset_reset == "none":
                 copy = PartitionCopy(partition_id, start_offset=begin.pop(partition_id), committed=True)
                 stopped.append(self._stopped(copy, _without_reset(partition_id)))
+            elif end[key] > first[key]:
+                logger.warning(
+                    "%s: %s-%d starts without a source offset: the records that it holds are taken for those of "
+                    "other flows that select the topic",
+                    self._settings.flow, *key,
+                )  # fmt: skip
         return stopped + self._begun(begin)
 
     def _reset_offsets(self, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:

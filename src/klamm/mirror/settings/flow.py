@@ -39,7 +39,7 @@ from klamm.mirror.settings.replica import parse_replica
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from klamm.mirror.filters import ConfigPropertyFilter
     from klamm.mirror.naming import ReplicationPolicy
@@ -118,8 +118,8 @@ class FlowSettings:
     """Transaction settings. None: at least once."""
     on_source_loss: OnSourceLoss
     """``klamm.on.source.loss``, a klamm extension."""
-    shares_remote_topics: bool = False
-    """Whether another flow to the same target also keeps the names of topics, so that both may write to one topic."""
+    flows_in_same_topics: tuple[FlowSettings, ...] = ()
+    """Other flows to the same target that keep the names of topics, too. Where they select a topic, they share it."""
     preserves_offsets: bool = False
     """Whether records keep their offsets (``klamm.offsets=preserve``, a klamm extension)."""
     offsets_by: OffsetsBy = OffsetsBy.AUTO
@@ -156,6 +156,25 @@ class FlowSettings:
     def remote_topic(self, topic: str) -> str:
         """Return the name of a source topic on the target."""
         return self.policy.format_remote_topic(self.source_alias, topic)
+
+    def flows_sharing(self, topic: str) -> list[FlowSettings]:
+        """Return the other flows that write to the remote topic of a source topic if their clusters have the topic.
+
+        A flow whose custom topic filter fails counts: it may select the topic.
+        """
+        if not self.flows_in_same_topics or self.remote_topic(topic) != topic:  # heartbeats do not keep their name
+            return []
+        return [flow for flow in self.flows_in_same_topics if flow.may_select(topic)]
+
+    def shared_topics(self, topics: Iterable[str]) -> tuple[str, ...]:
+        """Return the source topics whose remote topics have ``flows_sharing``."""
+        return tuple(topic for topic in topics if self.flows_sharing(topic))
+
+    def may_select(self, topic: str) -> bool:
+        """Return whether the flow selects a topic. True for a custom topic filter that fails."""
+        with contextlib.suppress(Exception):  # reported by the flow of the filter
+            return self.selection.includes(topic)
+        return True
 
     def with_timeout(self, timeout_ms: int | None) -> FlowSettings:
         """Return the flow with a time limit in milliseconds for each call and request. None keeps those of the file."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter, defaultdict
 from dataclasses import field, replace
 from datetime import timedelta
 from itertools import permutations
@@ -167,7 +166,6 @@ def parse_settings(properties: Mapping[str, str], *, target_aliases: Sequence[st
     ]
     warnings += _circles(flows)
     warnings += _same_addresses(flows)
-    warnings += _shared_topics(flows)
     _check_offsets_apart(flows)
     _check_brokers_apart(flows)
     if not flows:
@@ -295,32 +293,14 @@ def _circles(flows: Sequence[FlowSettings]) -> list[str]:
 
 
 def _sharing(flows: Sequence[FlowSettings]) -> tuple[FlowSettings, ...]:
-    """Return the flows, and set which of them may write to the same remote topics as another one."""
-    keeping = Counter(flow.target.alias for flow in flows if flow.keeps_names and not flow.preserves_offsets)
-    return tuple(
-        replace(flow, shares_remote_topics=flow.keeps_names and keeping[flow.target.alias] > 1) for flow in flows
-    )
+    """Return the flows, each with the others that may write to the same remote topics."""
+    keeping = [flow for flow in flows if flow.keeps_names and not flow.preserves_offsets]
+    others = {flow.name: tuple(each for each in keeping if _share_target(flow, each)) for flow in keeping}
+    return tuple(replace(flow, flows_in_same_topics=others.get(flow.name, ())) for flow in flows)
 
 
-def _shared_topics(flows: Sequence[FlowSettings]) -> list[str]:
-    """Return warnings about flows that would undo each other's changes of the topics that they share."""
-    groups, configs = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-    for flow in flows:
-        if flow.shares_remote_topics and flow.groups is not None and flow.groups.sync_enabled:
-            groups[flow.target.alias].append(flow.name)
-        if flow.shares_remote_topics and flow.sync_topic_configs_enabled:
-            configs[flow.target.alias].append(flow.name)
-    conflicts = (
-        (configs, "topic configs: each sets those of its source again", "sync.topic.configs.enabled"),
-        (groups, "offsets of groups: a group on several sources would skip records", "sync.group.offsets.enabled"),
-    )
-    return [
-        f"{' and '.join(names)} may write to the same topics, and all of them sync {conflict}; "
-        f"set {key}=true for one of them"
-        for by_target, conflict, key in conflicts
-        for names in by_target.values()
-        if len(names) > 1
-    ]
+def _share_target(flow: FlowSettings, other: FlowSettings) -> bool:
+    return flow.name != other.name and flow.target == other.target
 
 
 def _check_offsets_apart(flows: Sequence[FlowSettings]) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -217,8 +218,9 @@ class ControlLoops:
         """Run the control loop of a flow until the mirror ends or the flow fails. An error fails this flow only."""
 
         def publish(assignment: Assignment) -> None:
+            shared_topics = flow.shared_topics(topic for topic, _, _ in assignment)
             share = FlowShare(
-                settings=self._copy_settings[flow.name],
+                settings=replace(self._copy_settings[flow.name], shared_topics=shared_topics),
                 partitions=partitions_of(assignment),
                 times_taken=self._claims[flow.name].times_taken,
             )

@@ -208,7 +208,7 @@ def from_json(plain: Mapping[str, Any]) -> PartitionGroup:
 
 
 def _settings(plain: Mapping[str, Any]) -> CopySettings:
-    values = dict(plain)
+    values = {**plain, "shared_topics": tuple(plain["shared_topics"])}
     for side in ("source", "target"):
         values[side] = _connection(values[side])
     if (syncs := values["syncs"]) is not None:

@@ -83,7 +83,14 @@ from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
 from klamm.mirror.topics.deletions import TopicDeletion
 from klamm.mirror.topics.internal_topics import create_offsets_topic, create_other_topics
-from klamm.mirror.topics.plans import check_loops, plan_new_topic, plan_topics, selected_topics, unselected_topics
+from klamm.mirror.topics.plans import (
+    check_loops,
+    conflicts,
+    plan_new_topic,
+    plan_topics,
+    selected_topics,
+    unselected_topics,
+)
 from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
 from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import (
@@ -188,6 +195,8 @@ class FlowControl:
         self._missing: frozenset[str] = frozenset()
         """Source topics whose remote topics were deleted, as tasks report."""
         self._is_none_selected = False
+        self._conflicts: tuple[str, ...] = ()
+        """Conflicts with other flows in the latest refresh."""
         self._rejected: dict[str, str] = {}
         """Remote topics that the target rejected in the latest refresh, with the reason."""
         self._logged: dict[str, str] = {}
@@ -358,6 +367,7 @@ class FlowControl:
         here = partition_counts(self._source)
         selected = selected_topics(here, self._settings.selection)
         self._warn_if_none(here, selected)
+        self._warn_of_conflicts(selected)
         counts = partition_counts(self._target)
         states = self._states.current
         mirrored = {topic: count for topic, count in selected.items() if not states.of(topic).is_promoted}
@@ -584,6 +594,13 @@ class FlowControl:
                 self._settings.source.alias,
             )  # fmt: skip
         self._is_none_selected = is_none
+
+    def _warn_of_conflicts(self, selected: Collection[str]) -> None:
+        """Log each new conflict with another flow about remote topics."""
+        before, self._conflicts = self._conflicts, tuple(conflicts(self._settings, selected))
+        for conflict in self._conflicts:
+            if conflict not in before:
+                logger.warning("%s: %s", self._settings.name, conflict)
 
     def _log_gone(self, gone: Mapping[str, str]) -> None:
         denied = denied_topics(self._source, gone)

@@ -38,7 +38,14 @@ from klamm.mirror.settings.definitions import (
 )
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, in_words, overridden
 from klamm.mirror.topics.deletions import plan_deletions
-from klamm.mirror.topics.plans import check_loops, doubled_aliases, plan_new_topic, plan_topics, selected_topics
+from klamm.mirror.topics.plans import (
+    check_loops,
+    conflicts,
+    doubled_aliases,
+    plan_new_topic,
+    plan_topics,
+    selected_topics,
+)
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
@@ -179,6 +186,7 @@ def plan_flow(
         for name in doubled_aliases(flow, selected)
     ]
     lines += _offset_obstacles(flow, selected, target, there, obstacles)
+    lines += [f"{NO_CHANGE} {conflict}" for conflict in conflicts(flow, selected)]
     return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.rejected
 
 

@@ -37,7 +37,7 @@ there. With AlterConfigs, an excluded config that is set on the remote topic is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ConfigSource, NewTopic, OpType
 from klamm.lazy_dataclass import dataclass
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from klamm.mirror.filters import ConfigPropertyFilter, TopicSelection
     from klamm.mirror.records.requested_states import RequestedStates
     from klamm.mirror.settings.flow import FlowSettings
+
+_MAX_NAMES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,52 @@ def unselected_topics(
         for topic in {*demoted, *kept}
         if not (flow.selection.includes(topic) or states.of(topic).is_promoted) and flow.remote_topic(topic) in target
     }
+
+
+def _syncs_configs(flow: FlowSettings) -> bool:
+    return flow.sync_topic_configs_enabled
+
+
+def _syncs_group_offsets(flow: FlowSettings) -> bool:
+    return flow.groups is not None and flow.groups.sync_enabled
+
+
+_CONFLICTS: Final = (
+    (_syncs_configs, "topic configs", "each sets those of its source again", "sync.topic.configs.enabled"),
+    (
+        _syncs_group_offsets,
+        "offsets of groups",
+        "a group that reads on both sources skips records",
+        "sync.group.offsets.enabled",
+    ),
+)
+"""Syncs that two flows must not both do to one topic: whether a flow does it, its object, the effect and the key."""
+
+
+def conflicts(flow: FlowSettings, selected: Iterable[str]) -> list[str]:
+    """Return warnings about flows that would undo this flow's changes of the remote topics that they share.
+
+    Args:
+        flow: Settings of the flow.
+        selected: Selected topics of the source.
+    """
+    shared: dict[str, list[str]] = {}
+    for topic in selected:
+        for other in flow.flows_sharing(topic):
+            shared.setdefault(other.name, []).append(topic)
+    out = []
+    for other in flow.flows_in_same_topics:
+        if not (topics := sorted(shared.get(other.name, ()))):
+            continue
+        more = f" and {len(topics) - _MAX_NAMES} more" if len(topics) > _MAX_NAMES else ""
+        names = ", ".join(topics[:_MAX_NAMES]) + more
+        out += [
+            f"{other.name} also selects {names}, and both flows sync {kind}: if cluster {other.source.alias} has such "
+            f"a topic, {effect}. Expected {key}=true for one of the two flows, or different topics"
+            for is_synced, kind, effect, key in _CONFLICTS
+            if is_synced(flow) and is_synced(other)
+        ]
+    return out
 
 
 def check_loops(flow: FlowSettings, shared: Collection[str]) -> None:

@@ -97,7 +97,10 @@ class Rig:
         settings = copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continues)
         start = Start(
             replace(
-                settings, auto_offset_reset=self.reset, reset_duration_ms=1000, shares_remote_topics=self.shares_topics
+                settings,
+                auto_offset_reset=self.reset,
+                reset_duration_ms=1000,
+                shared_topics=("t",) if self.shares_topics else ("u",),
             ),
             cast("Cluster", self.source),
             cast("Cluster", self.target),
@@ -141,13 +144,16 @@ def test_remote_records_without_source_offset_stop_partition() -> None:
     assert copy.reason.startswith("A.t-0 holds records, but mm2-offsets.A.internal has no source offset for it")
 
 
-def test_records_of_another_flow_do_not_stop_partition() -> None:
+def test_records_of_another_flow_do_not_stop_partition(caplog: pytest.LogCaptureFixture) -> None:
     """As in MirrorMaker: several clusters are mirrored to one topic."""
     rig = Rig()
     rig.target.log_end = 9
     rig.shares_topics = True
     ((copy,), _) = rig.start()
     assert (copy.state, copy.fetch_offset) == (CopyState.COPYING, 5)
+    (message,) = caplog.messages
+    assert message.endswith("A.t-0 starts without a source offset: the records that it holds are taken for those of "
+                            "other flows that select the topic")  # fmt: skip
 
 
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])

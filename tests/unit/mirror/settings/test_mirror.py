@@ -391,18 +391,38 @@ def test_opposite_flows_keeping_names_cause_warning() -> None:
 
 def test_flows_to_one_target_that_keep_names_may_share_topics() -> None:
     """As in MirrorMaker: records of another cluster in a remote topic are no reason to stop."""
+
+    def shared(text: str) -> dict[str, tuple[str, ...]]:
+        topics = ("heartbeats", "orders", "payments")
+        return {flow.name: flow.shared_topics(topics) for flow in settings(text).flows}
+
     more = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nA->C.enabled=true\n"
     identity = "replication.policy.class=IdentityReplicationPolicy\n"
-    shared = {flow.name: flow.shares_remote_topics for flow in settings(more + identity).flows}
-    assert shared == {"A->B": True, "A->C": False, "C->B": True}
-    assert not any(flow.shares_remote_topics for flow in settings(more + "C->B." + identity).flows)
-    both = "A->B and C->B may write to the same topics, and all of them sync "
-    groups, off = "sync.group.offsets.enabled=true\n", "C->B.sync.topic.configs.enabled=false\n"
-    assert settings(more + identity + off + "A->B." + groups + "A->C." + groups).warnings == ()
-    (warning,) = settings(more + identity).warnings
-    assert warning.startswith(f"{both}topic configs: each sets those of its source again")
-    (warning,) = settings(more + identity + off + groups).warnings
-    assert warning.startswith(f"{both}offsets of groups: a group on several sources would skip records")
+    assert shared(more + identity) == {"A->B": ("orders", "payments"), "A->C": (), "C->B": ("orders", "payments")}
+    assert set(shared(more + "C->B." + identity).values()) == {()}
+    assert settings(more + identity).warnings == ()
+
+
+def test_flows_with_different_topics_or_preserved_offsets_share_no_topic() -> None:
+    more = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nC->B.topics=payments,users\n"
+    more += "replication.policy.class=IdentityReplicationPolicy\n"
+    first, second = settings(more + "A->B.topics=orders,users\n").flows
+    assert first.shared_topics(["orders", "users"]) == second.shared_topics(["payments", "users"]) == ("users",)
+    flows = settings(more + "A->B.topics=.*\nA->B.klamm.offsets=preserve\n").flows
+    assert [flow.shared_topics(["payments", "users"]) for flow in flows] == [(), ()]
+
+
+class FailingFilter:
+    """Topic filter that decides about no topic."""
+
+    def should_replicate_topic(self, topic: str) -> bool:
+        raise LookupError(topic)
+
+
+def test_flow_whose_topic_filter_fails_may_share_every_topic() -> None:
+    more = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\n"
+    more += f"replication.policy.class=IdentityReplicationPolicy\nC->B.topic.filter.class={__name__}:FailingFilter\n"
+    assert settings(more).flows[0].shared_topics(["orders"]) == ("orders",)
 
 
 class FailingPolicy:

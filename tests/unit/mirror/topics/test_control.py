@@ -604,6 +604,16 @@ def test_requested_state_counts_while_custom_filter_fails(
     assert is_fetched == (state is RequestedState.PAUSED)
 
 
+def test_conflict_with_another_flow_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    more = {"clusters": "A,B,C", "C.bootstrap.servers": "c:1", "C->B.enabled": "true"}
+    run = Run(FakeCluster(orders=1), FakeCluster(), **more, replication_policy_class="IdentityReplicationPolicy")
+    for _ in range(2):
+        run.control.turn()
+        run.now += 600
+    (message,) = [text for text in caplog.messages if "also selects" in text]
+    assert message.startswith("A->B: C->B also selects orders, and both flows sync topic configs")
+
+
 def test_config_sync_can_be_disabled() -> None:
     source, target = FakeCluster(orders=1), FakeCluster()
     target.incompatible = True

@@ -27,7 +27,7 @@ HEARTBEATS_ON_A = "  + internal topic heartbeats on cluster A: 1 partition"
 HEARTBEATS_ON_B = "  + internal topic heartbeats on cluster B: 1 partition"
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, clusters: dict[str, FakeCluster], **more: str) -> tuple[int, list[str]]:
+def printed(monkeypatch: pytest.MonkeyPatch, clusters: dict[str, FakeCluster], /, **more: str) -> tuple[int, list[str]]:
     """Return the exit code and the lines of a plan."""
 
     def admin(flow: FlowSettings, side: str) -> FakeCluster:
@@ -165,6 +165,15 @@ def test_plan_names_values_that_a_policy_overrides(now: str, changes: int, monke
     assert code == 0
     assert sum("~ topic A.orders: retention.ms: 6 -> 7" in line for line in lines) == changes
     assert "  ! topic A.orders: retention.ms: a policy of cluster B stores 5 in place of 7: at most 5" in lines
+
+
+def test_plan_names_other_flows_that_sync_configs_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {"clusters": "A,B,C", "C.bootstrap.servers": "c:1", "C->B.enabled": "true"}
+    more["replication.policy.class"] = "IdentityReplicationPolicy"
+    clusters = {"A": FakeCluster(orders=1), "B": FakeCluster(orders=1), "C": FakeCluster()}
+    _, lines = printed(monkeypatch, clusters, **more)
+    (line,) = [line for line in lines if "also selects" in line]
+    assert line.startswith("  ! C->B also selects orders, and both flows sync topic configs: ")
 
 
 def test_plan_skips_configs_unknown_to_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from klamm.admin import ConfigEntry, ConfigSource, NewTopic, OpType
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
-from klamm.mirror.topics.plans import complete_configs, plan_config_operations, plan_new_topic, plan_topics
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.plans import complete_configs, conflicts, plan_config_operations, plan_new_topic, plan_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,3 +121,28 @@ def test_remote_topic_is_created_with_final_configs() -> None:
         config_filter=config_filter(source_defaults=False),
     )
     assert planned == NewTopic("A.flights", 6, 2, configs={"retention.ms": "-1"})
+
+
+def test_flows_that_sync_configs_or_group_offsets_of_one_topic_conflict() -> None:
+    properties = {
+        "clusters": "A,B,C",
+        **{f"{alias}.bootstrap.servers": f"{alias}:1" for alias in "ABC"},
+        "A->B.enabled": "true",
+        "C->B.enabled": "true",
+        "C->B.topics": "payments,users",
+        "replication.policy.class": "IdentityReplicationPolicy",
+    }
+    both = "C->B also selects users, and both flows sync "
+
+    def warnings(*selected: str, **more: str) -> list[str]:
+        keys = {key.replace("_", "."): value for key, value in more.items()}
+        return conflicts(parse_settings(properties | keys).flows[0], selected)
+
+    (warning,) = warnings("orders", "users")
+    assert warning.startswith(
+        f"{both}topic configs: if cluster C has such a topic, each sets those of its source again"
+    )
+    _, warning = warnings("orders", "users", sync_group_offsets_enabled="true")
+    assert warning.startswith(f"{both}offsets of groups: if cluster C has such a topic, a group that reads on both")
+    assert warnings("orders", sync_group_offsets_enabled="true") == []
+    assert warnings("users", **{"C->B_sync_topic_configs_enabled": "false"}) == []

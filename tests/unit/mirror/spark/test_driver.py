@@ -1,0 +1,56 @@
+"""Control loops of flows whose clusters are unavailable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.spark import driver, leases
+from klamm.mirror.spark.channel import ChannelClient
+from klamm.mirror.spark.driver import ControlLoops
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    import pytest
+
+    from klamm.mirror.topics.control import Assignment
+
+WAIT_S = 10.0
+PROPERTIES = {
+    "clusters": "A,B,C",
+    **{f"{alias}.bootstrap.servers": f"127.0.0.1:{port}" for port, alias in enumerate("ABC", 1)},
+    "A->B.enabled": "true",
+    "C->B.enabled": "true",
+    "C->B.topics": "users",
+    "replication.policy.class": "IdentityReplicationPolicy",
+    "emit.heartbeats.enabled": "false",
+    "emit.checkpoints.enabled": "false",
+}
+
+
+class ControlOfFirstFlow:
+    """Control loop that publishes two topics for A->B, and nothing for other flows."""
+
+    def __init__(self, flow: Any, *_: object, publish: Callable[[Assignment], None], **__: object) -> None:
+        self._publish = publish
+        self._assignment = (("orders", "orders", 1), ("users", "users", 1)) if flow.name == "A->B" else ()
+
+    def run(self, stop: threading.Event) -> None:
+        self._publish(self._assignment)
+        stop.wait()
+
+
+def test_tasks_receive_topics_that_another_flow_selects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "FlowControl", ControlOfFirstFlow)
+    with ControlLoops(parse_settings(PROPERTIES), join_s=WAIT_S) as loops:
+        server = loops.coordinator.server
+        server.listen()
+        planner = ChannelClient(server.address, server.token)
+        planner.send({"ask": "groups", "lease": 1})
+        plan = planner.receive(timeout_s=WAIT_S)
+        planner.close()
+    assert plan is not None
+    shares = [share for group in plan["groups"] for share in leases.from_json(group).shares]
+    assert [(share.settings.flow, share.settings.shared_topics) for share in shares] == [("A->B", ("users",))]

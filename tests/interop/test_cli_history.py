@@ -11,6 +11,7 @@ import pytest
 
 from klamm import Broker
 from klamm.cli import main
+from klamm.storage.metadata.history import read_config_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -236,6 +237,33 @@ def test_quotas_are_recorded_in_the_history_and_reverted(broker: Broker, capsys:
     assert "producer_byte_rate=1024.0" in described
     assert "request_percentage=12.5" in described
     assert "consumer_byte_rate" not in described
+
+
+def test_user_whose_name_looks_like_a_principal_has_its_own_quotas(
+    broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ["--bootstrap-server", broker.bootstrap_servers]
+    for whom, rate in (("lars", 7), ("User:User:lars", 50)):
+        assert configs(broker, "--alter", "--user", whom, "--add-config", f"producer_byte_rate={rate}") == 0
+    time.sleep(0.01)
+    moment = datetime.now(UTC).isoformat()
+    time.sleep(0.01)
+    for whom in ("lars", "User:User:lars"):
+        assert configs(broker, "--alter", "--user", whom, "--add-config", "producer_byte_rate=70") == 0
+    capsys.readouterr()
+    # when
+    assert main(["configs", "history", *server, "--limit", "1", "-o", "json"]) == 0
+    output = capsys.readouterr()
+    shown = json.loads(output.out)[0]["resource"]
+    # then: the name is recorded without an escape, as always
+    assert shown == "QUOTA:user=User%3Alars"
+    assert len(read_config_history(data_dir, resource="QUOTA:user=User:lars", limit=9)) == 2
+    assert "a later change is not in this history" not in output.err
+    for resource in (shown, "QUOTA:user=User:User:lars"):
+        assert main(["configs", "revert", *server, "--resource", resource, "--to", moment, "--validate-only"]) == 0
+        assert f"producer_byte_rate: 70 -> 50\n{shown}: 1 config would be reverted." in capsys.readouterr().out
+    assert main(["configs", "history", *server, "--resource", "QUOTA:user=User:lars"]) == 0
+    assert "QUOTA:user=lars  producer_byte_rate: 7 -> 70" in capsys.readouterr().out
 
 
 def test_history_hides_scram_credentials(broker: Broker, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ Error texts are those of Kafka's ClientQuotaControlManager and ClientQuotasImage
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -27,8 +28,9 @@ QuotaEntity: TypeAlias = "tuple[tuple[str, str | None], ...]"
 QUOTA_RESOURCE: Final = "QUOTA"
 """Prefix of a quota entity's name in the history of changes."""
 _DEFAULT: Final = "<default>"
-_PRINCIPAL_TYPE: Final = "User:"
 _ESCAPES: Final = {ord(char): quote(char, safe="") for char in "%,<"}
+_USER_PRINCIPAL: Final = re.compile("(?<![^,])user=User:(<?)")
+"""Beginning of a user that is written as a principal in the text of an entity."""
 
 MATCH_EXACT: Final = 0
 MATCH_DEFAULT: Final = 1
@@ -113,16 +115,34 @@ def make_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 def quota_resource(entity: QuotaEntity) -> str:
     """Return the name of an entity in the history of changes, such as ``QUOTA:user=alice,client-id=<default>``."""
     return f"{QUOTA_RESOURCE}:" + ",".join(
-        f"{entity_type}={_name_text(entity_type, name)}" for entity_type, name in entity
+        f"{entity_type}={_DEFAULT if name is None else name.translate(_ESCAPES)}" for entity_type, name in entity
     )
 
 
-def _name_text(entity_type: str, name: str | None) -> str:
-    """Return a name with escapes. Without them, files would take ``User:`` at its start for the type of a principal."""
-    if name is None:
-        return _DEFAULT
-    text = name.translate(_ESCAPES)
-    return text.replace(":", "%3A", 1) if entity_type == USER and text.startswith(_PRINCIPAL_TYPE) else text
+def entity_text(entity: QuotaEntity) -> str:
+    """Return the text of an entity in files and flags, such as ``user=alice,client-id=<default>``.
+
+    It differs from the name in the history by an escape in a user's name that begins with ``User:``, because
+    ``parse_entity_text`` takes this for the type of a principal.
+    """
+    return shown_quota_resource(quota_resource(entity)).removeprefix(f"{QUOTA_RESOURCE}:")
+
+
+def shown_quota_resource(resource: str) -> str:
+    """Return a name from the history of changes with the text of its entity in files and flags."""
+    kind, colon, text = resource.partition(":")
+    return kind + colon + _USER_PRINCIPAL.sub(r"user=User%3A\1", text) if kind == QUOTA_RESOURCE else resource
+
+
+def parse_entity_text(text: str) -> QuotaEntity:
+    """Return the entity for its text in a file or flag. A user may be a principal, such as ``user=User:alice``.
+
+    The name after ``User:`` is that of a user, even if it is ``<default>``.
+
+    Raises:
+        InvalidRequestError: The text is not an entity.
+    """
+    return parse_quota_resource(_USER_PRINCIPAL.sub(lambda start: f"user={start[1].translate(_ESCAPES)}", text))
 
 
 def quota_text(value: float | None) -> str | None:

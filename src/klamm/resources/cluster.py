@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from klamm.admin import ConfigResource, ConfigSource, TopicPartition
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
-from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
+from klamm.configs.quotas import entity_text, quota_text
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
@@ -208,9 +208,7 @@ def _plain(values: Mapping[str, str]) -> Existing:
 def _quotas(admin: AdminClient) -> dict[str, Existing]:
     quotas_of = admin.describe_client_quotas().result()
     return {
-        quota_resource(entity.parts).removeprefix(f"{QUOTA_RESOURCE}:"): _plain(
-            {name: quota_text(value) or "" for name, value in quotas.items()}
-        )
+        entity_text(entity.parts): _plain({name: quota_text(value) or "" for name, value in quotas.items()})
         for entity, quotas in quotas_of.items()
     }
 
@@ -249,7 +247,7 @@ def _client_configs(admin: AdminClient) -> dict[str, Existing]:
 def client_entity_name(entity: ClientConfigEntity) -> str:
     """Return the name of an entity of client configs in files, such as ``user=alice,client-id=<default>``."""
     parts = tuple((kind.value, name) for kind, name in entity.components)
-    return quota_resource(parts).removeprefix(f"{QUOTA_RESOURCE}:")
+    return entity_text(parts)
 
 
 _READERS: Final[Mapping[Kind, Callable[[AdminClient], dict[str, Existing]]]] = MappingProxyType(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +11,11 @@ from klamm.client_configs.definitions import ENFORCEMENT, Switch
 from klamm.client_configs.entities import alterable_entity
 from klamm.configs.durations import without_unit
 from klamm.configs.quotas import (
-    QUOTA_RESOURCE,
+    USER,
     QuotaChange,
-    parse_quota_resource,
+    entity_text,
+    parse_entity_text,
     plan_quotas,
-    quota_resource,
     quota_text,
 )
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
@@ -39,8 +38,6 @@ from klamm.security.acls import CLUSTER_NAME, Acl, AclOperation, AclPermission, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_PRINCIPAL = re.compile("(?<![^,])user=User:")
-"""Beginning of a user that is written as a principal."""
 Member = TypeVar("Member", bound=IntEnum)
 
 
@@ -126,7 +123,7 @@ def _user(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> list
     resources = []
     is_absent = common["is_absent"]
     if "quotas" in spec or is_absent:
-        entity = quota_resource((("user", user),)).removeprefix(f"{QUOTA_RESOURCE}:")
+        entity = entity_text(((USER, user),))
         resources.append(_quotas(entity, spec.get("quotas", {}), common))
     if "authorization" in spec or is_absent:
         resources.append(_acls(f"User:{user}", spec.get("authorization", {}).get("acls", []), common))
@@ -139,7 +136,7 @@ def _user(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> list
 def _quotas(entity: str, content: Mapping[str, Any], common: Mapping[str, Any]) -> Declared:
     values: dict[str, str] = {}
     name = _entity_name(entity, common["place"])
-    parts = parse_quota_resource(name)
+    parts = parse_entity_text(name)
     for key, value in content.items():
         quota, number = QUOTA_NAMES.get(key, key), float(value)
         try:
@@ -151,18 +148,15 @@ def _quotas(entity: str, content: Mapping[str, Any], common: Mapping[str, Any]) 
 
 
 def _entity_name(text: str, place: str, *, is_client: bool = False) -> str:
-    """Return the name of an entity in one spelling, such as ``user=alice,client-id=<default>``.
-
-    A user may be given as a principal, ``user=User:alice``.
-    """
+    """Return the name of an entity in one spelling, such as ``user=alice,client-id=<default>``."""
     try:
-        parts = parse_quota_resource(_PRINCIPAL.sub("user=", text))
+        parts = parse_entity_text(text)
         if is_client:
             alterable_entity(parts)
     except InvalidRequestError as error:
         example = "user=alice,client-id=<default>, with %2C for a comma in a name"
         raise SettingsError(f"{place}: {error}; expected an entity such as {example}") from error
-    return quota_resource(parts).removeprefix(f"{QUOTA_RESOURCE}:")
+    return entity_text(parts)
 
 
 def _acls(principal: str, content: list[Any], common: Mapping[str, Any]) -> Declared:

@@ -38,6 +38,7 @@ def parse(tmp_path: Path) -> Parse:
         ("user=User:billing", "user=billing"),
         ("user=User:User:x,client-id=user=User:y", "user=User%3Ax,client-id=user=User:y"),
         ("user=User%3Ax", "user=User%3Ax"),
+        ("user=User:<default>", "user=%3Cdefault>"),
         ("user=CN=a%2CO=b", "user=CN=a%2CO=b"),
     ],
 )

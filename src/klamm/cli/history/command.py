@@ -20,7 +20,7 @@ from klamm.cli.output import override_lines, print_error, print_result
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, rollout_key
 from klamm.configs.durations import with_duration
-from klamm.configs.quotas import QUOTA_RESOURCE, USER, parse_quota_resource, quota_resource
+from klamm.configs.quotas import QUOTA_RESOURCE, entity_text, parse_entity_text
 from klamm.display import counted, escaped
 from klamm.history.change import plan_revert
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
@@ -291,7 +291,7 @@ def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace
             " with klamm configs --alter --user"
         )
     if kind == QUOTA_RESOURCE:
-        return partial(_send_quotas, entity=parse_quota_resource(name))
+        return partial(_send_quotas, entity=parse_entity_text(name))
     if kind in _KINDS:
         return partial(_send_configs, kind=_KINDS[kind], name=name)
     raise RequestError(f"{resource}: client configs are reverted by klamm clients revert")
@@ -371,7 +371,7 @@ def _with_rollouts(plan: Sequence[Reversal], present: Mapping[str, str]) -> dict
 
 
 def _as_in_history(text: str | None) -> str | None:
-    """Return a resource in the spelling of the history.
+    """Return a resource as the history shows it.
 
     Raises:
         SettingsError: The text is not ``TYPE:NAME`` with a known type, or not a valid quota entity.
@@ -381,8 +381,7 @@ def _as_in_history(text: str | None) -> str | None:
     kind, colon, name = text.partition(":")
     if kind.upper() == QUOTA_RESOURCE and colon:
         try:
-            entity = parse_quota_resource(name)
-            return quota_resource(tuple((each, of and (user_name(of) if each == USER else of)) for each, of in entity))
+            return f"{QUOTA_RESOURCE}:{entity_text(parse_entity_text(name))}"
         except InvalidRequestError as error:
             raise SettingsError(f"--resource {text}: {error}") from error
     kinds = (*_KINDS, QUOTA_RESOURCE, _SCRAM)

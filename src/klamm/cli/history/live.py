@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from klamm.admin import ClientQuotaFilter, ConfigResource, EntityFilter, FilterComponent
-from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource, quota_text
+from klamm.configs.quotas import QUOTA_RESOURCE, entity_text, quota_text
 from klamm.history.change import NOT_KEPT, PARTITIONS
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.protocol.errors import UnknownTopicOrPartitionError
@@ -42,7 +42,8 @@ def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[s
     except CLUSTER_ERRORS:
         live, described = {}, {}
     for entity, values in described.items():
-        live[quota_resource(entity.parts)] = {key: str(quota_text(value)) for key, value in values.items()}
+        shown = f"{QUOTA_RESOURCE}:{entity_text(entity.parts)}"
+        live[shown] = {key: str(quota_text(value)) for key, value in values.items()}
     for resource, configs in admin.describe_configs(list(wanted)).values().items():
         with suppress(*CLUSTER_ERRORS):
             error = configs.exception()

@@ -12,11 +12,13 @@ Where                       What
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RequestError, client_properties, connect, parse_addresses
 from klamm.cli.output import print_error
+from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, shown_quota_resource
 from klamm.display import escaped
 from klamm.protocol.errors import (
     KafkaApiError,
@@ -47,6 +49,19 @@ def read_changes(options: argparse.Namespace, resource: str | None, *, limit: in
     Raises:
         RequestError: No changes are recorded in this place.
     """
+    return [
+        replace(change, resource=shown_quota_resource(change.resource))
+        for change in _read(options, _recorded(resource), limit=limit)
+    ]
+
+
+def _recorded(resource: str | None) -> str | None:
+    """Return a resource as it is recorded. Only users of quotas are recorded without the escape that is shown."""
+    kind, _, name = (resource or "").partition(":")
+    return quota_resource(parse_quota_resource(name)) if kind == QUOTA_RESOURCE else resource
+
+
+def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[RecordedChange]:
     if options.data_dir is not None:
         return _of_directory(Path(options.data_dir), resource, limit)
     with connect(options) as admin:

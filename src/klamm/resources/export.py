@@ -10,6 +10,7 @@ from klamm.resources.equality import acl_of
 from klamm.resources.kinds import SCRAM_TYPES, SECTION_OF, camel_case
 from klamm.resources.model import NUMBERS, Kind
 from klamm.security.acls import AclPermission, AclResourceType, PatternType
+from klamm.security.principals import user_name, user_principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,8 +31,14 @@ def document(resources: Mapping[ResourceKey, Existing]) -> dict[str, Any]:
     for key, existing in sorted(resources.items()):
         spec = _entry(key, existing)
         if spec:
-            sections.setdefault(SECTION_OF[key.kind], {})[key.name] = spec
+            sections.setdefault(SECTION_OF[key.kind], {})[_name(key)] = spec
     return sections or {"topics": {}}
+
+
+def _name(key: ResourceKey) -> str:
+    """Return the name in a file. A user whose name begins with ``User:`` is written as a principal."""
+    is_principal = key.kind is Kind.SCRAM and user_name(key.name) != key.name
+    return user_principal(key.name) if is_principal else key.name
 
 
 def as_text(content: object, output: str) -> str:

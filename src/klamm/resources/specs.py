@@ -34,6 +34,7 @@ from klamm.resources.kinds import (
 from klamm.resources.model import ANY_ITERATIONS, Declared, Kind, Secret, is_internal
 from klamm.resources.shapes import check
 from klamm.security.acls import CLUSTER_NAME, Acl, AclOperation, AclPermission, AclResourceType, check_new_acl
+from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -109,7 +110,13 @@ def _secret(content: Mapping[str, Any]) -> Secret:
 
 
 def _user(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> list[Declared]:
-    """Return the credential, the quotas and the ACLs of a user, as far as they are declared."""
+    """Return the credential, the quotas and the ACLs of a user, as far as they are declared.
+
+    The user may be given as a principal, ``User:alice``.
+    """
+    name = user_name(name)
+    if not name:
+        raise SettingsError(f"{common['place']}: expected the name of a user, such as alice or User:alice")
     content = spec.get("authentication", [])
     values, secrets, user = {}, {}, name
     for entry in content if isinstance(content, list) else [content]:

@@ -42,6 +42,14 @@ def test_exported_value_is_parsed_unchanged(value: str, output: str) -> None:
     assert (declared.name, dict(declared.values)) == ("1", {"partitions": "2", "replication_factor": "2", "key": value})
 
 
+def test_exported_user_that_looks_like_a_principal_is_parsed_unchanged() -> None:
+    values = {"SCRAM-SHA-256": CurrentValue(value="4096", origin="cluster", is_own=True)}
+    text = as_text(
+        document({ResourceKey(Kind.SCRAM, name): Existing(values=values) for name in ("x", "User:x")}), "yaml"
+    )
+    assert [declared.name for declared in parse_documents(text)] == ["User:x", "x"]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("output", ["human", "json"])
 def test_plan_of_an_export_is_empty(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,6 +49,20 @@ def test_user_may_be_a_principal(parse: Parse, name: str, declared: str) -> None
         assert resource.name == declared
 
 
+@pytest.mark.parametrize(("name", "user"), [("User:alice", "alice"), ("User:User:x", "User:x")])
+def test_name_of_a_user_may_be_a_principal(parse: Parse, name: str, user: str) -> None:
+    spec = (
+        "{authentication: {type: scram-sha-512}, quotas: {producerByteRate: 1},"
+        " authorization: {acls: [{resource: {type: topic, name: t}, operations: [Read]}]}}"
+    )
+    names = {resource.kind: resource.name for resource in parse(f"users: {{'{name}': {spec}}}")}
+    assert names == {
+        Kind.SCRAM: user,
+        Kind.ACLS: f"User:{user}",
+        Kind.QUOTA: f"user={user.replace(':', '%3A')}",
+    }
+
+
 def test_enforcement_may_be_what_yaml_calls_true(parse: Parse) -> None:
     """YAML reads on as true."""
     on, off = parse("client_configs: {user=a: {configs: {enforcement: on}}, user=b: {configs: {enforcement: off}}}")
@@ -139,6 +153,7 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
             "users: {a: {quotas: {producerByteRate: 0}}}",
             "producerByteRate: 0: expected a number above 0",
         ),
+        ("users: {'User:': {quotas: {}}}", "users.User:: expected the name of a user, such as alice or User:alice"),
         ("quotas: {team=a: {quotas: {}}}", "expected an entity such as user=alice,client-id=<default>"),
         ("client_configs: {user=User:: {configs: {}}}", "client_configs.user=User:: Empty user not supported"),
         ("client_configs: {'user=CN=a,O=b': {configs: {}}}", "with %2C for a comma in a name"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import answer_of
-from klamm.policy.errors import PolicyLoadError
+from klamm.policy.errors import PolicyLoadError, without_policy_code
 from klamm.policy.modules import is_never_reloaded, own_modules, source_of
 
 if TYPE_CHECKING:
@@ -157,13 +157,23 @@ def _question(
 ) -> Callable[[Any], Answer | None]:
     """Return a function that asks the policy and returns its answer, if any.
 
-    A first return value that is ignored (``answer_of``) triggers advice: only raising denies.
+    A first return value that is ignored (``answer_of``) triggers advice: only raising denies. The function raises
+    errors of klamm only (``without_policy_code``).
     """
     is_advised = False
 
     def ask(details: Any) -> Answer | None:
         nonlocal is_advised
-        returned = method(details)
+        failure: BaseException | None = None
+        try:
+            returned = method(details)
+        except BaseException as error:  # noqa: BLE001 -- nothing that a policy raises may go further
+            failure = without_policy_code(error)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # avoids a reference cycle: the error's traceback refers to this frame
         answer = answer_of(returned)
         if answer is None and returned is not None and not is_advised:
             is_advised = True

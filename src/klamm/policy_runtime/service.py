@@ -17,13 +17,19 @@ from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import Override, Throttle, answer_fault
 from klamm.policy.details import ApiDetails, ClientDetails, GroupDetails
 from klamm.policy.details import overridden as overridden_details
-from klamm.policy.errors import ImpactNeeded, ImpactUnknownError, PolicyFailedError, PolicyTimeoutError
+from klamm.policy.errors import (
+    ImpactNeeded,
+    ImpactUnknownError,
+    PolicyFailedError,
+    PolicyRaisedError,
+    PolicyTimeoutError,
+)
 from klamm.policy.kinds import KINDS, PolicyKind, PolicyMode, read_milliseconds, read_modes, read_specs
 from klamm.policy_runtime.decision import TWICE, decide_and_check
 from klamm.policy_runtime.denials import DeniedCreations, LogLimit
 from klamm.policy_runtime.guard import PolicyGuard
 from klamm.policy_runtime.worker import PolicyOutcome
-from klamm.protocol.errors import ErrorCode, InvalidRequestError, KafkaApiError, PolicyViolationError
+from klamm.protocol.errors import KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -95,7 +101,7 @@ class _Judged(NamedTuple):
     """Action of ``Decided``."""
     denial: KafkaApiError | None
     """Error for the client; None if the policy allows the request."""
-    failure: BaseException | None
+    failure: Exception | None
     """Error of the policy itself; None if it has decided."""
     reason: str | None
     """Reason of an override or a pause."""
@@ -104,7 +110,7 @@ class _Judged(NamedTuple):
     def text(self) -> str | None:
         """Reason for the log and for display."""
         text = self.reason if self.denial is None else self.denial.error_message
-        return text if text or self.failure is None else f"it raised {type(self.failure).__name__}"
+        return f"it raised {self.failure.class_name}" if isinstance(self.failure, PolicyRaisedError) else text
 
 
 class Policies:
@@ -446,43 +452,16 @@ def _judge(kind: PolicyKind, details: Details, outcome: PolicyOutcome, overridde
 
 
 def _judge_error(error: BaseException) -> _Judged:
-    if isinstance(error, PolicyTimeoutError):
-        return _Judged("timeout", error, None, None)
-    try:
-        denial = _denial_of(error)
-    except Exception as failure:  # noqa: BLE001 -- code and message of a policy's own class may be code of the policy
-        return _Judged("fail", PolicyFailedError(), failure, None)
-    return _Judged("fail", PolicyFailedError(), error, None) if denial is None else _Judged("deny", denial, None, None)
+    """Return the outcome of a call that raised an error, which is of klamm (``without_policy_code``)."""
+    if isinstance(error, KafkaApiError):
+        return _Judged("timeout" if isinstance(error, PolicyTimeoutError) else "deny", error, None, None)
+    failure = error if isinstance(error, PolicyRaisedError) else PolicyRaisedError(type(error).__name__, "")
+    return _Judged("fail", PolicyFailedError(), failure, None)
 
 
 def _fault(kind: PolicyKind, details: Details, answer: object) -> str | None:
     """Return why an answer cannot be carried out; None if it can. Groups have nothing that can be overridden."""
     return answer_fault(answer, kind.answers, () if isinstance(details, GroupDetails) else kind.overridable)
-
-
-def _denial_of(error: BaseException) -> KafkaApiError | None:
-    """Return the denial for the client that a policy has raised; None if the error is none.
-
-    A policy may define its own classes, set any object as message, and a subclass may not set one at all.
-    """
-    if not isinstance(error, KafkaApiError):
-        return None
-    code = error.error_code
-    if code not in ErrorCode.__members__.values() or code == ErrorCode.NONE:
-        return None
-    try:
-        message = error.error_message
-    except AttributeError:
-        message = " ".join(str(part) for part in error.args) or None
-    if message is not None:
-        # A lone surrogate, which lenient file readers produce, cannot be encoded as UTF-8.
-        message = str(message).encode(errors="backslashreplace").decode()
-    for denial_class in (PolicyViolationError, InvalidRequestError):
-        if code == denial_class.error_code:
-            return denial_class(message)
-    denial = KafkaApiError(message)
-    vars(denial)["error_code"] = ErrorCode(code)
-    return denial
 
 
 def _subject(details: Details) -> str:

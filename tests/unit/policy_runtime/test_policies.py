@@ -49,6 +49,20 @@ HOUSE_RULES = """
     class Unreadable(PolicyViolationError):
         error_code = property(lambda self: 1 // 0)
 
+    class Exits(PolicyViolationError):
+        error_message = property(lambda self: sys.exit(7))
+
+        def __init__(self): pass
+
+    class Ends(PolicyViolationError):
+        error_code = property(lambda self: os._exit(9))
+
+    class Sleeps(PolicyViolationError):
+        error_code = property(lambda self: time.sleep(3))
+
+    class EndsInWords(ValueError):
+        def __str__(self): os._exit(9)
+
     class Wordless:
         def __str__(self): raise ValueError("no words")
 
@@ -79,6 +93,11 @@ HOUSE_RULES = """
                 case "zero": raise InvalidRequestError(0)
                 case "own": raise Own(name)
                 case "unreadable": raise Unreadable(name)
+                case "exits": raise Exits
+                case "ends": raise Ends
+                case "sleeps": raise Sleeps
+                case "silent_ends": raise Silent(EndsInWords())
+                case "words": raise EndsInWords
                 case "wordless": raise PolicyViolationError(Wordless())
                 case "false": return False
                 case "later": return check_later()
@@ -204,6 +223,7 @@ async def test_everything_is_allowed_without_a_policy() -> None:
         ("own-1", "POLICY_VIOLATION: own words: own-1", "deny"),
         ("unreadable-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("wordless-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
+        ("exits-1", "UNKNOWN_SERVER_ERROR: None", "fail"),
         ("true-1", "allowed", "allow"),
         (
             "false-1",
@@ -364,7 +384,16 @@ def test_invalid_policy_setting_is_rejected(name: str, value: str, fault: str) -
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("topic", "answer"), [("end-1", "UNKNOWN_SERVER_ERROR: None"), ("fork-1", "allowed")])
+@pytest.mark.parametrize(
+    ("topic", "answer"),
+    [
+        ("end-1", "UNKNOWN_SERVER_ERROR: None"),
+        ("ends-1", "UNKNOWN_SERVER_ERROR: None"),
+        ("silent_ends-1", "UNKNOWN_SERVER_ERROR: None"),
+        ("words-1", "UNKNOWN_SERVER_ERROR: None"),
+        ("fork-1", "allowed"),
+    ],
+)
 async def test_policy_that_exits_or_forks_does_not_end_the_broker(either: str, topic: str, answer: str) -> None:
     """K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on."""
     async with serving({CREATE_KEY: either}) as policies:
@@ -372,7 +401,7 @@ async def test_policy_that_exits_or_forks_does_not_end_the_broker(either: str, t
         assert await create(policies, "next") == "allowed"
 
 
-@pytest.mark.parametrize("topic", ["endless-1", "stuck-1"])
+@pytest.mark.parametrize("topic", ["endless-1", "stuck-1", "sleeps-1"])
 async def test_policy_that_never_returns_fails_one_topic_without_blocking_the_loop(rules: Any, topic: str) -> None:
     """K108-19, K108-25: another instance, on another thread, answers the next topic."""
     async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}) as policies:

@@ -27,6 +27,7 @@ from klamm.admin import (
     OffsetSpec,
     TopicPartition,
 )
+from klamm.cli import main
 from klamm.client_configs.rollout import client_class
 from tests.support.dynamic_clients import SILENT
 from tests.support.long_tests import long_only
@@ -195,12 +196,45 @@ def test_users_may_be_principals_and_have_commas(broker: klamm.Broker, change: s
     assert (code, "--user User:: expected names of users" in output) == (2, True)
 
 
-@pytest.mark.parametrize("flags", [("--waves", "1%,x"), ("--guard", "lag: g"), ("--wave", "(")])
-def test_wrong_value_of_a_flag_ends_with_2(servers: str, topics: list[str], flags: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--waves", "1%,x"), "--waves 1%,x"),
+        (("--guard", "lag: g"), "--guard "),
+        (("--wave", "("), "--wave "),
+        (("--topic", "t("), "t( is an invalid regex"),
+        (("--add-config", "acks"), "Invalid entity config"),
+    ],
+)
+def test_wrong_value_of_a_flag_ends_with_2(
+    servers: str, topics: list[str], flags: tuple[str, ...], message: str
+) -> None:
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=3600000", *flags, "--dry-run")
     code, output = run(servers, "start", *words)
     assert code == 2
-    assert f"klamm rollout: {flags[0]} " in output
+    assert f"klamm rollout: {message}" in output
+
+
+def test_malformed_server_ends_with_2() -> None:
+    code, output = run("no-port", "list")
+    assert (code, "klamm rollout: --bootstrap-server no-port: 'no-port': expected HOST:PORT" in output) == (2, True)
+
+
+def test_unfinished_percentage_of_a_user_ends_with_1(broker: klamm.Broker) -> None:
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    words = ("--alter", "--user", "half", "--add-config", "acks=1", "--percent", "30")
+    assert main(["configs", *server, *words]) == 0
+    code, output = run(broker.bootstrap_servers, "start", "--user", "half", "--add-config", "acks=all", "--dry-run")
+    assert (code, "is a roll-out that is not complete" in output) == (1, True)
+
+
+def test_file_that_cannot_be_used_ends_with_1(servers: str, tmp_path: Path) -> None:
+    file = tmp_path / "topics.yaml"
+    for text, reason in ((None, "No such file"), ("topics: [", "topics.yaml")):
+        if text is not None:
+            file.write_text(text)
+        code, output = run(servers, "start", "--file", str(file), "--dry-run")
+        assert (code, reason in output) == (1, True)
 
 
 def test_waves_without_a_topic_of_their_own_are_named(servers: str, topics: list[str]) -> None:

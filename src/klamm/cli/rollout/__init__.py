@@ -130,9 +130,11 @@ def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tup
     from klamm.rollout.store import RolloutStore  # noqa: PLC0415
 
     client_id = _PROG.replace(" ", "-") + (f"-{rollout_id}" if rollout_id else "")
-    settings = ConnectionSettings.of(
-        tuple(parse_addresses(options.bootstrap_server)), client_properties(options), client_id
-    )
+    try:
+        servers = tuple(parse_addresses(options.bootstrap_server))
+    except SettingsError as error:
+        raise UsageError(str(error)) from error
+    settings = ConnectionSettings.of(servers, client_properties(options), client_id)
     with connect(options, client_id=client_id) as admin:
         store = RolloutStore(settings, admin)
         try:

@@ -9,9 +9,9 @@ from urllib.parse import unquote
 from klamm.admin import ConfigResource, ResourceType
 from klamm.cli.configs.changes import parse_pairs
 from klamm.cli.configs.quotas import CLIENT_QUOTAS
-from klamm.cli.connection import RequestError
+from klamm.cli.connection import RequestError, UsageError
 from klamm.cli.output import print_error
-from klamm.cli.topics.names import matching
+from klamm.cli.topics.names import matching, parse_pattern
 from klamm.client_configs.definitions import SETTABLE
 from klamm.configs.durations import DURATION_UNITS, parse_amount
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text
@@ -56,7 +56,8 @@ def planned(options: argparse.Namespace, admin: AdminClient) -> PlannedRollout:
 
     Raises:
         SettingsError: A flag has a wrong value, or a guard cannot work.
-        RequestError: There is nothing to change, or the cluster rejects a setting.
+        UsageError: A flag has a wrong value.
+        RequestError: There is nothing to change, the file cannot be used, or the cluster rejects a setting.
     """
     guards = [parse_guard(text) for text in options.guard]
     bake_ms, check_ms = _duration("--bake", options.bake), max(_duration("--interval", options.interval), 1)
@@ -95,7 +96,10 @@ def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) 
         values = {entity: {key: str(value) for key, value in of.items()} for entity, of in wanted.items()}
         if options.wave:
             raise SettingsError("--wave: client configs are rolled out by percentage of the clients; use --waves")
-        return division.waves_of_clients(values, current, percentages), current
+        try:
+            return division.waves_of_clients(values, current, percentages), current
+        except SettingsError as error:  # the flags are right, but another roll-out is in progress
+            raise RequestError(str(error)) from error
     if options.wave:
         return division.waves_by_name(wanted, options.wave), current
     waves = division.waves_by_percentage(wanted, percentages)
@@ -110,7 +114,13 @@ def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) 
 def _from_flags(options: argparse.Namespace, admin: AdminClient, which: str) -> dict[str, dict[str, str | None]]:
     """Return the values to set by entity."""
     removed = [key.strip() for key in (options.delete_config or "").split(",") if key.strip()]
-    changes: dict[str, str | None] = {**parse_pairs(options.add_config), **dict.fromkeys(removed)}
+    try:
+        added = parse_pairs(options.add_config)
+        if which == "topic":
+            parse_pattern(options.topic)
+    except RequestError as error:
+        raise UsageError(str(error)) from error
+    changes: dict[str, str | None] = {**added, **dict.fromkeys(removed)}
     if not changes:
         raise SettingsError("--add-config or --delete-config must be given")
     if which == "topic":
@@ -151,7 +161,10 @@ def _of_users(users: Sequence[str | None], changes: Mapping[str, str | None]) ->
 def _from_file(options: argparse.Namespace, admin: AdminClient) -> dict[str, dict[str, str | None]]:
     if options.add_config or options.delete_config:
         raise SettingsError("--file declares the configs; --add-config and --delete-config exclude it")
-    declared = [resource for files in read_files(Path(options.file)) for resource in files.resources]
+    try:
+        declared = [resource for files in read_files(Path(options.file)) for resource in files.resources]
+    except SettingsError as error:
+        raise RequestError(str(error)) from error
     others = [str(resource.key) for resource in declared if resource.kind is not Kind.TOPIC]
     if others:
         raise RequestError(f"{options.file}: {', '.join(others)}: only topics can be rolled out from a file")

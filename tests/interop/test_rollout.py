@@ -194,6 +194,8 @@ def test_users_may_be_principals_and_have_commas(broker: klamm.Broker, change: s
     assert "User:nobody" not in output
     code, output = run(broker.bootstrap_servers, "start", "--user", "User:", *words)
     assert (code, "--user User:: expected names of users" in output) == (2, True)
+    code, output = run(broker.bootstrap_servers, "start", "--user", "User:a%ff", *words)
+    assert (code, "--user User:a%ff: 'a%ff' has escapes that are not UTF-8; write %25" in output) == (2, True)
 
 
 @pytest.mark.parametrize(

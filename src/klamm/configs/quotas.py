@@ -161,8 +161,22 @@ def parse_quota_resource(name: str) -> QuotaEntity:
     parts: list[tuple[str, str | None]] = []
     for part in name.split(","):
         entity_type, _, of_type = part.partition("=")
-        parts.append((entity_type, None if of_type == _DEFAULT else unquote(of_type)))
+        parts.append((entity_type, None if of_type == _DEFAULT else unescaped_name(of_type)))
     return make_entity(parts)
+
+
+def unescaped_name(text: str) -> str:
+    """Return the name of a user or client for its text with escapes, such as ``%2C`` for a comma.
+
+    Raises:
+        InvalidRequestError: The escapes are not UTF-8.
+    """
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"{text!r} has escapes that are not UTF-8; write %25 for a percent sign in a name"
+        ) from error
 
 
 def plan_quotas(

@@ -155,6 +155,10 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
         ),
         ("users: {'User:': {quotas: {}}}", "users.User:: expected the name of a user, such as alice or User:alice"),
         ("quotas: {team=a: {quotas: {}}}", "expected an entity such as user=alice,client-id=<default>"),
+        (
+            "client_configs: {user=a%ff: {configs: {}}}",
+            "client_configs.user=a%ff: 'a%ff' has escapes that are not UTF-8",
+        ),
         ("client_configs: {user=User:: {configs: {}}}", "client_configs.user=User:: Empty user not supported"),
         ("client_configs: {'user=CN=a,O=b': {configs: {}}}", "with %2C for a comma in a name"),
         ("client_configs: {client-id=a: {configs: {}}}", "client_configs.client-id=a: A client config entity must"),

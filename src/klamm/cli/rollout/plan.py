@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from klamm.admin import ConfigResource, ResourceType
 from klamm.cli.configs.changes import parse_pairs
@@ -14,11 +13,12 @@ from klamm.cli.output import print_error
 from klamm.cli.topics.names import matching, parse_pattern
 from klamm.client_configs.definitions import SETTABLE
 from klamm.configs.durations import DURATION_UNITS, parse_amount
-from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text
+from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text, unescaped_name
 from klamm.configs.topics import is_same
 from klamm.display import counted
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
+from klamm.protocol.errors import InvalidRequestError
 from klamm.resources.cluster import observe
 from klamm.resources.diff import plan_resources
 from klamm.resources.files import read_files
@@ -269,9 +269,12 @@ def _users(text: str) -> list[str]:
     """Return the names of users, with the escapes of files for ``klamm plan``.
 
     Raises:
-        SettingsError: A name is empty.
+        SettingsError: A name is empty, or its escapes are not UTF-8.
     """
-    users = [unquote(user_name(name)) for name in _names(text)]
+    try:
+        users = [unescaped_name(user_name(name)) for name in _names(text)]
+    except InvalidRequestError as error:
+        raise SettingsError(f"--user {text}: {error}") from error
     if not users or "" in users:
         raise SettingsError(f"--user {text}: expected names of users; --user-defaults is for the default user")
     return list(dict.fromkeys(users))

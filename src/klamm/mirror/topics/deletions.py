@@ -8,6 +8,8 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
 - The flow has source offsets for the topic, and its filters select it.
 - Neither the source topic nor the remote topic is internal or a heartbeats topic, and no other source topic is
   mirrored to the remote topic.
+- No other flow of the mirror may write to the remote topic: flows that keep the names of topics and both select one
+  share its remote topic, which holds the records of both sources.
 
 The start of each grace period and the deletions of the past hour are kept in memory. A restart of the mirror starts
 both again, so it can only delay a deletion of a topic. After a deletion, the source offsets of the topic are deleted
@@ -58,7 +60,10 @@ def plan_deletions(
     remote_topics = {
         topic: flow.remote_topic(topic)
         for topic in sorted(mirrored)
-        if topic not in source and not is_own(topic) and flow.selection.includes(topic)
+        if topic not in source
+        and not is_own(topic)
+        and flow.selection.includes(topic)
+        and not flow.flows_sharing(topic)
     }
     return {
         topic: remote_topic

@@ -37,6 +37,14 @@ def flow(**more: str) -> FlowSettings:
     return parse_settings(properties | {key.replace("_", "."): value for key, value in more.items()}).flows[0]
 
 
+def test_remote_topic_that_another_flow_selects_is_kept() -> None:
+    """It holds the records of the other source, too."""
+    more = {"clusters": "A,B,C", "C.bootstrap.servers": "c:1", "C->B.enabled": "true", "C->B.topics": "orders"}
+    settings = flow(**more, replication_policy_class="IdentityReplicationPolicy")
+    topics = ("orders", "users")
+    assert plan_deletions(settings, topics, {"other"}, topics) == {"users": "users"}
+
+
 class Run:
     """The control loop of a flow that has source offsets for ``mirrored``. Refreshes the topics once a second."""
 

@@ -139,6 +139,8 @@ class GroupControl:
         """Remote topics that were handed over, as of the latest sync of offsets."""
         self._clock = clock
         self.now = now
+        self._source_of: dict[PartitionTuple, PartitionTuple] = {}
+        """Source partitions of the remote partitions on which groups have offsets."""
         self._is_loaded = False
         self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
         self._groups: tuple[str, ...] = ()
@@ -279,9 +281,9 @@ class GroupControl:
         asked_at_ms = self.now() * 1000
         offsets = self._offsets_of_groups()
         local = {where for of_group in offsets.values() for where in of_group}
-        remote = {(remote_topic_of(self._flow, topic), at) for topic, at in local}
-        target, source = self._target_bounds(sorted(remote)), self._source_bounds(sorted(local))
-        self._checkpoints.discard_beyond(target)
+        self._source_of = {(remote_topic_of(self._flow, topic), at): (topic, at) for topic, at in local}
+        target, source = self._target_bounds(sorted(self._source_of)), self._source_bounds(sorted(local))
+        self._checkpoints.discard_stale(target, self._source_of, self._syncs)
         ends: dict[PartitionTuple, int] = {}
         for of_group in offsets.values():
             ends |= ends_without_syncs(of_group, self._syncs, source)
@@ -359,7 +361,8 @@ class GroupControl:
         current = group_offsets(self._target, idle)
         remote = {(each.topic, each.partition) for group in idle for each in self._checkpoints.of_group(group)}
         bounds = self._target_bounds(sorted(remote))
-        self._checkpoints.discard_beyond(bounds)
+        self._syncs.refresh()
+        self._checkpoints.discard_stale(bounds, self._source_of, self._syncs)
         for group in groups:
             state, offsets = states[group], current.get(group, {})
             further: Mapping[PartitionTuple, str] = {}

@@ -92,6 +92,16 @@ class SyncStore:
         translation = self._partitions.get((topic, partition))
         return None if translation is None else translation.translate(upstream)
 
+    def would_skip(self, topic: str, partition: int, checkpoint: Checkpoint) -> bool:
+        """Return whether the syncs of a source partition show that a checkpoint is of a remote topic that was deleted.
+
+        Its target offset is then after a record that its group has not read.
+        """
+        translation = self._partitions.get((topic, partition))
+        return translation is not None and translation.would_skip(
+            checkpoint.upstream_offset, checkpoint.downstream_offset
+        )
+
 
 class EqualOffsets(SyncStore):
     """Translation of a flow that keeps offsets: every source offset is the same on the target."""
@@ -158,15 +168,27 @@ class CheckpointStore:
         """Return the newest checkpoints of a group."""
         return list(self._newest.get(group, {}).values())
 
-    def discard_beyond(self, bounds: Mapping[PartitionTuple, LogBounds]) -> None:
-        """Discard the checkpoints beyond the ends of their logs: their remote topics were deleted and created again.
+    def discard_stale(
+        self,
+        bounds: Mapping[PartitionTuple, LogBounds],
+        source: Mapping[PartitionTuple, PartitionTuple],
+        syncs: SyncStore,
+    ) -> None:
+        """Discard the checkpoints of remote topics that were deleted and created again.
+
+        These are beyond the ends of their logs, or the offset syncs of the new topic show that they would skip records.
+        An offset at the start of its log skips none: the records before it are deleted.
 
         Args:
             bounds: Bounds of remote partitions. Checkpoints of other partitions stay.
+            source: Source partitions of remote partitions. For others, the offset syncs are not considered.
+            syncs: Offset syncs of the flow.
         """
         for newest in self._newest.values():
             for where in newest.keys() & bounds.keys():
-                if newest[where].downstream_offset > bounds[where].end:
+                offset, log = newest[where].downstream_offset, bounds[where]
+                of_syncs = offset > log.first and where in source and syncs.would_skip(*source[where], newest[where])
+                if offset > log.end or of_syncs:
                     del newest[where]
 
     def write(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> None:

@@ -271,10 +271,12 @@ class PartitionTranslation:
     def add(self, sync: RunSync) -> None:
         """Add a newer sync.
 
-        If the target offset went back, all other syncs are removed: the remote topic was emptied or recreated. If the
-        source offset went back, only runs before it are kept: a mirror that was killed copies some records again.
+        If the target offset went back, all other syncs are removed: the remote topic was emptied or recreated. It may
+        have grown beyond the old offset since; then the first target offset of the run shows it. If the source offset
+        went back, only runs before it are kept: a mirror that was killed copies some records again.
         """
-        if sync.pair.downstream < self._newest.downstream:
+        is_new_log = sync.first_upstream > self._newest.upstream and sync.first_downstream <= self._newest.downstream
+        if is_new_log or sync.pair.downstream < self._newest.downstream:
             self._begin(sync)
             return
         if sync.pair.upstream < self._newest.upstream:
@@ -292,6 +294,24 @@ class PartitionTranslation:
         if self._runs and self._runs[-1].first_upstream == sync.first_upstream:
             self._runs.pop()  # the same run, extended
         self._runs.append(sync)
+
+    def would_skip(self, upstream: int, downstream: int) -> bool:
+        """Return whether a target offset is after a record that the group of a source offset has not read.
+
+        Such a checkpoint is of a remote topic that was deleted, because translations never are.
+        """
+        for sync in self._history:
+            if sync.upstream < upstream:
+                break
+            if sync.downstream < downstream:
+                return True
+        for run in reversed(self._runs):
+            if run.first_upstream < upstream:
+                inside = upstream <= run.pair.upstream + 1
+                return inside and downstream > run.first_downstream + upstream - run.first_upstream
+            if run.first_downstream < downstream:
+                return True
+        return False
 
     def translate(self, upstream: int) -> Translation | None:
         """Translate a group's source offset. None: it is older than all syncs."""

@@ -315,6 +315,57 @@ def test_recreated_remote_topic_gets_new_checkpoints_and_no_old_offset(
     assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(5)}}
 
 
+@pytest.mark.parametrize(
+    ("first", "at"),
+    [(1000, 500), (1000, 1003), (-1, 500)],
+    ids=["behind the mirror", "ahead of the mirror", "syncs of MirrorMaker"],
+)
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_recreated_remote_topic_that_grew_past_old_offsets_gets_new_checkpoints(
+    first: int, at: int, *, restarts: bool
+) -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(at)
+    run.turn()
+    # when
+    run.topics.sync(1000, 0, first=first)
+    run.topics.sync(2999, 1999, first=first)
+    run.bounds[REMOTE] = LogBounds(0, 2000)
+    run.target.offsets = {}
+    run.commit(1005)
+    if restarts:
+        run.begin()
+    run.turn()
+    # then
+    expected = 1 if first < 0 else 5
+    assert run.topics.checkpoints()[1:] == [("g", 1005, expected)]
+    assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(expected)}}
+
+
+def test_offset_of_deleted_remote_topic_is_not_committed_before_the_next_checkpoint() -> None:
+    run = Run(**{"emit.checkpoints.interval.seconds": "600"})
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    run.topics.sync(2999, 1999, first=1000)
+    run.bounds[REMOTE] = LogBounds(0, 2000)
+    run.target.offsets = {}
+    run.turn()
+    assert run.target.offsets == {}
+
+
+def test_checkpoint_at_log_start_of_remote_partition_is_kept() -> None:
+    """Its group is behind the syncs because the records before it are deleted on both sides."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.bounds.update({ORDERS: LogBounds(1000, 1000), REMOTE: LogBounds(900, 900)})
+    run.commit(50)
+    run.turn()
+    run.turn()
+    assert run.topics.checkpoints() == [("g", 50, 900)]
+
+
 def test_offset_of_missing_remote_partition_is_not_committed() -> None:
     run = Run()
     run.topics.sync(999, 899, first=100)

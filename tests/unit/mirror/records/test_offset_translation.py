@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.mirror.records.offset_translation import MAX_SYNCS, UNTRANSLATABLE, SyncHistory, SyncPair, SyncRule
+from klamm.mirror.records.offset_translation import (
+    MAX_SYNCS,
+    UNTRANSLATABLE,
+    PartitionTranslation,
+    RunSync,
+    SyncHistory,
+    SyncPair,
+    SyncRule,
+)
 
 
 def history(*pairs: tuple[int, int]) -> SyncHistory:
@@ -85,6 +93,19 @@ def test_offset_before_oldest_sync_is_untranslatable(upstream: int, downstream: 
 def test_sync_history_keeps_offset_sync_store_invariants(upstream: int, downstream: int) -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     assert history((175, 175), (275, 275), (375, 375), (475, 475)).translate(upstream) == downstream
+
+
+@pytest.mark.parametrize(
+    ("upstream", "downstream", "skips"),
+    [(500, 400, True), (500, 0, False), (1005, 6, True), (1005, 5, False), (3000, 2000, False), (3001, 2500, False)],
+)
+def test_checkpoint_of_recreated_log_would_skip_records(upstream: int, downstream: int, *, skips: bool) -> None:
+    """Also if the sync of the first records of the new log was compacted away."""
+    translation = PartitionTranslation(RunSync(SyncPair(999, 899), 100))
+    assert not translation.would_skip(500, 400)
+    translation.add(RunSync(SyncPair(2999, 1999), 1000))
+    assert translation.would_skip(upstream, downstream) == skips
+    assert translation.translate(500) is None
 
 
 def test_sync_going_back_clears_history() -> None:

@@ -58,7 +58,7 @@ def ask(
     except UnicodeError as error:
         raise UsageError(f"--metrics {address}: the host name is not valid") from error
     except http.client.HTTPException as error:
-        raise RequestError(f"{address} does not answer with HTTP: {error}{outcome}") from error
+        raise RequestError(f"{address} does not answer with HTTP: {str(error).strip()}{outcome}") from error
     except OSError as error:
         raise RequestError(f"{address} does not answer: {error.strerror or error}{outcome}") from error
     finally:

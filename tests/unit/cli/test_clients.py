@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -244,6 +245,25 @@ def test_unresponsive_address_is_named(capsys: pytest.CaptureFixture[str]) -> No
     address = f"127.0.0.1:{free_port()}"
     assert clients.main(["list", "--metrics", address]) == 1
     assert capsys.readouterr().err == f"klamm clients: {address} does not answer: Connection refused\n"
+
+
+def test_line_of_another_protocol_is_shown_without_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    def greet() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-server\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1024):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        thread = threading.Thread(target=greet)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert clients.main(["list", "--metrics", address]) == 1
+        thread.join()
+    assert capsys.readouterr().err == f"klamm clients: {address} does not answer with HTTP: SSH-2.0-server\n"
 
 
 @pytest.mark.parametrize("address", ["[", "a[b]:1", " ", "h:x", "h:99999"])

@@ -21,7 +21,10 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def _freeze(details: object, *names: str) -> None:
-    """Replace mappings of the caller in these fields with read-only copies."""
+    """Replace mappings of the caller in these fields with read-only copies.
+
+    A MappingProxyType is kept as it is. Its owner must not change the mapping behind it.
+    """
     for name in names:
         mapping = getattr(details, name)
         if not isinstance(mapping, MappingProxyType):

@@ -64,8 +64,9 @@ _NOTHING: Final[Mapping[str, ConfigValue]] = MappingProxyType({})
 class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, LogDirCalls, LeaderCalls):
     """Admin client for klamm and Apache Kafka. Thread-safe; all network I/O runs on one background thread.
 
-    In every call, ``timeout_ms`` is the limit for this call in milliseconds; None means the client's own. With
-    ``validate_only=True``, the cluster checks the request and changes nothing.
+    ``timeout_ms`` of a call is the limit for this call in milliseconds; None means the client's own. With
+    ``validate_only=True``, the cluster checks the request and changes nothing. ``alter_configs``,
+    ``incremental_alter_configs`` and ``replace_all_configs`` take both in ``AlterConfigsOptions``.
 
     Args:
         bootstrap_servers: One or several addresses ``host:port``.

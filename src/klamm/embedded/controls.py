@@ -27,6 +27,7 @@ __tracebackhide__ = True
 """Let pytest show the line of the test that failed, not the lines below it. ``--full-trace`` shows them."""
 _ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 _MAX_ADVANCE: Final = timedelta(days=36_500)
+_TIMESTAMP_BITS: Final = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,12 +373,18 @@ class BrokerControls:
 
         Raises:
             LookupError: The partition does not exist.
-            TypeError: A value, key or header is neither bytes nor text, or the timestamp has no time zone.
-            ValueError: The broker rejects the record: it is too large, or the topic is compacted and ``key`` is None.
+            TypeError: An argument has a wrong type: a value, key or header that is neither bytes nor text, for example,
+                or a timestamp without a time zone.
+            ValueError: The timestamp is no 64-bit number, or the broker rejects the record: it is too large, or the
+                topic is compacted and ``key`` is None.
         """
         from klamm.protocol.partitioner import partition_for_key  # noqa: PLC0415 - only tests that write
         from klamm.protocol.records import Record, encode_batch  # noqa: PLC0415
 
+        if not isinstance(topic, str):
+            raise TypeError(f"topic={topic!r}: expected the name of a topic, got {type(topic).__name__}")
+        if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int)):
+            raise TypeError(f"partition={partition!r}: expected a number or None, got {type(partition).__name__}")
         record = Record(
             key=_bytes("key", key),
             value=_bytes("value", value),
@@ -541,10 +548,12 @@ def _import_path(function: object) -> str:
 
 
 def _pairs(headers: Headers) -> Iterable[tuple[str, bytes | str | None]]:
-    try:
-        return [(name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers)]
-    except ValueError as error:
-        raise TypeError(f"headers={headers!r}: expected values by name, or pairs of name and value") from error
+    pairs: object = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(pairs, Iterable):
+        items = tuple(pairs)
+        if all(isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], str) for item in items):  # noqa: PLR2004  # a pair
+            return items
+    raise TypeError(f"headers={headers!r}: expected values by name, or pairs of name and value; a name is a str")
 
 
 def _bytes(name: str, value: object) -> bytes | None:
@@ -556,7 +565,9 @@ def _bytes(name: str, value: object) -> bytes | None:
 
 
 def _timestamp_ms(time: datetime | int) -> int:
-    if isinstance(time, int):
+    if isinstance(time, int) and not isinstance(time, bool):
+        if not -1 << _TIMESTAMP_BITS <= time < 1 << _TIMESTAMP_BITS:
+            raise ValueError(f"timestamp={time}: must be milliseconds in 64 bits")
         return time
     if not isinstance(time, datetime) or time.tzinfo is None:
         raise TypeError(f"timestamp={time!r}: expected milliseconds, or a datetime with a time zone")

@@ -133,6 +133,14 @@ def test_invalid_fault_raises_value_error(broker: klamm.Broker) -> None:
         (lambda broker: broker.produce("orders", 5), "value=5: expected bytes, str or None, got int"),
         (lambda broker: broker.produce("orders", "1", headers={"h": 5}), "headers: h=5: expected bytes, str or None"),
         (lambda broker: broker.produce("orders", "1", headers=["h"]), "expected values by name, or pairs"),
+        (lambda broker: broker.produce("orders", "1", headers=5), "headers=5: expected values by name, or pairs"),
+        (lambda broker: broker.produce("orders", "1", headers=[5]), "expected values by name, or pairs"),
+        (lambda broker: broker.produce("orders", "1", headers=None), "headers=None: expected values by name, or pairs"),
+        (lambda broker: broker.produce("orders", "1", headers={5: "x"}), "expected values by name, .* a name is a str"),
+        (lambda broker: broker.produce("orders", "1", headers=["ab"]), "expected values by name, or pairs"),
+        (lambda broker: broker.produce(5, "1"), "topic=5: expected the name of a topic, got int"),
+        (lambda broker: broker.produce("orders", "1", partition="0"), "partition='0': expected a number or None"),
+        (lambda broker: broker.produce("orders", "1", timestamp=True), "timestamp=True: expected milliseconds, or"),
         (lambda broker: broker.produce("orders", "1", timestamp="now"), "timestamp='now': expected milliseconds, or"),
         (lambda broker: broker.create_topic("orders", configs=["a"]), "expected values by name, got list"),
         (
@@ -146,6 +154,11 @@ def test_argument_of_wrong_type_is_named(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         call(broker)
+
+
+def test_timestamp_beyond_64_bits_is_rejected(broker: klamm.Broker) -> None:
+    with pytest.raises(ValueError, match=f"timestamp={2**80}: must be milliseconds in 64 bits"):
+        broker.produce("orders", "1", timestamp=2**80)
 
 
 def test_records_are_read_by_partition_and_transaction(broker: klamm.Broker) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from numbers import Number
 from pathlib import PurePath
 from typing import TypeAlias
 
@@ -96,10 +97,12 @@ def java_text(value: object) -> str:
 def config_text(name: str, value: object) -> str:
     """Return the text of a config that a program sets: a string, number, boolean or path, or the elements of a list.
 
+    Numbers may be of any real type, such as Decimal or those of NumPy.
+
     Raises:
         TypeError: The value is none of these, such as None or bytes.
     """
-    if isinstance(value, (str, int, float, PurePath)):
+    if isinstance(value, (str, Number, PurePath)) and not isinstance(value, complex):
         return str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, memoryview, Mapping)):
         return ",".join([config_text(name, element) for element in value])

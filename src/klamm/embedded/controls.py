@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from numbers import Number
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -577,7 +578,7 @@ def _timestamp_ms(time: datetime | int) -> int:
 def _seconds(name: str, time: float | timedelta) -> float:
     if isinstance(time, timedelta):
         return time.total_seconds()
-    if isinstance(time, bool) or not isinstance(time, int | float):
+    if isinstance(time, bool | complex) or not isinstance(time, Number):
         raise TypeError(f"{name}={time!r}: expected seconds as a number, or a timedelta, got {type(time).__name__}")
     return float(time)
 

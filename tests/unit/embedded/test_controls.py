@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,6 +160,15 @@ def test_argument_of_wrong_type_is_named(
 def test_timestamp_beyond_64_bits_is_rejected(broker: klamm.Broker) -> None:
     with pytest.raises(ValueError, match=f"timestamp={2**80}: must be milliseconds in 64 bits"):
         broker.produce("orders", "1", timestamp=2**80)
+
+
+def test_clock_and_configs_take_any_real_number(broker: klamm.Broker) -> None:
+    broker.advance_clock(Decimal("0.5"))  # type: ignore[arg-type]  # as programs without type checks do
+    broker.create_topic("decimals", configs={"flush.ms": Decimal(5)})
+    with pytest.raises(TypeError, match="by=1j: expected seconds as a number"):
+        broker.advance_clock(1j)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"for flush\.ms: expected a string, a number"):
+        broker.create_topic("decimals", configs={"flush.ms": 1j})
 
 
 def test_records_are_read_by_partition_and_transaction(broker: klamm.Broker) -> None:

@@ -193,15 +193,24 @@ def topic_configs(admin: AdminClient, topics: Iterable[str]) -> dict[str, Mappin
     return {resource.name: entries for resource, entries in configs.items()}
 
 
-def create_topics(
-    admin: AdminClient, topics: Iterable[NewTopic], *, validate_only: bool = False
-) -> dict[str, KafkaApiError | None]:
-    """Create topics, independently of each other, or only validate the request."""
-    return _in_portions(
-        topics,
-        lambda topic: 1 + max(topic.num_partitions, len(topic.replicas_assignments)) + len(topic.configs),
-        lambda some: rejections(admin.create_topics(some, validate_only=validate_only)),
+def create_topics(admin: AdminClient, topics: Iterable[NewTopic]) -> dict[str, KafkaApiError | None]:
+    """Create topics, independently of each other."""
+    return _in_portions(topics, _records_of_new_topic, lambda some: rejections(admin.create_topics(some)))
+
+
+def validate_topics(admin: AdminClient, topics: Iterable[NewTopic]) -> dict[str, KafkaApiError | PolicyOverride | None]:
+    """Validate the creation of topics.
+
+    The outcome of a topic is None, its rejection, or what a policy of klamm would store in place of the values.
+    """
+    created = _in_portions(
+        topics, _records_of_new_topic, lambda some: outcomes(admin.create_topics(some, validate_only=True))
     )
+    return {name: each if isinstance(each, KafkaApiError) else each.override for name, each in created.items()}
+
+
+def _records_of_new_topic(topic: NewTopic) -> int:
+    return 1 + max(topic.num_partitions, len(topic.replicas_assignments)) + len(topic.configs)
 
 
 def create_partitions(

@@ -237,7 +237,7 @@ class ConfigSync:
                 "%s: topic %s: %s",
                 self._settings.name,
                 remote_topic,
-                overridden(operation, override, self._settings.target.alias),
+                overridden(operation.name, operation.value, override, self._settings.target.alias),
             )
 
     def _fall_back(self, error: UnsupportedVersionError) -> None:
@@ -280,11 +280,11 @@ class ConfigSync:
             )
 
 
-def overridden(operation: TopicConfigOperation, override: PolicyOverride, alias: str) -> str:
-    """Return what a policy of the target stores in place of the value of an operation, as text for messages."""
-    requested, stored = operation.value, override.values[operation.name]
+def overridden(name: str, requested: str | None, override: PolicyOverride, alias: str) -> str:
+    """Return what a policy of the target stores in place of the requested value of a config, as text for messages."""
+    stored = override.values[name]
     return (
-        f"{operation.name}: a policy of cluster {alias} stores {_or_default(stored)} in place of "
+        f"{name}: a policy of cluster {alias} stores {_or_default(stored)} in place of "
         f"{_or_default(requested)}: {override.reason}"
     )
 

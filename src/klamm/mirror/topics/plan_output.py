@@ -15,12 +15,12 @@ from klamm.mirror.cluster_admin import (
     alter_topic_configs,
     check_reachable,
     create_partitions,
-    create_topics,
     internal_topic,
     missing_topics,
     partition_counts,
     shared_topics,
     topic_configs,
+    validate_topics,
 )
 from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
@@ -46,6 +46,7 @@ from klamm.mirror.topics.plans import (
     plan_topics,
     selected_topics,
 )
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.protocol.errors import InvalidConfigError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def plan_flow(
     ]
     lines += _offset_obstacles(flow, selected, target, there, obstacles)
     lines += [f"{NO_CHANGE} {conflict}" for conflict in conflicts(flow, selected)]
-    return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.rejected
+    return lines + doubled + denied + _filter_lines(flow, here, selected, there) + checks.overridden + checks.rejected
 
 
 def _equal_offsets(flow: FlowSettings) -> list[str]:
@@ -302,15 +303,20 @@ class _Checks:
 
     def __init__(self) -> None:
         self.rejected: list[str] = []
+        self.overridden: list[str] = []
+        """Lines about new topics for which policies would store other values."""
 
     def create(self, side: _Side, topics: Sequence[NewTopic], setting: str) -> None:
         """Validate topics that would be created. ``setting`` is the key and value of their replication factor."""
         if not topics:
             return
-        outcomes = create_topics(side.admin, topics, validate_only=True)
+        outcomes = validate_topics(side.admin, topics)
         invalid = [topic for topic in topics if isinstance(outcomes[topic.name], InvalidConfigError)]
         if invalid:
-            outcomes |= create_topics(side.admin, _with_known_configs(side, invalid), validate_only=True)
+            outcomes |= validate_topics(side.admin, _with_known_configs(side, invalid))
+        for topic in topics:
+            if isinstance(override := outcomes[topic.name], PolicyOverride):
+                self.overridden += _overridden(topic, override, side.alias)
         self._note(outcomes, f"its creation on cluster {side.alias} with {setting}")
 
     def grow(self, alias: str, admin: AdminClient, counts: Mapping[str, int]) -> None:
@@ -333,6 +339,20 @@ class _Checks:
             for name, rejected in outcomes.items()
             if isinstance(rejected, KafkaApiError) and not isinstance(rejected, TopicAlreadyExistsError)
         ]
+
+
+def _overridden(topic: NewTopic, override: PolicyOverride, alias: str) -> list[str]:
+    """Return a line for each value of a new topic in whose place a policy stores another one."""
+    requested = {
+        **topic.configs,
+        PARTITIONS: str(topic.num_partitions),
+        REPLICATION_FACTOR: str(topic.replication_factor),
+    }
+    return [
+        f"{NO_CHANGE} topic {topic.name}: {overridden(name, requested.get(name), override, alias)}"
+        for name, stored in override.values.items()
+        if stored != requested.get(name)
+    ]
 
 
 def _with_known_configs(side: _Side, topics: Sequence[NewTopic]) -> list[NewTopic]:
@@ -438,7 +458,8 @@ def _configs(
             if override is not None and operation.name in override.values:
                 if override.values[operation.name] != operation.old_value:
                     lines.append(config_line(name, operation))
-                lines.append(f"{NO_CHANGE} topic {name}: {overridden(operation, override, alias)}")
+                stored = overridden(operation.name, operation.value, override, alias)
+                lines.append(f"{NO_CHANGE} topic {name}: {stored}")
             elif sync.is_known(name, operation.name):
                 lines.append(config_line(name, operation))
             else:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import field
 from reprlib import repr as short_repr
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.lazy_dataclass import dataclass
 
@@ -98,15 +98,47 @@ class Throttle:
 Answer: TypeAlias = "Override | Throttle"
 
 
-def answer_of(returned: object) -> object:
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Object of a policy that no server can carry out, as text: the object itself may run code of the policy."""
+
+    text: str
+    """Name of the class of an answer, or ``repr`` of a value in an answer."""
+
+    def __repr__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+def answer_of(returned: object) -> Answer | Unusable | None:
     """Return what a policy has answered by its return value; None if it is ignored.
+
+    The answer has classes of klamm and Python only, so that reading it runs no code of the policy. This must be called
+    where the policy itself is called.
 
     False, and a coroutine that nothing would run, are answers that cannot be carried out (``answer_fault``): the policy
     may have meant to deny.
     """
+    if isinstance(returned, Override):
+        return Override(
+            reason=_plain(returned.reason),
+            configs={_plain(name): _plain(value) for name, value in returned.configs.items()},
+            num_partitions=_plain(returned.num_partitions),
+            replication_factor=_plain(returned.replication_factor),
+            acks=_plain(returned.acks),
+        )
+    if isinstance(returned, Throttle):
+        return Throttle(reason=_plain(returned.reason), delay_ms=_plain(returned.delay_ms))
     if isinstance(returned, Coroutine):
         returned.close()
-    return returned if returned is False or isinstance(returned, (Override, Throttle, Coroutine)) else None
+    return Unusable(type(returned).__name__) if returned is False or isinstance(returned, Coroutine) else None
+
+
+def _plain(value: object) -> Any:
+    """Return a string or a number of exactly Python's own class, ``Unusable`` for other objects."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    return str.__str__(value) if isinstance(value, str) else Unusable(short_repr(value))
 
 
 def answer_fault(answer: object, allowed: tuple[type[Answer], ...], overridable: Collection[str]) -> str | None:
@@ -117,7 +149,7 @@ def answer_fault(answer: object, allowed: tuple[type[Answer], ...], overridable:
         allowed: Classes of answers that the policy may return.
         overridable: Fields of ``Override`` that have an effect.
     """
-    name = type(answer).__name__
+    name = answer.text if isinstance(answer, Unusable) else type(answer).__name__
     if not isinstance(answer, allowed) or not isinstance(answer, (Override, Throttle)):
         return f"it cannot return {name}; raise PolicyViolationError to deny"
     if not _is_text(answer.reason):

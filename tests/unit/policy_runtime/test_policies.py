@@ -63,10 +63,26 @@ HOUSE_RULES = """
     class EndsInWords(ValueError):
         def __str__(self): os._exit(9)
 
+        __repr__ = __str__
+
+    class EndsWhenEncoded(str):
+        def encode(self, *args): os._exit(9)
+
     class Wordless:
         def __str__(self): raise ValueError("no words")
 
     async def check_later(): raise PolicyViolationError("too late")
+
+    def check_each():
+        yield
+        raise PolicyViolationError("too late")
+
+    async def check_each_later():
+        yield
+        raise PolicyViolationError("too late")
+
+    class AnyAwaitable:
+        def __await__(self): raise PolicyViolationError("too late")
 
     CALLS, THREADS, CLOSED = [], set(), []
 
@@ -101,6 +117,12 @@ HOUSE_RULES = """
                 case "wordless": raise PolicyViolationError(Wordless())
                 case "false": return False
                 case "later": return check_later()
+                case "each": return check_each()
+                case "each_later": return check_each_later()
+                case "awaitable": return AnyAwaitable()
+                case "encoded" if details.num_partitions == 1:
+                    return Override(reason=EndsWhenEncoded("six"), num_partitions=6)
+                case "repr": return Override(reason="six", num_partitions=EndsInWords())
                 case "caught": raise PolicyViolationError(ValueError("what was caught"))
                 case "deep": self.validate(details)
                 case "interrupt": raise KeyboardInterrupt
@@ -230,10 +252,16 @@ async def test_everything_is_allowed_without_a_policy() -> None:
             "UNKNOWN_SERVER_ERROR: Create topic policy: it cannot return bool; raise PolicyViolationError to deny",
             "fail",
         ),
-        (
-            "later-1",
-            "UNKNOWN_SERVER_ERROR: Create topic policy: it cannot return coroutine; raise PolicyViolationError to deny",
-            "fail",
+        *(
+            (
+                f"{topic}-1",
+                f"UNKNOWN_SERVER_ERROR: Create topic policy: it cannot return {answer};"
+                " raise PolicyViolationError to deny",
+                "fail",
+            )
+            for topic, answer in (
+                ("later", "coroutine"),
+            )
         ),
     ],
 )
@@ -391,6 +419,8 @@ def test_invalid_policy_setting_is_rejected(name: str, value: str, fault: str) -
         ("ends-1", "UNKNOWN_SERVER_ERROR: None"),
         ("silent_ends-1", "UNKNOWN_SERVER_ERROR: None"),
         ("words-1", "UNKNOWN_SERVER_ERROR: None"),
+        ("encoded-1", "allowed"),
+        ("repr-1", "UNKNOWN_SERVER_ERROR: None"),
         ("fork-1", "allowed"),
     ],
 )

@@ -156,17 +156,23 @@ def _judge(ask: Callable[[Details], object], kind: PolicyKind, details: Details)
     Returns:
         The reason of the override; None without one. Errors that deny the request propagate.
     """
-    answer = answer_of(ask(details))
-    if answer is None:
+    override = _override(ask, kind, details)
+    if override is None:
         return None
-    fault = answer_fault(answer, kind.answers, kind.overridable)
-    if fault is not None or not isinstance(answer, Override):
-        raise PolicyFailedError(f"{kind.label} policy: {fault}")
-    changed = overridden(details, answer)
-    _check_values(answer, details)
-    if isinstance(ask(changed), Override):
+    changed = overridden(details, override)
+    _check_values(override, details)
+    if _override(ask, kind, changed) is not None:
         raise PolicyFailedError(TWICE)
-    return answer.reason
+    return override.reason
+
+
+def _override(ask: Callable[[Details], object], kind: PolicyKind, details: Details) -> Override | None:
+    """Return the override that a policy answers with; None if it allows the request."""
+    answer = answer_of(ask(details))
+    fault = None if answer is None else answer_fault(answer, kind.answers, kind.overridable)
+    if fault is not None:
+        raise PolicyFailedError(f"{kind.label} policy: {fault}")
+    return answer if isinstance(answer, Override) else None
 
 
 def _check_values(override: Override, details: Details) -> None:

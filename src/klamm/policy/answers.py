@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
 from dataclasses import field
 from reprlib import repr as short_repr
 from types import MappingProxyType
@@ -116,8 +116,8 @@ def answer_of(returned: object) -> Answer | Unusable | None:
     The answer has classes of klamm and Python only, so that reading it runs no code of the policy. This must be called
     where the policy itself is called.
 
-    False, and a coroutine that nothing would run, are answers that cannot be carried out (``answer_fault``): the policy
-    may have meant to deny.
+    False, and an awaitable or a generator, which nothing would run, are answers that cannot be carried out
+    (``answer_fault``): the policy may have meant to deny.
     """
     if isinstance(returned, Override):
         return Override(
@@ -129,9 +129,10 @@ def answer_of(returned: object) -> Answer | Unusable | None:
         )
     if isinstance(returned, Throttle):
         return Throttle(reason=_plain(returned.reason), delay_ms=_plain(returned.delay_ms))
-    if isinstance(returned, Coroutine):
+    if isinstance(returned, (Coroutine, Generator)):
         returned.close()
-    return Unusable(type(returned).__name__) if returned is False or isinstance(returned, Coroutine) else None
+    is_fault = returned is False or isinstance(returned, (Awaitable, Generator, AsyncGenerator))
+    return Unusable(type(returned).__name__) if is_fault else None
 
 
 def _plain(value: object) -> Any:

@@ -171,7 +171,7 @@ def ask(policy: object, details: Details) -> KafkaApiError | Override | None:
     Like the broker, this calls a specific method such as ``validate_create_topic`` if there is one, else ``validate``.
 
     Raises:
-        TypeError: The policy returns False or a coroutine, which fails the request.
+        TypeError: The policy returns False, an awaitable or a generator, which fails the request.
     """
     kind = KIND_OF_DETAILS[type(details)]
     method = getattr(policy, kind.method, None) or policy.validate  # type: ignore[attr-defined]

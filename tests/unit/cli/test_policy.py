@@ -121,6 +121,12 @@ def test_override_result_is_checked_again(files: Path, capsys: pytest.CaptureFix
         ),
         ("create", "Throttle(reason='r', delay_ms=1)", "Create topic policy: it cannot return Throttle"),
         ("create", "False", "Create topic policy: it cannot return bool"),
+        ("create", "(each for each in ())", "Create topic policy: it cannot return generator"),
+        (
+            "create",
+            "details.num_partitions == 1 and Override(reason='r', num_partitions=2)",
+            "Create topic policy: it cannot return bool",
+        ),
         ("delete", "Override(reason='r', num_partitions=5)", "Delete topic policy: it cannot return Override"),
         ("create", "Override(reason='r', configs={'retention.ms': 'soon'})", "Invalid value soon for configuration"),
         ("alter", "Override(reason='r', configs={'retention.mss': '5'})", "Unknown topic config name: retention.mss"),

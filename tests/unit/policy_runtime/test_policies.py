@@ -261,6 +261,9 @@ async def test_everything_is_allowed_without_a_policy() -> None:
             )
             for topic, answer in (
                 ("later", "coroutine"),
+                ("each", "generator"),
+                ("each_later", "async_generator"),
+                ("awaitable", "AnyAwaitable"),
             )
         ),
     ],

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.mirror.copy import copier as copiers
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.mirror.replay import copier as copiers
 from klamm.mirror.spark.worker import new_copier
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until

@@ -11,6 +11,7 @@ import pytest
 
 from klamm.admin import AdminClient
 from klamm.kafka_client.data.cluster import LATEST, Cluster
+from klamm.mirror.copy import copier as copiers
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
@@ -239,3 +240,26 @@ def test_takeover_records_topic_id_of_current_topic(address: str) -> None:
     create_again(address, "taken-over")
     (stopped,) = copy_all(settings, *partitions)
     assert stopped.state is CopyState.STOPPED
+
+
+@pytest.mark.parametrize("shards", [0, 1], ids=["at least once", "exactly once"])
+def test_stopped_partition_starts_again_once_its_remote_topic_is_another_one(
+    address: str, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(copiers, "_LOOK_EVERY_S", 0.1)
+    topic = f"unknown-{shards}"
+    partitions = create_both(address, topic)
+    write(address, topic, numbered(0, 20))
+    write(address, f"A.{topic}", numbered(100, 5))
+    copier = Copier(copy_settings(address, address, alias="A", shards=shards), partitions)
+    try:
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.STOPPED)
+        assert "Delete the remote topic" in copier.progress()[0].reason
+        # when
+        create_again(address, f"A.{topic}")
+        # then
+        run_until(copier, lambda: copier.progress()[0].state is CopyState.COPYING and is_done(copier.progress()[0]))
+    finally:
+        copier.close()
+    assert read(address, f"A.{topic}", {0: 20}) == {0: numbered(0, 20)}

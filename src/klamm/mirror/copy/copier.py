@@ -50,10 +50,12 @@ from klamm.mirror.copy.start import Start
 from klamm.mirror.copy.transactions import HeldUpError, ShardTransactions
 from klamm.mirror.progress.partition_progress import STARTING, CopyState, PartitionProgress
 from klamm.protocol.errors import ProtocolError, UnsupportedVersionError
+from klamm.protocol.primitives import ZERO_UUID
 from klamm.retries import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from uuid import UUID
 
     from klamm.kafka_client.connection.connection import Pollable
     from klamm.mirror.copy.batch import Outgoing
@@ -68,6 +70,8 @@ _IDLE_WAIT_S: Final = 0.1
 _DRAIN_S: Final = 20.0
 _WIND_DOWN_S: Final = 1.0
 """Seconds before the end of a claim in which the copier fetches nothing, so that it can still write source offsets."""
+_LOOK_EVERY_S: Final = 5.0
+"""Seconds after which the remote topics of STOPPED partitions are looked up again."""
 _START_EVERY_S: Final = 0.5
 _MAX_START_BACKOFF_S: Final = 2.0
 
@@ -143,6 +147,9 @@ class Copier:
         self._source_offsets_due = 0.0
         self._held_up_by = ""
         """Why the last transaction was lost, if unacknowledged partitions held it up. Empty otherwise."""
+        self._remote_ids: dict[PartitionId, UUID] = {}
+        """Id of the remote topic with which each partition was started last."""
+        self._look_due = 0.0
         self._start_due = 0.0
         self._start_backoff = Backoff(_START_EVERY_S, _MAX_START_BACKOFF_S)
         self._connect()
@@ -341,9 +348,12 @@ class Copier:
             self._held_up_by = ""
 
     def _start_more(self, now: float) -> None:
-        if not self._unstarted or now < self._start_due:
-            return
         if self._transactions is not None and not self._transactions.is_idle:
+            return
+        if now >= self._look_due:
+            self._look_due = now + _LOOK_EVERY_S
+            self._start_recreated()
+        if not self._unstarted or now < self._start_due:
             return
         if self._source_offset_writer.is_busy:
             return  # an offset of the deleted topic must not be written after those of the new one
@@ -364,6 +374,25 @@ class Copier:
         if len(self._unstarted) < len(waiting):
             self._start_backoff.reset()
 
+    def _start_recreated(self) -> None:
+        """Start the STOPPED partitions again whose remote topic was deleted and is another one now."""
+        stopped = [
+            (key, copy)
+            for key, copy in self._copies.items()
+            if copy.state is CopyState.STOPPED and self._starts_with_new_remote_topic(copy)
+        ]
+        if stopped:
+            self._target.refresh({copy.partition_id.remote_topic for _, copy in stopped})
+        for key, copy in stopped:
+            remote_topic = copy.partition_id.remote_topic
+            if self._target.topic_id(remote_topic) not in (ZERO_UUID, self._remote_ids[copy.partition_id]):
+                self._start_again(key, copy, f"{remote_topic} was deleted and created again on the target")
+
+    def _starts_with_new_remote_topic(self, copy: PartitionCopy) -> bool:
+        """Return whether a STOPPED partition starts again once its remote topic is another one."""
+        _ = copy
+        return True
+
     def _new_start(self) -> Start:
         return Start(self._settings, self._source, self._target, self._store, self._transactions)
 
@@ -376,6 +405,7 @@ class Copier:
         self._copies[topic, partition] = copy
         if not copy.is_idle:
             self._active[topic, partition] = copy
+        self._remote_ids[partition_id] = self._target.topic_id(partition_id.remote_topic)
         self._fetcher.add((topic, partition), self._source.topic_id(topic))
 
     def _poll(self, due_in_s: float) -> None:

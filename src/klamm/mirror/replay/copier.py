@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.producer import ReplayProducer
 from klamm.mirror.replay.start import Incarnations, ReplayStart
-from klamm.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from uuid import UUID
 
     from klamm.mirror.copy.equal_offsets import ReplaySettings
     from klamm.mirror.copy.partition import PartitionCopy, PartitionId
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from klamm.mirror.replay.partition import ReplayCopy
 
 logger = logging.getLogger(__name__)
-
-_LOOK_EVERY_S: Final = 5.0
-"""Seconds after which the remote topics of STOPPED partitions are looked up again."""
 
 
 class ReplayCopier(Copier):
@@ -42,9 +37,6 @@ class ReplayCopier(Copier):
     ) -> None:
         self._replay = replay
         self._incarnations = Incarnations()
-        self._remote_ids: dict[PartitionId, UUID] = {}
-        """Id of the remote topic with which each partition was started last."""
-        self._look_due = 0.0
         super().__init__(settings, partitions, clock=clock)
 
     def _new_producer(self) -> CopyProducer:
@@ -67,27 +59,6 @@ class ReplayCopier(Copier):
             replay=self._replay,
             incarnations=self._incarnations,
         )
-
-    def add(self, copy: PartitionCopy) -> None:
-        """Start to copy a partition, and remember which remote topic it has."""
-        super().add(copy)
-        self._remote_ids[copy.partition_id] = self._target.topic_id(copy.partition_id.remote_topic)
-
-    def _start_more(self, now: float) -> None:
-        if now >= self._look_due:
-            self._look_due = now + _LOOK_EVERY_S
-            self._start_recreated()
-        super()._start_more(now)
-
-    def _start_recreated(self) -> None:
-        """Start the STOPPED partitions again whose remote topic was deleted and is another one now."""
-        stopped = [(key, copy) for key, copy in self._copies.items() if copy.state is CopyState.STOPPED]
-        if stopped:
-            self._target.refresh({copy.partition_id.remote_topic for _, copy in stopped})
-        for key, copy in stopped:
-            remote_topic = copy.partition_id.remote_topic
-            if self._target.topic_id(remote_topic) not in (ZERO_UUID, self._remote_ids[copy.partition_id]):
-                self._start_again(key, copy, f"{remote_topic} was deleted and created again on the target")
 
     def _start_again(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         if copy.state is CopyState.STOPPED:  # an operator decided so: its writer counts as a new one

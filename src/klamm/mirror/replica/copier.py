@@ -267,6 +267,11 @@ class ReplicaCopier(Copier):
         _, partition, remote_topic = copy.partition_id
         return self.node.partition(remote_topic, partition)
 
+    def _starts_with_new_remote_topic(self, copy: PartitionCopy) -> bool:
+        """Return False: the partition of a new remote topic has another leader, see ``_refresh_copy``."""
+        _ = copy
+        return False
+
     def _restart(self, key: PartitionTuple, copy: PartitionCopy) -> None:
         super()._restart(key, copy)
         if (leader := self._leader_of(copy)) is not None:

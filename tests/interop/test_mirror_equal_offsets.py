@@ -13,8 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from klamm.admin import AdminClient
+from klamm.mirror.copy import copier as copiers
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.obstacles import obstacles
+from klamm.mirror.replay.start import NEWER_MIRROR
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.spark.worker import new_copier
 from klamm.mirror.topics.plan_output import print_plan
@@ -25,7 +27,7 @@ from tests.support.equal_offsets import EqualFlow, LateWrite, contents, copy_unt
 from tests.support.frame_proxy import FrameProxy
 from tests.support.klamm import KlammBroker
 from tests.support.long_tests import long_only
-from tests.support.mirror import create_topic, delete_records, properties
+from tests.support.mirror import create_topic, delete_records, delete_topic, properties
 from tests.support.processes import wait_until
 from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
@@ -239,6 +241,38 @@ def test_older_live_mirror_is_fenced_by_a_newer_one(address: str) -> None:
         older.close()
         newer.close()
     flow.assert_equal()
+
+
+@klamm_or_long
+def test_fenced_mirror_stays_stopped_after_its_remote_topic_was_created_again(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(copiers, "_LOOK_EVERY_S", 0.0)
+    flow = flow_with_holes(address)
+    older = new_copier(flow.settings(), [flow.partition])
+    newer = new_copier(flow.settings(), [flow.partition])
+    try:
+        run_until(older, lambda: all(map(is_done, older.progress())))
+        produce(address, flow.topic, 100, 10)
+        run_until(newer, lambda: all(map(is_done, newer.progress())))
+        produce(address, flow.topic, 110, 10)
+        run_until(older, lambda: older.progress()[0].state is CopyState.STOPPED)
+        # when
+        delete_topic(address, flow.remote_topic)
+        create_topic(address, flow.remote_topic, 1, {"retention.ms": "-1"})
+        run_until(newer, lambda: newer.progress()[0].next_offset == 52)
+        turns = iter(range(5))
+        run_until(older, lambda: next(turns, None) is None)
+        # then
+        (row,) = older.progress()
+        assert (row.state, row.reason) == (CopyState.STOPPED, NEWER_MIRROR)
+        produce(address, flow.topic, 120, 10)
+        run_until(newer, lambda: newer.progress()[0].next_offset == 62)
+        flow.assert_equal()
+    finally:
+        older.close()
+        newer.close()
 
 
 @klamm_or_long

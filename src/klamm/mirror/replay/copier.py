@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.producer import ReplayProducer
-from klamm.mirror.replay.start import Incarnations, ReplayStart
+from klamm.mirror.replay.start import NEWER_MIRROR, Incarnations, ReplayStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,8 +60,12 @@ class ReplayCopier(Copier):
             incarnations=self._incarnations,
         )
 
+    def _starts_with_new_remote_topic(self, copy: PartitionCopy) -> bool:
+        """Return whether no newer mirror has fenced this one: it would fence the newer one in turn."""
+        return copy.reason != NEWER_MIRROR
+
     def _start_again(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
-        if copy.state is CopyState.STOPPED:  # an operator decided so: its writer counts as a new one
+        if copy.state is CopyState.STOPPED:  # by an operator, or for a new remote topic: its writer counts as a new one
             self._incarnations.by_partition.pop(copy.partition_id, None)
         super()._start_again(key, copy, reason)
 

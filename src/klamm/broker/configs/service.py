@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from functools import partial
+from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.broker.configs.description import describe_resource
@@ -19,6 +21,7 @@ from klamm.configs.topics import validate_topic_configs
 from klamm.history.change import BROKER_ITSELF, HIDDEN, Author, RecordedChange
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, StorageError
+from klamm.protocol.primitives import MAX_STRING_BYTES
 from klamm.protocol.types import ResourceType
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutConfig
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
+logger = logging.getLogger(__name__)
 
 _Outcome: TypeAlias = "ConfigDecision | KafkaApiError"
 _Altered: TypeAlias = "tuple[Sequence[KafkaApiError | str | None], asyncio.Future[None] | None]"
@@ -127,7 +131,7 @@ class ConfigService:
         before = self._image.values
         configs: dict[tuple[int, str], dict[str, str]] = {}
         for row in self._store.load_configs():
-            if row.value is not None:
+            if row.value is not None and _fits_into_messages(row):
                 configs.setdefault((row.resource_type, row.resource_name), {})[row.name] = row.value
         # Eligible leader replicas (KIP-966) require a cluster default that always exists. It is stored once it is set.
         cluster = configs.setdefault((ResourceType.BROKER, CLUSTER_DEFAULT), {})
@@ -426,6 +430,20 @@ class ConfigService:
                 return [str(node_id) for node_id in self._image.node_ids]
             case _:
                 return self._image.names_set(resource_type)
+
+
+def _fits_into_messages(row: PutConfig) -> bool:
+    """Return whether a stored config can be described. An earlier version stored names of any length."""
+    fits = max(len(row.name.encode()), len(row.resource_name.encode())) <= MAX_STRING_BYTES
+    if not fits:
+        logger.warning(
+            "%s %s: skipping the stored config %s, because a name may have at most %d bytes",
+            ResourceType(row.resource_type).name,
+            short_repr(row.resource_name),
+            short_repr(row.name),
+            MAX_STRING_BYTES,
+        )
+    return fits
 
 
 def _rows(decision: ConfigDecision, author: Author, at_ms: int) -> list[Change]:

@@ -11,6 +11,7 @@ from klamm.broker.handlers.api_032_describe_configs import API, handle
 from klamm.configs.definitions import broker_configs
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from klamm.protocol.types import ResourceType
 from klamm.storage.metadata.changes import PutConfig
 from tests.support.configs import ANNA, SET, MemoryConfigStore, make_context, make_service, message_of, operation, topic
 
@@ -104,6 +105,29 @@ def test_every_version_is_encoded_and_decoded() -> None:
     for version in range(1, 5):
         again = decode(DescribeConfigsResponse, version, encode(DescribeConfigsResponse(results=results), version))
         assert [c.name for c in again.results[0].configs] == [c.name for c in results[0].configs]
+
+
+def test_stored_names_longer_than_a_string_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """A data directory of an earlier version may hold them."""
+    name, longest = "x" * 40_000, "x" * 32_767
+    rows = [(4, "1", name), (4, "", name), (4, "1", longest), (32, name, "consumer.session.timeout.ms")]
+    configs = [PutConfig(resource_type=kind, resource_name=of, name=key, value="50000") for kind, of, key in rows]
+    service = make_service(MemoryConfigStore(configs=configs))
+    results = describe(
+        Resource(resource_type=4, resource_name="1", configuration_keys=None),
+        Resource(resource_type=4, resource_name="", configuration_keys=None),
+        service=service,
+    )
+    for version in range(1, 5):
+        encode(DescribeConfigsResponse(results=results), version)
+    assert [config.name for config in results[0].configs if config.name.startswith("x")] == [longest]
+    assert list(service.resource_names(ResourceType.GROUP)) == []
+    end = ", because a name may have at most 32767 bytes"
+    assert [record.getMessage().removesuffix(end) for record in caplog.records] == [
+        "BROKER '1': skipping the stored config 'xxxxxxxxxxxx...xxxxxxxxxxxxx'",
+        "BROKER '': skipping the stored config 'xxxxxxxxxxxx...xxxxxxxxxxxxx'",
+        "GROUP 'xxxxxxxxxxxx...xxxxxxxxxxxxx': skipping the stored config 'consumer.session.timeout.ms'",
+    ]
 
 
 async def test_described_configs_are_durable_or_rolled_back() -> None:

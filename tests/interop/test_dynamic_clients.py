@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition
 
 from klamm.admin import AdminClient, ClientConfigEntity, ClientConfigOp, NewTopic
 from klamm.clients import KafkaConsumer, KafkaProducer, aio, confluent
@@ -25,6 +28,7 @@ from tests.support.long_tests import long_only
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from klamm.clients import ConfigUpdate
 
 SESSION_TIMEOUT = "session.timeout.ms"
 SILENT = logging.getLogger("silent-librdkafka")
@@ -76,7 +80,9 @@ def confluent_producer(servers: str, client_id: str, **more: Any) -> confluent.P
     return confluent.Producer(properties | more, logger=SILENT)
 
 
-def confluent_consumer(servers: str, client_id: str, group: str, **more: Any) -> confluent.Consumer:
+def confluent_consumer(
+    servers: str, client_id: str, group: str, on_change: Callable[[ConfigUpdate], None] | None = None, /, **more: Any
+) -> confluent.Consumer:
     properties = {
         "bootstrap.servers": servers,
         "client.id": client_id,
@@ -86,7 +92,7 @@ def confluent_consumer(servers: str, client_id: str, group: str, **more: Any) ->
         SESSION_TIMEOUT: 30_000,
         "heartbeat.interval.ms": 300,
     }
-    return confluent.Consumer(properties | more, logger=SILENT)
+    return confluent.Consumer(properties | more, on_dynamic_config_change=on_change, logger=SILENT)
 
 
 def poll_until(client: confluent.Consumer, condition: Callable[[], bool]) -> list[bytes]:
@@ -253,6 +259,131 @@ def test_confluent_consumer_commits_what_it_read_before_its_replacement(
         assert [each.offset for each in client.committed(both, timeout=20)] == [2, 1]
         client.seek(TopicPartition(name, 1, 0))
         assert [each.offset for each in client.position(both)] == [2, OFFSET_INVALID]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """A consumer of two partitions that has read one record of each and is replaced by the next ``poll``."""
+
+    client: confluent.Consumer
+    broker: KlammBroker
+    topic: str
+    messages: dict[int, Any]
+    has_values: threading.Event
+
+    def replace(self) -> None:
+        """Start the replacement. The new consumer has no assignment yet."""
+        with AdminClient(self.broker.bootstrap_servers, timeout_ms=20_000) as admin:
+            put(admin, self.topic, **{SESSION_TIMEOUT: "22000"})
+        assert self.has_values.wait(20)
+        assert self.client.poll(0) is None
+
+    def join(self) -> None:
+        poll_until(self.client, lambda: len(self.client.assignment()) == 2)
+
+    def committed(self) -> list[int]:
+        both = [TopicPartition(self.topic, number) for number in range(2)]
+        return [each.offset for each in self.client.committed(both, timeout=20)]
+
+
+@contextlib.contextmanager
+def replaced(
+    admin: AdminClient, broker: KlammBroker, *, is_automatic: bool = True, **listeners: Any
+) -> Iterator[Replaced]:
+    name = topic(admin, f"confluent-replaced-{uuid4()}", 2)
+    servers, has_values = broker.bootstrap_servers, threading.Event()
+    more = {"enable.auto.commit": False, "enable.auto.offset.store": is_automatic}
+    with (
+        confluent_producer(servers, f"{name}-writer") as writer,
+        confluent_consumer(servers, name, name, lambda _: has_values.set(), **more) as client,
+    ):
+        for partition in range(2):
+            writer.produce(name, b"", partition=partition)
+        assert writer.flush(20) == 0
+        client.subscribe([name], **listeners)
+        messages = {message.partition(): message for message in client.consume(2, 30)}
+        yield Replaced(client=client, broker=broker, topic=name, messages=messages, has_values=has_values)
+
+
+def test_confluent_consumer_commits_on_revoke_what_it_read_before_its_replacement(
+    admin: AdminClient, broker: KlammBroker
+) -> None:
+    """Without it, the next owner of the partitions reads these records again."""
+    revoked: list[int] = []
+
+    def commit(client: Any, partitions: list[Any]) -> None:
+        revoked.append(len(partitions))
+        with contextlib.suppress(KafkaException):  # nothing to commit when the consumer is closed
+            client.commit(asynchronous=False)
+
+    with contextlib.ExitStack() as stack, replaced(admin, broker, on_revoke=commit) as case:
+        case.replace()
+        case.join()
+        # when
+        other = stack.enter_context(confluent_consumer(broker.bootstrap_servers, "second", case.topic))
+        other.subscribe([case.topic])
+        other.poll(0)
+        poll_until(case.client, lambda: bool(revoked))
+        # then
+        assert case.committed() == [1, 1]
+        poll_until(case.client, lambda: other.poll(0.05) is None and len(other.assignment()) == 1)
+
+
+@pytest.mark.parametrize("is_automatic", [True, False], ids=["offsets stored by librdkafka", "by the application"])
+def test_commit_before_the_new_assignment_keeps_the_static_member(
+    admin: AdminClient, broker: KlammBroker, *, is_automatic: bool
+) -> None:
+    """A commit before the new consumer has joined would be fenced, which is fatal for librdkafka."""
+    with replaced(admin, broker, is_automatic=is_automatic) as case:
+        case.replace()
+        # when
+        if not is_automatic:
+            for message in case.messages.values():
+                case.client.store_offsets(message)
+        committed = case.client.commit(asynchronous=False)
+        # then
+        assert sorted((one.partition, one.offset) for one in committed) == [(0, 1), (1, 1)]
+        case.join()
+        assert case.committed() == [1, 1]
+
+
+def test_commit_of_one_partition_leaves_the_other_to_the_next_commit(admin: AdminClient, broker: KlammBroker) -> None:
+    with replaced(admin, broker) as case:
+        case.replace()
+        case.client.commit(offsets=[TopicPartition(case.topic, 0, 1)], asynchronous=False)
+        case.join()
+        # when
+        case.client.commit(asynchronous=False)
+        # then
+        assert case.committed() == [1, 1]
+
+
+def test_offsets_stored_during_a_replacement_are_committed(admin: AdminClient, broker: KlammBroker) -> None:
+    with replaced(admin, broker, is_automatic=False) as case:
+        case.replace()
+        case.client.store_offsets(case.messages[0])
+        case.join()
+        # when
+        case.client.commit(asynchronous=False)
+        # then
+        assert case.committed() == [1, OFFSET_INVALID]
+
+
+@pytest.mark.parametrize("is_asynchronous", [True, False], ids=["asynchronous", "synchronous"])
+def test_commit_after_a_replacement_does_not_go_back(
+    admin: AdminClient, broker: KlammBroker, *, is_asynchronous: bool
+) -> None:
+    """An offset that was stored earlier than the latest commit is not committed."""
+    with replaced(admin, broker, is_automatic=False) as case:
+        case.client.store_offsets(offsets=[TopicPartition(case.topic, 0, 0)])
+        case.client.commit(message=case.messages[0], asynchronous=is_asynchronous)
+        case.replace()
+        case.join()
+        # when
+        with contextlib.suppress(KafkaException):  # nothing to commit
+            case.client.commit(asynchronous=False)
+        # then
+        assert case.committed() == [1, OFFSET_INVALID]
 
 
 def _at(client: confluent.Consumer, offset: int) -> bool:

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 Partition: TypeAlias = "tuple[str, int]"
 _LOOK_UP_TIMEOUT_S: Final = 10.0
+_JOIN_TIMEOUT_S: Final = 10.0
+"""Maximum time in seconds that a commit waits until a new consumer has joined the group."""
+_JOIN_CHECK_S: Final = 0.01
 _RESETS_TO_THE_END: Final = frozenset({"largest", "latest", "end"})
 _TIMEOUT_MS: Final = 5_000
 _FIRST_VERSION_WITH_INSTANCES: Final = 3
@@ -61,7 +64,8 @@ class DeliveryProgress:
     arrives. So is what the consumers before a replacement have read: the application may still have to commit it.
 
     Args:
-        properties: librdkafka's properties, of which ``auto.offset.reset`` is used.
+        properties: librdkafka's properties, of which ``auto.offset.reset``, ``enable.auto.commit`` and
+            ``enable.auto.offset.store`` are used.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -69,8 +73,11 @@ class DeliveryProgress:
         self._starts: dict[Partition, int] = {}
         self._read_before: dict[Partition, int] = {}
         """Positions behind records of former consumers. A record of the current consumer or a seek removes them."""
-        self._stored: dict[Partition, int] = {}
-        """Offsets that the application has stored for a later commit (``enable.auto.offset.store=false``)."""
+        self.is_stored_by_application = not is_true(properties, "enable.auto.offset.store", default="true")
+        self._commits_automatically = is_true(properties, "enable.auto.commit", default="true")
+        self._uncommitted: dict[Partition, Any] = {}
+        """Offsets for the next ``commit``, as ``TopicPartition``: those behind records of former consumers, or those
+        that the application has stored. A commit that succeeds removes them."""
         self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
 
     def begin(self, partitions: Iterable[Any]) -> None:
@@ -79,18 +86,38 @@ class DeliveryProgress:
         self._starts.update({partition: offset for partition, offset in begun.items() if offset >= 0})
         for partition in begun.keys() & self._read_before.keys():
             if begun[partition] != self._read_before[partition]:
-                del self._read_before[partition]
+                self._remove_read_before(partition)
 
     def read(self, messages: Iterable[Any]) -> None:
         """Record that messages were returned. From here on librdkafka knows the position."""
         if self._starts or self._read_before:
             for message in messages:
                 self._starts.pop((message.topic(), message.partition()), None)
-                self._read_before.pop((message.topic(), message.partition()), None)
+                self._remove_read_before((message.topic(), message.partition()))
+
+    def _remove_read_before(self, partition: Partition) -> None:
+        self._read_before.pop(partition, None)
+        if not self.is_stored_by_application:
+            self._uncommitted.pop(partition, None)
 
     def store(self, partitions: Iterable[Any]) -> None:
         """Record offsets that the application has stored."""
-        self._stored.update({_name(one): one.offset for one in partitions})
+        self._uncommitted.update({_name(one): _copy(one) for one in partitions})
+
+    def committed(self, partitions: Iterable[Any], *, is_certain: bool) -> None:
+        """Record commits, so that no later ``commit`` goes back behind them.
+
+        Args:
+            partitions: Partitions with their offsets, and with the error of a failed commit.
+            is_certain: Whether the commit has succeeded. An asynchronous one may still fail, so it is repeated.
+        """
+        for one in partitions:
+            uncommitted = self._uncommitted.get(_name(one))
+            if one.error is None and uncommitted is not None and uncommitted.offset <= one.offset:
+                if is_certain:
+                    del self._uncommitted[_name(one)]
+                else:
+                    self._uncommitted[_name(one)] = _copy(one)
 
     def forget(self, partitions: Iterable[Any]) -> None:
         """Remove revoked partitions."""
@@ -98,7 +125,7 @@ class DeliveryProgress:
             self.paused.discard(_name(one))
             self._starts.pop(_name(one), None)
             self._read_before.pop(_name(one), None)
-            self._stored.pop(_name(one), None)
+            self._uncommitted.pop(_name(one), None)
 
     def positions(self, consumer: Any) -> dict[Partition, int]:
         """Return the next offset of each assigned partition; negative if unknown."""
@@ -110,6 +137,8 @@ class DeliveryProgress:
         for one in consumer.position(consumer.assignment()):
             if one.offset >= 0 and _name(one) not in self._starts:
                 self._read_before[_name(one)] = one.offset
+                if not self.is_stored_by_application and not self._commits_automatically:
+                    self._uncommitted[_name(one)] = confluent_kafka.TopicPartition(*_name(one), one.offset)
         return self.positions(consumer)
 
     def complete(self, positions: list[Any]) -> list[Any]:
@@ -119,13 +148,9 @@ class DeliveryProgress:
                 one.offset = self._read_before.get(_name(one), one.offset)
         return positions
 
-    def stored(self, partitions: Iterable[Any]) -> list[Any]:
-        """Return the offsets that the application has stored for some partitions."""
-        return [
-            confluent_kafka.TopicPartition(*_name(one), self._stored[_name(one)])
-            for one in partitions
-            if _name(one) in self._stored
-        ]
+    def uncommitted(self) -> list[Any]:
+        """Return the offsets for the next ``commit`` that librdkafka's current consumer may not know."""
+        return list(self._uncommitted.values())
 
     def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
         """Give partitions that would start at their end the offset that the end has now.
@@ -152,6 +177,22 @@ class DeliveryProgress:
 
 def _name(partition: Any) -> Partition:
     return partition.topic, partition.partition
+
+
+def _copy(offset: Any) -> Any:
+    """Return a copy of a partition's offset, because the application may change its own object."""
+    return _offset(*_name(offset), offset.offset, metadata=offset.metadata, leader_epoch=offset.leader_epoch)
+
+
+def _behind(message: Any) -> Any:
+    """Return the offset behind a message, with the message's leader epoch."""
+    return _offset(message.topic(), message.partition(), message.offset() + 1, leader_epoch=message.leader_epoch())
+
+
+def _offset(topic: str, partition: int, offset: int, **more: Any) -> Any:
+    """Return a ``TopicPartition``, whose constructor does not accept None."""
+    present = {name: value for name, value in more.items() if value is not None}
+    return confluent_kafka.TopicPartition(topic, partition, offset, **present)
 
 
 def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str) -> None:
@@ -234,8 +275,6 @@ class Consumer:
         self._resumed_from: dict[Partition, int] | None = None
         """Positions at the replacement. None once the new consumer has its assignment."""
         self._is_assigned_by_application = False
-        self._has_uncommitted = False
-        """Whether ``commit`` must name the offsets that a former consumer has stored."""
         self._made_up_instance_id: str | None = None
         self._connection: OwnConnection | None = None
         if is_wanted and self._properties.get("group.protocol", "classic") == "classic":
@@ -271,15 +310,20 @@ class Consumer:
         for name, call in self._listener.items():
             if not callable(call):
                 raise TypeError(f"{name} expects a callable")
+        self._end_replacement()
         self._topics = list(topics)
-        self._resumed_from = None
         self._subscribe()
 
     def unsubscribe(self) -> None:
         """Leave the group."""
-        self._topics, self._resumed_from = None, None
-        self._progress = DeliveryProgress(self._properties)
+        self._end_replacement()
+        self._topics = None
         self._consumer.unsubscribe()
+
+    def _end_replacement(self) -> None:
+        """Drop the progress of a former consumer whose successor has no assignment. Otherwise on_revoke drops it."""
+        if self._resumed_from is not None:
+            self._progress, self._resumed_from = DeliveryProgress(self._properties), None
 
     def pause(self, partitions: list[Any]) -> None:
         """Stop fetching these partitions until they are resumed."""
@@ -315,26 +359,82 @@ class Consumer:
 
     def store_offsets(self, message: Any = None, offsets: list[Any] | None = None) -> None:
         """Store an offset for a later commit (``enable.auto.offset.store=false``)."""
-        if message is not None:
-            offsets = [confluent_kafka.TopicPartition(message.topic(), message.partition(), message.offset() + 1)]
-        self._consumer.store_offsets(offsets=offsets)
-        self._progress.store(offsets or ())
+        stored = [_behind(message)] if message is not None else list(offsets or ())
+        is_recorded_only = self._progress.is_stored_by_application and self._was_assigned(stored)
+        if not is_recorded_only:
+            self._consumer.store_offsets(message=message, offsets=offsets)
+        self._progress.store(stored)
+
+    def _was_assigned(self, partitions: list[Any]) -> bool:
+        """Return whether all partitions are of a former consumer whose successor has no assignment yet.
+
+        librdkafka would reject their offsets until then. ``_on_assign`` stores them.
+        """
+        return (
+            bool(partitions)
+            and self._resumed_from is not None
+            and {_name(one) for one in partitions} <= self._resumed_from.keys()
+        )
 
     def position(self, partitions: list[Any]) -> list[Any]:
         """Return the positions behind the last returned records."""
         return self._progress.complete(self._consumer.position(partitions))
 
     def commit(self, message: Any = None, offsets: list[Any] | None = None, asynchronous: bool = True) -> Any:
-        """Commit the offset behind a message, offsets, or all stored offsets, as confluent-kafka does."""
-        if message is not None:
-            return self._consumer.commit(message=message, asynchronous=asynchronous)
-        if offsets is None and self._has_uncommitted:
-            offsets = [one for one in self.position(self._consumer.assignment()) if one.offset >= 0] or None
-        if offsets is None:
-            return self._consumer.commit(asynchronous=asynchronous)
-        committed = self._consumer.commit(offsets=offsets, asynchronous=asynchronous)
-        self._has_uncommitted = False
+        """Commit the offset behind a message, offsets, or all stored offsets, as confluent-kafka does.
+
+        Raises:
+            KafkaException: librdkafka or the broker rejects the commit. REBALANCE_IN_PROGRESS: a consumer with new
+                timeouts has not joined the group within ten seconds. Call ``poll``, then retry.
+            ValueError: Both a message and offsets are passed.
+        """
+        if message is not None or offsets is not None:
+            return self._commit(message=message, offsets=offsets, asynchronous=asynchronous)
+        if self._progress.is_stored_by_application and self._resumed_from is None:
+            uncommitted = []  # librdkafka has stored them
+        else:
+            uncommitted = self._progress.uncommitted()
+        if not uncommitted:
+            return self._commit(asynchronous=asynchronous)
+        committed = self._commit(offsets=uncommitted, asynchronous=asynchronous)
+        if any(one.offset >= 0 for one in self._consumer.position(self._consumer.assignment())):
+            try:
+                more = self._commit(asynchronous=asynchronous)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].code() != confluent_kafka.KafkaError._NO_OFFSET:
+                    raise
+            else:
+                return None if committed is None else committed + more
         return committed
+
+    def _commit(self, *, asynchronous: bool, **offsets: Any) -> Any:
+        if self._resumed_from is not None:
+            self._wait_until_joined()
+        committed = self._consumer.commit(**offsets, asynchronous=asynchronous)
+        if committed is not None:
+            self._progress.committed(committed, is_certain=True)
+        elif offsets.get("message") is not None:
+            self._progress.committed([_behind(offsets["message"])], is_certain=False)
+        else:
+            self._progress.committed(offsets.get("offsets") or (), is_certain=False)
+        return committed
+
+    def _wait_until_joined(self) -> None:
+        """Wait until the group has a new member id for librdkafka's current consumer.
+
+        A commit without it would fence the static member, and librdkafka does not recover from this.
+        """
+        ends_at = time.monotonic() + _JOIN_TIMEOUT_S
+        while not self._consumer.memberid():
+            if time.monotonic() >= ends_at:
+                raise confluent_kafka.KafkaException(
+                    confluent_kafka.KafkaError(
+                        confluent_kafka.KafkaError.REBALANCE_IN_PROGRESS,
+                        f"The consumer with new timeouts has not joined the group within {_JOIN_TIMEOUT_S:.0f} s."
+                        " Call poll, then commit again.",
+                    )
+                )
+            time.sleep(_JOIN_CHECK_S)
 
     def poll(self, timeout: float | None = None) -> Any:
         """Return the next message, or None if none arrives within ``timeout`` seconds (None or -1: no limit)."""
@@ -388,9 +488,6 @@ class Consumer:
             return
         if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
             self._resumed_from = self._progress.leave(self._consumer)
-        self._has_uncommitted = not is_true(properties, "enable.auto.commit", default="true") and is_true(
-            properties, "enable.auto.offset.store", default="true"
-        )
         try:
             self._consumer.close()  # commits offsets; closing does not remove a static member from the group
         finally:  # also after an error of the application's on_commit, which poll raises
@@ -409,29 +506,34 @@ class Consumer:
 
         def call(_: Any, partitions: list[Any]) -> None:
             if self._resumed_from is None:
-                self._progress.forget(partitions)
-                if name in self._listener:
-                    self._listener[name](self, partitions)
+                try:
+                    if name in self._listener:  # it may commit
+                        self._listener[name](self, partitions)
+                finally:
+                    self._progress.forget(partitions)
 
         return call
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
-        before, self._resumed_from = self._resumed_from, None
+        before = self._resumed_from
         if before is None:
             self._on_first_assign(consumer, partitions)
             return
-        if {(one.topic, one.partition) for one in partitions} != set(before):
-            gone = [confluent_kafka.TopicPartition(*one) for one in before]
-            if "on_revoke" in self._listener:
-                self._listener["on_revoke"](self, gone)
-            if "on_assign" in self._listener:
-                self._listener["on_assign"](self, partitions)
+        assigned = {_name(one) for one in partitions}
+        try:
+            if assigned != before.keys() and "on_revoke" in self._listener:  # it may commit
+                self._listener["on_revoke"](self, [confluent_kafka.TopicPartition(*one) for one in before])
+        finally:
+            self._resumed_from = None
+            self._progress.forget(confluent_kafka.TopicPartition(*one) for one in before.keys() - assigned)
+        if assigned != before.keys() and "on_assign" in self._listener:
+            self._listener["on_assign"](self, partitions)
         for one in partitions:
             if before.get((one.topic, one.partition), -1) >= 0:
                 one.offset = before[(one.topic, one.partition)]
         self._progress.begin(partitions)
         self._take(consumer, partitions)
-        if stored := self._progress.stored(partitions):
+        if self._progress.is_stored_by_application and (stored := self._progress.uncommitted()):
             consumer.store_offsets(offsets=stored)
         paused = [one for one in partitions if (one.topic, one.partition) in self._progress.paused]
         if paused:

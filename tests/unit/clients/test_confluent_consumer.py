@@ -17,12 +17,14 @@ class FakeConsumer:
         self.session_timeout_ms = properties["session.timeout.ms"]
         self.topics: list[str] = []
         self.user = properties.get("sasl.username")
+        self.assigned: list[Any] = []
+        self.commits: list[Any] = []
 
-    def subscribe(self, topics: list[str], **_: Any) -> None:
-        self.topics = topics
+    def subscribe(self, topics: list[str], *, on_assign: Any, **_: Any) -> None:
+        self.topics, self.on_assign = topics, on_assign
 
     def assignment(self) -> list[Any]:
-        return []
+        return self.assigned
 
     def position(self, partitions: list[Any]) -> list[Any]:
         return partitions
@@ -30,10 +32,49 @@ class FakeConsumer:
     def poll(self, _: float) -> None:
         return None
 
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned = partitions
+
+    def memberid(self) -> str:
+        return "member"
+
+    def commit(self, *, offsets: list[Any], asynchronous: bool) -> list[Any]:
+        assert not asynchronous
+        self.commits += [(one.partition, one.offset) for one in offsets]
+        return offsets
+
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
     def close(self) -> None:
         raise LookupError("on_commit failed")
+
+
+VALUES = {"session.timeout.ms": "7000", "heartbeat.interval.ms": "1000"}
+
+
+def test_on_revoke_commits_partitions_that_a_replacement_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new consumer may be assigned other partitions than the old one."""
+    monkeypatch.setattr(confluent_kafka, "Consumer", FakeConsumer)
+    properties = {"group.id": "g", "session.timeout.ms": "6000", "enable.auto.commit": "false"}
+    consumer = confluent.Consumer(properties, enable_dynamic_config=False)
+    revoked: list[Any] = []
+
+    def on_revoke(client: Any, partitions: list[Any]) -> None:
+        revoked.extend(partitions)
+        client.commit(asynchronous=False)
+
+    consumer.subscribe(["t"], on_revoke=on_revoke)
+    consumer._consumer.assign([confluent_kafka.TopicPartition("t", 0, 5), confluent_kafka.TopicPartition("t", 1, 7)])
+    consumer._inbox.put(confluent.ConfigUpdate(changes=(), effective=VALUES))
+    with pytest.raises(LookupError, match="on_commit failed"):
+        consumer.poll(0)
+    # when
+    successor = consumer._consumer
+    successor.on_assign(successor, [confluent_kafka.TopicPartition("t", 1)])
+    # then
+    assert [one.partition for one in revoked] == [0, 1]
+    assert successor.commits == [(0, 5), (1, 7)]
+    assert [(one.partition, one.offset) for one in successor.assigned] == [(1, 7)]
 
 
 def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,8 +83,7 @@ def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyP
     consumer = confluent.Consumer({"group.id": "g", "session.timeout.ms": "6000"}, enable_dynamic_config=False)
     consumer.subscribe(["t"])
     consumer.set_sasl_credentials("b", "2")
-    values = {"session.timeout.ms": "7000", "heartbeat.interval.ms": "1000"}
-    consumer._inbox.put(confluent.ConfigUpdate(changes=(), effective=values))
+    consumer._inbox.put(confluent.ConfigUpdate(changes=(), effective=VALUES))
     with pytest.raises(LookupError, match="on_commit failed"):
         consumer.poll(0)
     assert consumer.poll(0) is None

@@ -461,14 +461,16 @@ class Consumer:
 
     def close(self) -> None:
         """Leave the group and stop requesting configs."""
-        self._consumer.close()
-        if self._connection is not None:
-            self._connection.close()
-        if self._made_up_instance_id is not None and self._topics is not None:
-            leave_group(
-                connection_settings(self._properties), str(self._properties["group.id"]), self._made_up_instance_id
-            )
-        self._topics = None
+        try:
+            self._consumer.close()
+        finally:  # also after an error of the application's on_commit or on_revoke
+            if self._connection is not None:
+                self._connection.close()
+            if self._made_up_instance_id is not None and self._topics is not None:
+                leave_group(
+                    connection_settings(self._properties), str(self._properties["group.id"]), self._made_up_instance_id
+                )
+            self._topics = None
 
     # -- the replacement
 

@@ -148,13 +148,15 @@ class Producer:
         if self._is_closed:
             return 0
         ends_at = math.inf if timeout < 0 else time.monotonic() + timeout
-        self._producer.flush(timeout)  # delivery callbacks may produce meanwhile
-        with self._lock:
-            self._is_closed = True
-        # Another thread may have produced, or replaced the producer, until now.
-        left: int = self._producer.flush(-1 if timeout < 0 else max(0.0, ends_at - time.monotonic()))
-        if self._connection is not None:
-            self._connection.close()
+        try:
+            self._producer.flush(timeout)  # delivery callbacks may produce meanwhile
+            with self._lock:
+                self._is_closed = True
+            # Another thread may have produced, or replaced the producer, until now.
+            left: int = self._producer.flush(-1 if timeout < 0 else max(0.0, ends_at - time.monotonic()))
+        finally:  # also after an error of a delivery callback
+            if self._connection is not None:
+                self._connection.close()
         if not left and hasattr(self._producer, "close"):  # available since confluent-kafka 2.13
             self._producer.close()
         return left

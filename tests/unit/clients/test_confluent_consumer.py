@@ -7,7 +7,9 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from klamm.clients import confluent
+from klamm.clients import confluent, confluent_consumer
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
+from tests.support.stub_broker import StubBroker
 
 
 class FakeConsumer:
@@ -88,3 +90,24 @@ def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyP
         consumer.poll(0)
     assert consumer.poll(0) is None
     assert (consumer.session_timeout_ms, consumer.topics, consumer.user) == ("7000", ["t"], "b")
+
+
+def test_failing_callback_does_not_keep_a_closed_consumer_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests for configs end, and the generated static member leaves."""
+    # given
+    left: list[str] = []
+    monkeypatch.setattr(confluent_kafka, "Consumer", FakeConsumer)
+    monkeypatch.setattr(confluent_consumer, "leave_group", lambda _, group, __: left.append(group))
+    with StubBroker(features={"client.configs": (1, 1)}, versions={50: (0, 0)}) as stub:
+        entry = DescribeClientConfigsResponse.EntryData(entity=[], values=[])
+        stub.answer(50, lambda _: DescribeClientConfigsResponse(error_message=None, entries=[entry]))
+        properties = {"bootstrap.servers": stub.bootstrap_servers, "group.id": "g", "session.timeout.ms": "6000"}
+        consumer = confluent.Consumer(properties)
+        consumer.subscribe(["t"])
+        # when
+        with pytest.raises(LookupError, match="on_commit failed"):
+            consumer.close()
+        # then
+        assert left == ["g"]
+        assert consumer._connection is not None
+        assert consumer._connection._pool.is_closed

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
 
-from klamm.clients import confluent
+from klamm.clients import confluent, confluent_producer
 
 
 def test_record_produced_during_last_flush_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +125,20 @@ def test_new_credentials_outlive_a_replacement(monkeypatch: pytest.MonkeyPatch) 
         {**first, "set": "b/2"},
         {"acks": "all", "sasl.username": "b", "sasl.password": "2"},
     ]
+
+
+def test_failing_delivery_callback_does_not_keep_the_connection_for_configs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FailingProducer:
+        def __init__(self, _: dict[str, str], **__: Any) -> None: ...
+
+        def flush(self, _: float) -> int:
+            raise LookupError("on_delivery failed")
+
+    closed: list[bool] = []
+    monkeypatch.setattr(confluent_kafka, "Producer", FailingProducer)
+    monkeypatch.setattr(
+        confluent_producer, "connect", lambda *_: SimpleNamespace(is_on=True, close=lambda: closed.append(True))
+    )
+    with pytest.raises(LookupError, match="on_delivery failed"):
+        confluent.Producer({"acks": "1"}).close()
+    assert closed == [True]

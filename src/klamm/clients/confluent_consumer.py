@@ -353,7 +353,11 @@ class Consumer:
         self._progress.begin(partitions)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use these credentials for later connections, also after a replacement. Requests for configs keep theirs."""
+        """Use these credentials for later connections, also after a replacement.
+
+        Requests for dynamic configs still log in with the first credentials. If the broker no longer accepts these, the
+        client keeps its latest values as soon as that connection ends.
+        """
         self._consumer.set_sasl_credentials(username, password)
         self._properties |= {"sasl.username": username, "sasl.password": password}
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JavaUnavailableError", "KafkaCluster", "KafkaNode", "java_tool", "start_java"]
 
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
 _CONTROLLER: Final = 100
 """Id of a node that is a controller alone."""
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})

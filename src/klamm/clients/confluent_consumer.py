@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
@@ -466,7 +467,7 @@ class Consumer:
     def close(self) -> None:
         """Leave the group and stop requesting configs."""
         try:
-            self._consumer.close()
+            _close(self._consumer)
         finally:  # also after an error of the application's on_commit or on_revoke
             if self._connection is not None:
                 self._connection.close()
@@ -495,7 +496,7 @@ class Consumer:
         if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
             self._resumed_from = self._progress.leave(self._consumer)
         try:
-            self._consumer.close()  # commits offsets; closing does not remove a static member from the group
+            _close(self._consumer)  # commits offsets; closing does not remove a static member from the group
         finally:  # also after an error of the application's on_commit, which poll raises
             self._properties, self._consumer = properties, successor
             self._subscribe()
@@ -600,6 +601,20 @@ def _dynamic_configs(properties: Mapping[str, Any]) -> DynamicConfigs:
         interval_s=interval_s(properties),
         retry_backoff_s=backoff_s(properties),
     )
+
+
+def _close(consumer: confluent_kafka.Consumer) -> None:
+    """Close librdkafka's consumer, after the callbacks that wait to be called, and without another record.
+
+    With an assignment among them, ``close`` of librdkafka would not return: its callback asks the group for its
+    protocol, and the group has ended by then.
+    """
+    try:
+        with contextlib.suppress(RuntimeError):  # it is closed already
+            consumer.pause(consumer.assignment())
+            consumer.poll(0)
+    finally:
+        consumer.close()
 
 
 def _end_of(timeout: float | None) -> float | None:

@@ -21,6 +21,7 @@ class FakeConsumer:
         self.user = properties.get("sasl.username")
         self.assigned: list[Any] = []
         self.commits: list[Any] = []
+        self.calls: list[tuple[str, Any]] = []
 
     def subscribe(self, topics: list[str], *, on_assign: Any, **_: Any) -> None:
         self.topics, self.on_assign = topics, on_assign
@@ -31,8 +32,11 @@ class FakeConsumer:
     def position(self, partitions: list[Any]) -> list[Any]:
         return partitions
 
-    def poll(self, _: float) -> None:
-        return None
+    def pause(self, partitions: list[Any]) -> None:
+        self.calls.append(("pause", partitions))
+
+    def poll(self, timeout: float) -> None:
+        self.calls.append(("poll", timeout))
 
     def assign(self, partitions: list[Any]) -> None:
         self.assigned = partitions
@@ -48,6 +52,7 @@ class FakeConsumer:
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
     def close(self) -> None:
+        self.calls.append(("close", None))
         raise LookupError("on_commit failed")
 
 
@@ -77,6 +82,17 @@ def test_on_revoke_commits_partitions_that_a_replacement_loses(monkeypatch: pyte
     assert [one.partition for one in revoked] == [0, 1]
     assert successor.commits == [(0, 5), (1, 7)]
     assert [(one.partition, one.offset) for one in successor.assigned] == [(1, 7)]
+
+
+def test_waiting_callbacks_are_called_before_close_and_no_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an assignment among them, the close of librdkafka may not return."""
+    monkeypatch.setattr(confluent_kafka, "Consumer", FakeConsumer)
+    consumer = confluent.Consumer({"group.id": "g", "session.timeout.ms": "6000"}, enable_dynamic_config=False)
+    assigned = [confluent_kafka.TopicPartition("t", 0)]
+    consumer._consumer.assign(assigned)
+    with pytest.raises(LookupError, match="on_commit failed"):
+        consumer.close()
+    assert consumer._consumer.calls == [("pause", assigned), ("poll", 0), ("close", None)]
 
 
 def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,20 @@ from tests.support.processes import wait_until
 from tests.support.switch import MovingClients, SqliteReader, group_offsets, log_ends, write_by_new_producers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from klamm.admin import TopicPartition
 
 PRESERVE = """
 klamm.offsets = preserve
 replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy
 sync.group.offsets.enabled = true
 """
+
+
+def are_mirrored(offsets: Mapping[str, Mapping[TopicPartition, int]], ends: Mapping[TopicPartition, int]) -> bool:
+    return all(ends[at] >= offset for of_group in offsets.values() for at, offset in of_group.items())
 
 
 def test_clients_continue_on_the_target_at_their_offsets(tmp_path: Path) -> None:
@@ -44,12 +51,15 @@ def test_clients_continue_on_the_target_at_their_offsets(tmp_path: Path) -> None
                 each.wait_for_delivered(100)
                 each.members[-1].stop()
             database.read_to_end(a)
+            offsets = group_offsets(a, groups)
+            wait_until(
+                lambda: are_mirrored(offsets, log_ends(b, topics)), timeout_s=60, what="what the groups have read"
+            )
             # when
             rounds(flow)
             for each in clients:
                 each.producers[-1].stop()
             wait_until(lambda: log_ends(b, topics) == log_ends(a, topics), timeout_s=60, what="the log ends")
-        offsets = group_offsets(a, groups)
         assert group_offsets(b, groups) == offsets
         for each in clients:
             each.start_producer(b)

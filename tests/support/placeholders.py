@@ -5,9 +5,6 @@ import. ``FileScheduling`` distributes whole files, so until a worker gets a fil
 collects two placeholders for each file: the first one stands for all tests but the last, the second one for the last.
 When a worker runs an item, it has to know the next one, which decides what fixtures are finalized. With one placeholder
 for each file, the next file would belong to a worker as soon as it begins one.
-
-A message between a worker and the controller costs as much CPU time as a simple test. pytest-xdist sends five for each
-test, such a worker two: that a test starts, which names it if the worker crashes, and its outcome.
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
@@ -28,10 +24,6 @@ _INPUT: Final = "has_placeholders"
 """Name of the value that the controller sends to its workers."""
 _OPTIONS_BY_NAME: Final = ("lf", "failedfirst", "newfirst", "stepwise", "sharing")
 """Options that select or sort tests by what only the tests themselves tell."""
-_OPTIONS_OF_PHASES: Final = ("maxfail", "setupshow", "xmlpath")
-"""Options that need a report of each phase of a test, or need it before the next phase. So does ``durations``."""
-_PASSED: Final = "Passed"
-"""Type of the short form of a report."""
 _FIRST: Final = "all tests but the last"
 _SECOND: Final = "last test"
 
@@ -48,49 +40,18 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> PlaceholderFile | None:
     """Collect placeholders instead of the tests of a file, in such a worker."""
-    return PlaceholderFile.from_parent(parent, path=module_path) if _has_placeholders(parent.config) else None
+    if not getattr(parent.config, "workerinput", {}).get(_INPUT):
+        return None
+    return PlaceholderFile.from_parent(parent, path=module_path)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run the tests that a placeholder stands for, and report less of each."""
-    if isinstance(item, Placeholder):
-        item.run_tests(nextitem)
-        return True
-    if not _has_placeholders(item.config) or _needs_phases(item.config):
+    """Run the tests that a placeholder stands for."""
+    if not isinstance(item, Placeholder):
         return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in runtestprotocol(item, nextitem=nextitem, log=False):
-        if report.when == "call" or not report.passed:
-            item.ihook.pytest_runtest_logreport(report=report)
+    item.run_tests(nextitem)
     return True
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_to_serializable(report: pytest.TestReport | pytest.CollectReport) -> dict[str, Any] | None:
-    """Return the short form of the report of a passed test that has written nothing."""
-    if type(report) is not pytest.TestReport or not report.passed or report.sections or report.user_properties:
-        return None
-    if hasattr(report, "wasxfail"):
-        return None
-    short = {name: getattr(report, name) for name in ("nodeid", "location", "when", "duration", "start", "stop")}
-    return {"$report_type": _PASSED, **short}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_from_serializable(data: Mapping[str, Any]) -> pytest.TestReport | None:
-    """Return the report of a passed test."""
-    if data.get("$report_type") != _PASSED:
-        return None
-    return pytest.TestReport(**{**data, "keywords": {}, "outcome": "passed", "longrepr": None})
-
-
-def _needs_phases(config: pytest.Config) -> bool:
-    return config.getoption("durations") is not None or any(map(config.getoption, _OPTIONS_OF_PHASES))
-
-
-def _has_placeholders(config: pytest.Config) -> bool:
-    return bool(getattr(config, "workerinput", {}).get(_INPUT))
 
 
 class PlaceholderFile(pytest.File):

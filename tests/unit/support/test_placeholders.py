@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -40,9 +39,6 @@ def pytest_collection_modifyitems(items):
     yield
     items[:] = placeholders.in_pairs(kept or items)
 
-def pytest_terminal_summary(terminalreporter):
-    terminalreporter.write_line(f"reports of passed phases: {len(terminalreporter.stats.get('', []))}")
-
 @pytest.fixture(scope="session", autouse=True)
 def session():
     yield
@@ -63,29 +59,6 @@ def test_first():
 def test_last():
     note("last")
     assert "two" not in __file__
-"""
-
-
-FIXTURES = """
-import pytest
-
-@pytest.fixture
-def broken_before():
-    raise ValueError("before")
-
-@pytest.fixture
-def broken_behind():
-    yield
-    raise ValueError("behind")
-
-def test_first(broken_before):
-    pass
-
-def test_first_skipped():
-    pytest.skip("no reason")
-
-def test_last(broken_behind):
-    pass
 """
 
 
@@ -141,14 +114,6 @@ def test_file_is_imported_and_its_fixtures_end_when_its_tests_are_run(tmp_path: 
 
 
 @pytest.mark.process
-def test_worker_reports_what_differs_from_a_passed_phase(tmp_path: Path) -> None:
-    files(tmp_path, fixtures=FIXTURES)
-    output, _ = start(tmp_path, "first or last").communicate()
-    assert "1 passed, 1 skipped, 2 errors" in output
-    assert "reports of passed phases: 0\n" in output
-
-
-@pytest.mark.process
 def test_run_without_tests_and_broken_file_have_their_exit_codes(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "whole").mkdir()
@@ -166,26 +131,3 @@ def test_options_that_select_tests_need_the_tests(options: tuple[str, ...], *, h
     node = SimpleNamespace(config=config, workerinput={})
     placeholders.pytest_configure_node(node)
     assert node.workerinput == {"has_placeholders": has_placeholders}
-
-
-def report(**values: Any) -> pytest.TestReport:
-    defaults = {"keywords": {"one": 1}, "outcome": "passed", "longrepr": None, "when": "call", "duration": 1.5}
-    return pytest.TestReport(**{"nodeid": "a.py::b", "location": ("a.py", 1, "b"), **defaults, **values})
-
-
-def test_short_form_of_a_passed_test_has_its_name_and_duration() -> None:
-    sent = placeholders.pytest_report_to_serializable(report())
-    assert sent is not None
-    read = placeholders.pytest_report_from_serializable({**sent, "worker_id": "gw0"})
-    assert read is not None
-    assert (read.nodeid, read.location, read.when, read.duration) == ("a.py::b", ("a.py", 1, "b"), "call", 1.5)
-    assert read.passed
-    assert read.worker_id == "gw0"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{"outcome": "failed"}, {"sections": [("out", "text")]}, {"user_properties": [("a", 1)]}, {"wasxfail": ""}],
-)
-def test_reports_that_say_more_are_sent_as_they_are(values: dict[str, Any]) -> None:
-    assert placeholders.pytest_report_to_serializable(report(**values)) is None

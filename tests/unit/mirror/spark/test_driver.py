@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from klamm.mirror.settings.mirror import parse_settings
@@ -10,7 +11,6 @@ from klamm.mirror.spark.channel import ChannelClient
 from klamm.mirror.spark.driver import ControlLoops
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     import pytest
@@ -33,18 +33,25 @@ PROPERTIES = {
 class ControlOfFirstFlow:
     """Control loop that publishes two topics for A->B, and nothing for other flows."""
 
+    published: threading.Event
+    """Set when the loop of A->B has published its topics."""
+
     def __init__(self, flow: Any, *_: object, publish: Callable[[Assignment], None], **__: object) -> None:
         self._publish = publish
         self._assignment = (("orders", "orders", 1), ("users", "users", 1)) if flow.name == "A->B" else ()
 
     def run(self, stop: threading.Event) -> None:
         self._publish(self._assignment)
+        if self._assignment:
+            self.published.set()
         stop.wait()
 
 
 def test_tasks_receive_topics_that_another_flow_selects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ControlOfFirstFlow, "published", threading.Event(), raising=False)
     monkeypatch.setattr(driver, "FlowControl", ControlOfFirstFlow)
     with ControlLoops(parse_settings(PROPERTIES), join_s=WAIT_S) as loops:
+        assert ControlOfFirstFlow.published.wait(WAIT_S)
         server = loops.coordinator.server
         server.listen()
         planner = ChannelClient(server.address, server.token)

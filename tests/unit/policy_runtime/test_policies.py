@@ -463,11 +463,10 @@ async def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: 
     before = set(threading.enumerate())
     async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}) as policies:
         assert "timeout" in await create(policies, "endless-1")
-        for _ in range(3000):
-            if rules.module.CLOSED:
-                break
-            await asyncio.sleep(0.01)
-        assert [rules.module.CALLS[0][2]] == rules.module.CLOSED
+        while await create(policies, "next") != "allowed":
+            pass  # no new instance was created within 100 ms
+        hanging = rules.module.CALLS[0][2]
+        wait_until(lambda: [hanging] == rules.module.CLOSED, timeout_s=30, what="the end of its instance")
         wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=10, what="the end of its thread")
 
 
@@ -476,7 +475,8 @@ async def test_hanging_policy_calls_start_a_bounded_number_of_threads(rules: Any
     async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "50"}) as policies:
         answers = [await create(policies, f"stuck-{n}") for n in range(6)]
         assert all(answer.startswith("timeout") for answer in answers)
-        assert len(set(threading.enumerate()) - before) <= 5
+        # The threads of instances that were not created within 50 ms end when they have begun.
+        wait_until(lambda: len(set(threading.enumerate()) - before) <= 5, timeout_s=10, what="the end of threads")
 
 
 async def test_canceled_request_does_not_overlap_policy_calls(rules: Any) -> None:

@@ -21,6 +21,7 @@ from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion
+from klamm.mirror.replica import source_logs
 from klamm.mirror.replica.copier import ReplicaCopier
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership, Presence, ReplicaProgress
 from klamm.mirror.replica.promotion import EndedTransactions, HandedOver, PromotionError, PromotionWaitsError
@@ -32,7 +33,7 @@ from tests.support.copiers import copy_settings
 from tests.support.replicas import FakeMember, image_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KLAMM = 9
 REMOTE = TopicPartition("A.orders", 0)
@@ -162,6 +163,14 @@ def logs_of(**ends: int) -> SourceLogs:
     return SourceLogs("source", UUID(int=1), len(bounds), bounds)
 
 
+def let_source_answer(
+    copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], SourceLogs]
+) -> None:
+    """Let the source answer with ``read``. The copier waits until it has."""
+    monkeypatch.setattr(source_logs, "_WAIT_S", 60.0)
+    monkeypatch.setattr(copier._source_logs, "_read", read)
+
+
 def let_promote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, high_watermark: int) -> list[object]:
     """Request the promotion of a topic whose replicas have some records. Return what is handed over."""
     leader = copier.node._by_name[REMOTE] = LeaderPartition("A.orders", UUID(int=7), 0)
@@ -227,7 +236,7 @@ def test_topic_that_got_partitions_on_the_source_is_not_promoted(
     copier: ReplicaCopier, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed_over = let_promote(copier, monkeypatch, high_watermark=3)
-    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=3, at_1=0))
+    let_source_answer(copier, monkeypatch, lambda _: logs_of(at_0=3, at_1=0))
 
     copier._change_leaders(clock.now)
 
@@ -242,7 +251,7 @@ def test_result_of_a_promotion_names_what_the_source_got_since(
 ) -> None:
     let_promote(copier, monkeypatch, high_watermark=3)
     logs = iter([logs_of(at_0=3), logs_of(at_0=5, at_1=0)])
-    monkeypatch.setattr(copier._source_logs, "_read", lambda _: next(logs))
+    let_source_answer(copier, monkeypatch, lambda _: next(logs))
 
     copier._change_leaders(clock.now)
 
@@ -272,13 +281,14 @@ def test_source_that_responds_late_completes_the_result_of_a_promotion(
 
     def read(_: str) -> SourceLogs:
         if next(is_first, False):
+            monkeypatch.setattr(source_logs, "_WAIT_S", 0.0)
             return logs_of(at_0=3)
         responds.wait(60)
         if bounds is None:
             raise ConnectionLostError("A is away")
         return logs_of(**bounds)._replace(partitions=1)
 
-    monkeypatch.setattr(copier._source_logs, "_read", read)
+    let_source_answer(copier, monkeypatch, read)
     copier._change_leaders(clock.now)
     assert [(row.state, row.reason.partition("; ")[2][:45]) for row in copier.progress()] == [
         (CopyState.PROMOTED, "it is not known what the source got since; 0 ")
@@ -299,7 +309,7 @@ def test_log_ends_that_were_requested_before_the_log_ended_are_not_its_result(
 ) -> None:
     let_promote(copier, monkeypatch, high_watermark=3)
     logs = iter([logs_of(at_0=3), logs_of(at_0=4)])
-    monkeypatch.setattr(copier._source_logs, "_read", lambda _: next(logs))
+    let_source_answer(copier, monkeypatch, lambda _: next(logs))
     copier._ends["orders"] = {("orders", 0): 3}
     copier._source_logs._requests["orders"] = copier._source_logs._thread.submit(copier._source_logs._read, "orders")
 
@@ -319,6 +329,7 @@ def test_log_ends_of_a_demotion_that_had_to_wait_are_requested_again(
     responds.set()
     wait(copier._source_logs._requests.values(), 60)
     clock.now += 60
+    monkeypatch.setattr(source_logs, "_WAIT_S", 60.0)
 
     assert copier._source_logs.read("orders").bounds["orders", 0].stop == 5
 
@@ -347,7 +358,7 @@ def test_promotion_awaits_no_records_that_the_source_has_lost(
     leader = LeaderPartition("A.orders", UUID(int=7), 0)
     leader.tail, leader.high_watermark, ends = Window(90), 90, [100, 96, 200, 90]
     copier.node._by_name["A.orders", 0] = leader
-    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=ends.pop(0)))
+    let_source_answer(copier, monkeypatch, lambda _: logs_of(at_0=ends.pop(0)))
     copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, leader.tail, copier.node, lambda _: None)
     copier._copies["orders", 0] = copy
     for end, awaited in ((-1, 100), (100, 100), (95, 96), (95, 96), (96, 96)):
@@ -377,7 +388,7 @@ def let_demote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, **partiti
         return stored
 
     monkeypatch.setattr(copier._store, "read", read)
-    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of())
+    let_source_answer(copier, monkeypatch, lambda _: logs_of())
     copier.promoted = {}
     copier.demoted = frozenset({"orders"})
     return reads
@@ -542,7 +553,7 @@ def test_brokers_keep_a_topic_that_the_source_cannot_continue(
     promotions = {"orders": StoredPromotion(UUID(int=7), is_finished=True)}
     monkeypatch.setattr(copier._store, "read", lambda: replace(stored, promotions=promotions))
     monkeypatch.setattr(copier._demotion, "take_back", taken_back.append)
-    monkeypatch.setattr(copier._source_logs, "_read", lambda _: logs_of(at_0=12))
+    let_source_answer(copier, monkeypatch, lambda _: logs_of(at_0=12))
 
     copier._change_leaders(clock.now)
 

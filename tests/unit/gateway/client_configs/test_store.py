@@ -28,6 +28,7 @@ from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
+from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -140,11 +141,13 @@ async def test_change_with_lost_response_is_written_once(failure: str) -> None:
 
 
 async def test_late_write_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.1)
-
     log = FencedLog()
     async with gateways(log, 1) as (gateway,):
         gateway.writer.failures = ["lost before"] * 100
+        first = asyncio.create_task(gateway.alter(entry("a", acks="1")))
+        await until(lambda: len(gateway.writer.failures) < 99)  # the failure of the first attempt is known
+        first.cancel()
+        monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0)
         with pytest.raises(KafkaApiError, match=r"cannot be written at present: no response"):
             await gateway.alter(entry("a", acks="all"))
 

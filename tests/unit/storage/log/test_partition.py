@@ -391,22 +391,25 @@ COUNT = 100
 
 
 class SlowDisk:
-    """Takes a while for each fsync, and as long for many at a time."""
+    """Takes a while for each fsync, and as long for many at a time. The first ones wait for ``at_once`` at a time."""
 
-    def __init__(self, *, broken: str = "") -> None:
+    def __init__(self, *, broken: str = "", at_once: int = 1) -> None:
         self.paths: list[str] = []
         self.most = 0
         self._broken = broken
+        self._at_once = at_once
         self._running = 0
-        self._lock = threading.Lock()
+        self._began = threading.Condition()
 
     def __call__(self, path: Path) -> None:
-        with self._lock:
+        with self._began:
             self.paths.append(f"{path.parent.name}/{path.name}")
             self._running += 1
             self.most = max(self.most, self._running)
+            self._began.notify_all()
+            assert self._began.wait_for(lambda: self.most >= self._at_once, 30)
         time.sleep(0.002)
-        with self._lock:
+        with self._began:
             self._running -= 1
         if self._broken and path.parent.name == self._broken:
             raise FsyncError(errno.EIO, "broken", str(path))
@@ -427,12 +430,11 @@ def filled(data_dir: Path) -> CrashableLogs:
 def test_all_files_of_all_logs_are_durable_after_many_fsyncs_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crashable, disk = filled(tmp_path), SlowDisk()
+    crashable, disk = filled(tmp_path), SlowDisk(at_once=5)
     monkeypatch.setattr(flusher, "fsync_path", disk)
 
     asyncio.run(crashable.manager.close())
 
-    assert disk.most >= 5
     for number in range(COUNT):
         for name in (f"t-{number}/{0:020d}.log", f"t-{number}/{0:020d}.timeindex", f"{tmp_path.name}/t-{number}"):
             assert disk.paths.count(name) == 1, name

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from klamm.kafka_client.connection.buffers import BufferPool
-from klamm.kafka_client.data import cluster as clusters
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.records.source_offsets import SourceOffset, resume_offset
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourceOffsets
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
-
-_POOL_BYTES: Final = 4 * 1024 * 1024
 
 
 class OffsetResetError(Exception):
@@ -126,20 +122,18 @@ class SourceOffsetReset:
         for name in names:
             if not self._flow.selection.includes(name):
                 raise OffsetResetError(f"topic {name} is not selected by the flow; name topics as on the source")
-        source = clusters.Cluster(copy_settings(self._flow).source, BufferPool(max_free_bytes=_POOL_BYTES))
-        with contextlib.closing(source):
-            source.refresh(sorted(names))
+        with Cluster.connected(copy_settings(self._flow).source, sorted(names)) as source:
             partitions = list(_partitions(source, names))
-            first = source.list_offsets(partitions, clusters.EARLIEST)
-            end = source.list_offsets(partitions, clusters.LATEST)
+            bounds = source.log_bounds(partitions)
             times = source.list_offsets(partitions, value) if to is ResetTo.TIMESTAMP else {}
-        requested: dict[PartitionTuple, int] = {}
+        changes = []
         for key in partitions:
-            if key not in first or key not in end or (to is ResetTo.TIMESTAMP and key not in times):
+            if key not in bounds or (to is ResetTo.TIMESTAMP and key not in times):
                 raise OffsetResetError(f"{key[0]}-{key[1]} has no leader on the source now; retry")
-            at = end[key] if (times.get(key, -1)) < 0 else times[key]
-            requested[key] = self._requested(key, to, value, first[key], at if to is ResetTo.TIMESTAMP else end[key])
-        return [self._change(key, requested[key], first[key], end[key]) for key in partitions]
+            at = times.get(key, -1)  # -1: all records are older
+            requested = self._requested(key, to, value, bounds[key].start, bounds[key].stop if at < 0 else at)
+            changes.append(self._change(key, requested, bounds[key]))
+        return changes
 
     def _current(self, key: PartitionTuple) -> int | None:
         last_mirrored = self._stored.offsets.get(key)
@@ -158,15 +152,15 @@ class SourceOffsetReset:
                     raise OffsetResetError(f"{key[0]}-{key[1]} has no source offset that could be shifted")
                 return current + value
 
-    def _change(self, key: PartitionTuple, requested: int, first: int, end: int) -> OffsetChange:
+    def _change(self, key: PartitionTuple, requested: int, bounds: range) -> OffsetChange:
         return OffsetChange(
             topic=key[0],
             partition=key[1],
             remote_topic=self._flow.remote_topic(key[0]),
             current_offset=self._current(key),
-            new_offset=min(max(requested, first), end),
-            log_start_offset=first,
-            log_end_offset=end,
+            new_offset=min(max(requested, bounds.start), bounds.stop),
+            log_start_offset=bounds.start,
+            log_end_offset=bounds.stop,
             requested_offset=requested,
         )
 
@@ -194,7 +188,7 @@ def partitions_by_topic(topics: Sequence[TopicPartitions]) -> dict[str, tuple[in
     return names
 
 
-def _partitions(source: clusters.Cluster, names: Mapping[str, tuple[int, ...] | None]) -> Iterable[PartitionTuple]:
+def _partitions(source: Cluster, names: Mapping[str, tuple[int, ...] | None]) -> Iterable[PartitionTuple]:
     for topic, numbers in sorted(names.items()):
         state = source.topics.get(topic)
         if state is None:

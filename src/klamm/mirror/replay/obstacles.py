@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Final
 
-from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, DeniedError
@@ -50,12 +48,11 @@ def obstacles(
         return {}
     reasons: dict[str, str] = {}
     connection = ConnectionSettings.of(flow.target.bootstrap_servers, flow.clients["target.producer"], "klamm-plan")
-    with contextlib.closing(Cluster(connection, BufferPool(max_free_bytes=0))) as cluster:
+    with Cluster.connected(connection, map(flow.remote_topic, selected)) as cluster:
         if not _may_alter_cluster(cluster, replay):
             reasons[""] = "the principal lacks ALTER on the cluster, which markers in gaps need"
         for topic in selected:
             remote = flow.remote_topic(topic)
-            cluster.refresh([remote])
             if (reason := _config_obstacle(configs.get(remote, {}))) or (
                 remote in cluster.topics and (reason := _foreign(cluster, replay, topic, remote))
             ):
@@ -70,7 +67,6 @@ def _may_alter_cluster(cluster: Cluster, replay: ReplaySettings) -> bool:
         raise
     except ConnectionLostError:  # a cluster creates the topic of transactions when it is asked for the first time
         pass
-    cluster.refresh([])
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     response = cluster.connection(min(cluster.node_ids)).call(request, DescribeClusterResponse, timeout_s=_TIMEOUT_S)
     return bool(response.cluster_authorized_operations & 1 << AclOperation.ALTER)

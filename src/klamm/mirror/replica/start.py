@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from klamm.kafka_client.data import cluster as clusters
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.errors import MembershipError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
@@ -166,8 +165,7 @@ class ReplicaStart(Start):
         if reason := self._another_cluster(stored):
             return [self._halted(each, leader, reason) for each, leader in ready]
         keys = [partition_id[:2] for partition_id, _ in ready]
-        first = self._source.list_offsets(keys, clusters.EARLIEST)
-        end = self._source.list_offsets(keys, clusters.LATEST)
+        bounds = self._source.log_bounds(keys)
         self._remember({}, [each for each, _ in ready if each[:2] not in stored.topic_ids])
         out: list[PartitionCopy] = []
         for partition_id, leader in ready:
@@ -178,11 +176,11 @@ class ReplicaStart(Start):
                     f"target. Delete {partition_id.remote_topic} to mirror it again. {KEEP}"
                 )
                 out.append(self._halted(partition_id, leader, reason))
-            elif key not in first or key not in end:
+            elif key not in bounds:
                 self.reasons[partition_id] = "the offsets of the source are not known yet"
             else:
-                bounds, promotion = (first[key], end[key]), stored.promotions.get(partition_id.topic)
-                if (copy := self._open(partition_id, leader, bounds, promotion)) is not None:
+                promotion = stored.promotions.get(partition_id.topic)
+                if (copy := self._open(partition_id, leader, bounds[key], promotion)) is not None:
                     out.append(copy)
         return out
 
@@ -218,11 +216,11 @@ class ReplicaStart(Start):
         self,
         partition_id: PartitionId,
         leader: LeaderPartition,
-        bounds: tuple[int, int],
+        bounds: range,
         promotion: StoredPromotion | None,
     ) -> PartitionCopy | None:
         floors = () if promotion is None else promotion.floors_of(leader.topic_id, leader.partition)
-        self._node.call(leader.begin, *bounds, floors)
+        self._node.call(leader.begin, bounds.start, bounds.stop, floors)
         window = self._node.call(leader.open_tail, time.monotonic())
         if leader.halted:
             return self._halted(partition_id, leader, leader.halted)

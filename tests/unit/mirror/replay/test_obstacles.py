@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from unittest.mock import Mock
 
 import pytest
@@ -29,7 +30,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Mock:
     cluster = Mock(node_ids=frozenset({1}), topics={})
     may_alter = DescribeClusterResponse(cluster_authorized_operations=1 << AclOperation.ALTER)
     cluster.connection.return_value.call.return_value = may_alter
-    monkeypatch.setattr(obstacles, "Cluster", lambda *_: cluster)
+    connected = Mock(connected=lambda *_: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(obstacles, "Cluster", connected)
     return cluster
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from klamm.mirror.copy.copier import Copier
+from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.producer import ReplayProducer
-from klamm.mirror.replay.start import NEWER_MIRROR, Incarnations, ReplayStart
+from klamm.mirror.replay.start import NEWER_MIRROR, Incarnation, ReplayStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from klamm.mirror.copy.equal_offsets import ReplaySettings
-    from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+    from klamm.mirror.copy.partition import PartitionCopy
     from klamm.mirror.copy.producer import CopyProducer
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.start import Start
@@ -36,7 +38,8 @@ class ReplayCopier(Copier):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replay = replay
-        self._incarnations = Incarnations()
+        self._incarnations = defaultdict[PartitionId, Incarnation](Incarnation)
+        """Writers of this process by partition."""
         super().__init__(settings, partitions, clock=clock)
 
     def _new_producer(self) -> CopyProducer:
@@ -66,12 +69,12 @@ class ReplayCopier(Copier):
 
     def _start_again(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         if copy.state is CopyState.STOPPED:  # by an operator, or for a new remote topic: its writer counts as a new one
-            self._incarnations.by_partition.pop(copy.partition_id, None)
+            self._incarnations.pop(copy.partition_id, None)
         super()._start_again(key, copy, reason)
 
     def _failed(self, copy: ReplayCopy) -> None:
         """Discard a copy. A new one begins at the log end of the target."""
         topic, partition, _ = copy.partition_id
         logger.info("%s: %s-%d starts again: %s", self._settings.flow, topic, partition, copy.failure)
-        self._incarnations.note(copy)
+        self._incarnations[copy.partition_id].note(copy)
         self._discard((topic, partition), copy, copy.failure)

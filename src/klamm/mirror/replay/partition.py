@@ -9,6 +9,7 @@ from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.partition import PartitionCopy
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.runs import FILLERS_PER_BATCH, filler_batch, hole, is_hole, writes_of
+from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing, SkippedOffsets
@@ -89,6 +90,11 @@ class ReplayCopy(PartitionCopy):
         self.fillers_until = -1
         """Log start offset of the source up to which fillers are written first. -1: none are written."""
         self.filler_timestamp = -1
+
+    @property
+    def remote(self) -> TopicPartition:
+        """Remote topic and partition number."""
+        return TopicPartition(self.partition_id.remote_topic, self.partition_id.partition)
 
     def begin_with_fillers(self, until: int, timestamp: int) -> None:
         """Write fillers first, up to the log start of the source. Nothing is fetched before they are deleted.

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
     from klamm.mirror.copy.batch import Outgoing
-    from klamm.mirror.copy.partition import PartitionCopy, PartitionId
+    from klamm.mirror.copy.partition import PartitionCopy
     from klamm.mirror.copy.settings import CopySettings
     from klamm.protocol.messages.produce import ProduceResponse
 
@@ -102,7 +102,7 @@ class ReplayProducer(CopyProducer):
             barrier_s: Seconds to wait before the first marker of a writer if exactly one offset is missing.
             on_failed: Called with a copy to discard. Nothing of it is in flight.
         """
-        super().__init__(settings, target, copies, active, clock, on_acknowledged=_ignore)
+        super().__init__(settings, target, copies, active, clock, on_acknowledged=lambda *_: None)
         self._barrier_s = barrier_s
         self._on_failed = on_failed
         self._marking: dict[ReplayCopy, Connection] = {}
@@ -141,13 +141,12 @@ class ReplayProducer(CopyProducer):
         if not copy.has_written_fillers:
             copy.queue_fillers()
         elif now >= copy.retry_at:
-            remote = (copy.partition_id.remote_topic, copy.partition_id.partition)
             try:
-                delete_before(self._target, remote, copy.fillers_until)
+                delete_before(self._target, copy.remote, copy.fillers_until)
             except (ConnectionLostError, KafkaApiError) as error:
                 reason = f"the fillers before offset {copy.fillers_until} cannot be deleted: {error}"
                 if isinstance(error, TopicAuthorizationError):
-                    reason += f". It needs DELETE on {remote[0]}, and ALTER_CONFIGS if that topic is compacted"
+                    reason += f". It needs DELETE on {copy.remote.topic}, and ALTER_CONFIGS if that topic is compacted"
                 copy.target_failed(reason, now)
             else:
                 copy.end_fillers()
@@ -164,11 +163,10 @@ class ReplayProducer(CopyProducer):
         if base_offset < 0:
             copy.fail("the target had a batch already", in_doubt=True)
             return
-        remote = f"{copy.partition_id.remote_topic}-{copy.partition_id.partition}"
         self._stop(
             copy,
-            f"the batch for offset {first_offset(outgoing)} of {remote} lies at offset {base_offset}: another producer "
-            "writes the remote topic. Delete the remote topic to mirror it again, or end the flow",
+            f"the batch for offset {first_offset(outgoing)} of {copy.remote.name} lies at offset {base_offset}: "
+            "another producer writes the remote topic. Delete the remote topic to mirror it again, or end the flow",
         )
 
     def _rejected(
@@ -213,10 +211,9 @@ class ReplayProducer(CopyProducer):
 
     def _leader_for_markers(self, copy: ReplayCopy, now: float) -> int | None:
         """Return the leader of a partition whose markers may be sent now. None: they have to wait."""
-        remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
-        leader = self._target.leader(remote, partition)
+        leader = self._target.leader(*copy.remote)
         if leader is None:
-            self._refreshes.want(remote, copy.target_failed("no leader on the target", now))
+            self._refreshes.want(copy.remote.topic, copy.target_failed("no leader on the target", now))
         elif copy.needs_barrier and not copy.barrier_until:
             copy.barrier_until = now + self._barrier_s
             copy.wait("waits for late requests of an earlier mirror", retry_at=copy.barrier_until)
@@ -308,7 +305,7 @@ class ReplayProducer(CopyProducer):
         """Queue a request for the log ends of partitions with the same leader."""
         topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
         for copy in copies:
-            remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
+            remote, partition = copy.remote
             wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=clusters.LATEST)
             topic = topics.setdefault(remote, ListOffsetsRequest.ListOffsetsTopic(name=remote))
             topic.partitions.append(wanted)
@@ -321,7 +318,7 @@ class ReplayProducer(CopyProducer):
             }
             for copy in copies:
                 if copy in self._marking:
-                    answer = answers.get((copy.partition_id.remote_topic, copy.partition_id.partition))
+                    answer = answers.get(copy.remote)
                     self._ended(copy, answer, is_after_barrier=is_after_barrier)
 
         connection.submit(ListOffsetsRequest, version, body, ListOffsetsResponse, on_response)
@@ -349,12 +346,11 @@ class ReplayProducer(CopyProducer):
         if copy.state is CopyState.STOPPED:
             return
         if end_offset > (limit := copy.pending[0].next_offset):
-            remote = f"{copy.partition_id.remote_topic}-{copy.partition_id.partition}"
             self._stop(
                 copy,
-                f"{remote} ends at offset {end_offset}, but only offsets before {limit} were to be filled: a marker of "
-                "an earlier mirror arrived late, or another producer writes the remote topic. Delete the remote topic "
-                "to mirror it again",
+                f"{copy.remote.name} ends at offset {end_offset}, but only offsets before {limit} were to be filled: a "
+                "marker of an earlier mirror arrived late, or another producer writes the remote topic. Delete the "
+                "remote topic to mirror it again",
             )
         elif end_offset <= copy.acked_offset:
             copy.fail(f"the target ends at offset {end_offset} after a marker", in_doubt=True)
@@ -385,7 +381,7 @@ class ReplayProducer(CopyProducer):
 
 
 def _marker(copy: ReplayCopy) -> WriteTxnMarkersRequest.WritableTxnMarker:
-    remote, partition = copy.partition_id.remote_topic, copy.partition_id.partition
+    remote, partition = copy.remote
     return WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=copy.stamp_of_markers.producer_id,
         producer_epoch=copy.stamp_of_markers.producer_epoch,
@@ -415,7 +411,3 @@ def _is_draining(copy: PartitionCopy) -> bool:
     A hole that is left unfinished at the end of a mirror makes the next one wait for late markers.
     """
     return bool(copy.pending) and copy.state is CopyState.COPYING
-
-
-def _ignore(_partition_id: PartitionId, _outgoing: Outgoing, _base_offset: int) -> None:
-    """Write no offset sync: the offsets are equal."""

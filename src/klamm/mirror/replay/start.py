@@ -17,7 +17,6 @@ written by a newer mirror of the flow           STOPPED.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from klamm.clock import wall_clock_ms
@@ -36,6 +35,7 @@ from klamm.mirror.replay.target_log import NextSequence, producer_states, topics
 from klamm.protocol.errors import KafkaApiError, ProtocolError
 
 if TYPE_CHECKING:
+    from collections import defaultdict
     from collections.abc import Sequence
 
     from klamm.kafka_client.data.cluster import Cluster
@@ -61,22 +61,10 @@ class Incarnation:
     max_bytes: int = 0x7FFFFFFF
     """Size in bytes above which batches are split, because the target rejected a larger one."""
 
-
-@dataclass(slots=True)
-class Incarnations:
-    """Writers of this process by partition."""
-
-    by_partition: dict[PartitionId, Incarnation] = field(default_factory=dict)
-
-    def of(self, partition_id: PartitionId) -> Incarnation:
-        """Return the writer of a partition."""
-        return self.by_partition.setdefault(partition_id, Incarnation())
-
     def note(self, copy: ReplayCopy) -> None:
         """Keep what the next copy has to know of one that is discarded."""
-        incarnation = self.of(copy.partition_id)
-        incarnation.is_in_doubt |= copy.is_in_doubt
-        incarnation.max_bytes = min(incarnation.max_bytes, copy.max_bytes)
+        self.is_in_doubt |= copy.is_in_doubt
+        self.max_bytes = min(self.max_bytes, copy.max_bytes)
 
 
 class _Opening:
@@ -118,7 +106,7 @@ class ReplayStart(Start):
         store: SourceOffsetStore,
         *,
         replay: ReplaySettings,
-        incarnations: Incarnations,
+        incarnations: defaultdict[PartitionId, Incarnation],
     ) -> None:
         super().__init__(settings, source, target, store)
         self._replay = replay
@@ -143,7 +131,7 @@ class ReplayStart(Start):
         remote = sorted({partition_id.remote_topic for partition_id in ready})
         via = (ready[0].remote_topic, ready[0].partition)
         self._log_append_time = topics_with_log_append_time(self._target, remote, via)
-        openings = [_Opening(partition_id, self._incarnations.of(partition_id)) for partition_id in ready]
+        openings = [_Opening(partition_id, self._incarnations[partition_id]) for partition_id in ready]
         opened = self._open(openings, stored)
         self._remember({}, [copy.partition_id for copy in opened if copy.is_first_of_topic])
         return [

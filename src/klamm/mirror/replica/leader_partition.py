@@ -207,11 +207,9 @@ class LeaderPartition:
         """
         self.leadership = None
         if is_replaced:
-            self._forget_replicas()
-            self._diverging.clear()
-            self.log_start = self.log_end = self.in_doubt_epoch = UNKNOWN
+            self.in_doubt_epoch = UNKNOWN
             self.is_sealed = self.is_frozen = False
-            self.halted = ""
+            self._begin_again()
         self._on_news(self)
 
     def halt(self, reason: str) -> None:
@@ -233,17 +231,17 @@ class LeaderPartition:
         """
         if self.is_sealed:
             return
-        self.halted = ""
-        self._diverging.clear()
         self._led_since = now
-        self.log_start = self.log_end = self.wanted_epoch = UNKNOWN
-        self._forget_replicas()
+        self._begin_again()
         self._on_news(self)
 
-    def _forget_replicas(self) -> None:
+    def _begin_again(self) -> None:
+        """Forget what replicas and source have."""
+        self.halted = ""
         self.tail = self.catch_up = None
         self.followers.clear()
-        self.high_watermark = UNKNOWN
+        self._diverging.clear()
+        self.log_start = self.log_end = self.high_watermark = self.wanted_epoch = UNKNOWN
 
     # --- the source ---------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,11 @@ class BrokerImage:
     """Log directories that get no new partitions (metadata.version 4.3 and later)."""
 
     @property
+    def process(self) -> tuple[int, UUID]:
+        """Broker epoch and incarnation id, which name the process that is registered."""
+        return self.broker_epoch, self.incarnation_id
+
+    @property
     def has_storage(self) -> bool:
         """Whether the broker stores data: it is none of klamm's."""
         return not any(map(is_without_storage, self.log_dirs))

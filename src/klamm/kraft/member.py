@@ -73,8 +73,12 @@ CORDON_LEVEL: Final = 30
 """Level of ``metadata.version`` 4.3, from which on log directories can be cordoned (KIP-1066)."""
 _ZERO_MINIMUM_SINCE: Final = 4
 """First version of BrokerRegistration in which the lowest level of a feature may be 0."""
-_EPOCHS_SINCE: Final = 3
-"""First version of AlterPartition that names the broker epochs of the replicas."""
+_START_S: Final = 30.0
+"""Seconds in which the controllers must accept the member."""
+_CHANGE_S: Final = 10.0
+"""Seconds in which they must make a change that it asks for."""
+_END_S: Final = 30.0
+"""Seconds in which they must let it leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +227,7 @@ class BrokerMember:
         last = min(self._heartbeat_at, self.observer.caught_up_at)
         return self.error is None and at - last < self._session_s
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self) -> None:
         """Register, and wait until the controller has unfenced the member. On an error, everything is closed.
 
         Raises:
@@ -231,7 +235,7 @@ class BrokerMember:
             TimeoutError: The controllers were not reachable in time, or the session of a former incarnation with a
                 lost state has not ended.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _START_S
         if self._stored is not None and self._stored.cluster_id != self.cluster_id:
             raise WrongClusterError(
                 f"Broker {self.node_id} was registered in cluster {self._stored.cluster_id}, but the brokers belong to "
@@ -239,7 +243,7 @@ class BrokerMember:
             )
         self.observer.start()
         try:
-            self.observer.wait_until_caught_up(timeout_s)
+            self.observer.wait_until_caught_up(_START_S)
             self._check_node_id()
             self._settings.check_brokers(self.observer.image.live_brokers)
             self.observer.subscribe(self._on_image)
@@ -264,7 +268,7 @@ class BrokerMember:
             f"broker if it is gone permanently (kafka-cluster.sh unregister --id {self.node_id})"
         )
 
-    def fence(self, fenced: bool, timeout_s: float = 10.0) -> None:
+    def fence(self, fenced: bool) -> None:
         """Ask the controller to fence or unfence this member, and wait until it has.
 
         Fencing takes the leadership of all partitions away, which raises their leader epochs by one; unfencing gives it
@@ -278,10 +282,10 @@ class BrokerMember:
             self._wants_fence = fenced
             self._wake()
         self._wait(
-            lambda: self.is_fenced == fenced, time.monotonic() + timeout_s, f"{'' if fenced else 'un'}fence this broker"
+            lambda: self.is_fenced == fenced, time.monotonic() + _CHANGE_S, f"{'' if fenced else 'un'}fence this broker"
         )
 
-    def cordon(self, cordoned: bool, timeout_s: float = 10.0) -> None:
+    def cordon(self, cordoned: bool) -> None:
         """Report the log directory as cordoned or not, and wait until the metadata say so.
 
         The controller places no partitions in a cordoned log directory. It is cordoned at the start.
@@ -298,10 +302,10 @@ class BrokerMember:
             broker = image.brokers.get(self.node_id)
             return broker is not None and bool(broker.cordoned_log_dirs) == cordoned
 
-        self.observer.wait_for(is_reported, timeout_s)
+        self.observer.wait_for(is_reported, _CHANGE_S)
 
     def alter_partitions(
-        self, changes: Mapping[tuple[UUID, int], IsrChange], timeout_s: float = 10.0
+        self, changes: Mapping[tuple[UUID, int], IsrChange]
     ) -> Mapping[tuple[UUID, int], IsrState | KafkaApiError]:
         """Change the ISR of partitions that the member leads (AlterPartition).
 
@@ -313,12 +317,8 @@ class BrokerMember:
             MembershipError: The controller rejects the member.
             TimeoutError: No active controller responded in time. The changes may have been made.
         """
-        response = self._request(
-            lambda version: _alter_partition_request(changes, self.node_id, self.broker_epoch, version),
-            AlterPartitionRequest,
-            AlterPartitionResponse,
-            timeout_s,
-        )
+        request = _alter_partition_request(changes, self.node_id, self.broker_epoch)
+        response = self._request(request, AlterPartitionResponse)
         return {
             (topic.topic_id, partition.partition_index): IsrState(
                 leader=partition.leader_id,
@@ -332,22 +332,18 @@ class BrokerMember:
             for partition in topic.partitions
         }
 
-    def allocate_producer_ids(self, timeout_s: float = 10.0) -> range:
+    def allocate_producer_ids(self) -> range:
         """Take the next block of producer ids from the controller (AllocateProducerIds). No broker gets them any more.
 
         Raises:
             MembershipError: The controller rejects the member.
             TimeoutError: No active controller responded in time.
         """
-        response = self._request(
-            lambda _: AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch),
-            AllocateProducerIdsRequest,
-            AllocateProducerIdsResponse,
-            timeout_s,
-        )
+        request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.broker_epoch)
+        response = self._request(request, AllocateProducerIdsResponse)
         return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
 
-    def shut_down(self, timeout_s: float = 30.0) -> None:
+    def shut_down(self) -> None:
         """End the membership by a controlled shutdown. The registration stays; the next start is a new incarnation.
 
         Raises:
@@ -369,11 +365,11 @@ class BrokerMember:
             with self._changed:
                 self._wants_shut_down = True
                 self._wake()
-            self._wait(lambda: self._should_shut_down, time.monotonic() + timeout_s, "let this broker shut down")
+            self._wait(lambda: self._should_shut_down, time.monotonic() + _END_S, "let this broker shut down")
         finally:
             self.close()
 
-    def unregister(self, timeout_s: float = 30.0) -> None:
+    def unregister(self) -> None:
         """End the membership and remove the registration: nothing of the member stays in the cluster's metadata.
 
         The request names a node id, whichever process is registered under it. So it is sent only while this one must be
@@ -412,12 +408,15 @@ class BrokerMember:
             with self._requests_lock:
                 self._requests.lose()  # an idle connection may be broken
                 self._requests.connection()
-                self._check_own(self.observer.image)
+                image = self.observer.image
+                self._check_registration(image)
+                if not self._is_own(image):
+                    self._raise_for(ErrorCode.STALE_BROKER_EPOCH, "UnregisterBroker")
                 response = self._requests.call(
                     UnregisterBrokerRequest(broker_id=self.node_id), UnregisterBrokerResponse
                 )
             self._raise_for(response.error_code, "UnregisterBroker")
-            image = self.observer.wait_for(lambda image: not self._is_own(image), timeout_s)
+            image = self.observer.wait_for(lambda image: not self._is_own(image), _END_S)
             if self.node_id not in image.brokers:  # else the state is that of a successor
                 self._store.save(None)
         finally:
@@ -425,20 +424,7 @@ class BrokerMember:
 
     def _is_own(self, image: ClusterImage) -> bool:
         broker = image.brokers.get(self.node_id)
-        return broker is not None and (broker.broker_epoch, broker.incarnation_id) == (
-            self.broker_epoch,
-            self.incarnation_id,
-        )
-
-    def _check_own(self, image: ClusterImage) -> None:
-        """Check that this process is the one that is registered.
-
-        Raises:
-            MembershipError: It is not.
-        """
-        self._check_registration(image)
-        if not self._is_own(image):
-            self._raise_for(ErrorCode.STALE_BROKER_EPOCH, "UnregisterBroker")
+        return broker is not None and broker.process == (self.broker_epoch, self.incarnation_id)
 
     def close(self) -> None:
         """Stop without a word to the controller, like a crash. The next start is the same incarnation."""
@@ -619,29 +605,22 @@ class BrokerMember:
             logger.info("Broker %d: %s is not readable, using Kafka's default", self.node_id, _SESSION_CONFIG)
         return int(value) / 1000 if value else SESSION_TIMEOUT_S
 
-    def _request(
-        self,
-        request: Callable[[int], Message],
-        request_class: type[Message],
-        response_class: type[Response],
-        timeout_s: float,
-    ) -> Response:
+    def _request(self, request: Message, response_class: type[Response]) -> Response:
         """Send a request until an active controller responds."""
-        name = request_class.__name__.removesuffix("Request")
-        deadline, backoff = time.monotonic() + timeout_s, Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        name = type(request).__name__.removesuffix("Request")
+        deadline, backoff = time.monotonic() + _CHANGE_S, Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         with self._requests_lock:
             while True:
                 if self.error is not None:
                     raise self.error
                 try:
-                    version = self._requests.connection().version_of(request_class)
-                    response = self._requests.call(request(version), response_class)
+                    response = self._requests.call(request, response_class)
                 except (ConnectionLostError, TimeoutError) as error:
                     self._requests.lose()
                     pause_s = backoff.next_s()
                     if time.monotonic() + pause_s >= deadline:
                         raise TimeoutError(
-                            f"{name}: no response within {timeout_s:g} s: {error_text(error)}"
+                            f"{name}: no response within {_CHANGE_S:g} s: {error_text(error)}"
                         ) from error
                     time.sleep(pause_s)
                 else:
@@ -687,7 +666,7 @@ def _as_membership_error(error: Exception) -> MembershipError:
 
 
 def _alter_partition_request(
-    changes: Mapping[tuple[UUID, int], IsrChange], node_id: int, broker_epoch: int, version: int
+    changes: Mapping[tuple[UUID, int], IsrChange], node_id: int, broker_epoch: int
 ) -> AlterPartitionRequest:
     topics: dict[UUID, list[AlterPartitionRequest.PartitionData]] = defaultdict(list)
     for (topic_id, index), change in changes.items():
@@ -696,7 +675,6 @@ def _alter_partition_request(
                 partition_index=index,
                 leader_epoch=change.leader_epoch,
                 partition_epoch=change.partition_epoch,
-                new_isr=[] if version >= _EPOCHS_SINCE else list(change.isr),
                 new_isr_with_epochs=[
                     AlterPartitionRequest.BrokerState(broker_id=replica, broker_epoch=epoch)
                     for replica, epoch in change.isr.items()

@@ -222,10 +222,7 @@ def _with_registrations(
 
     def is_same(broker: BrokerImage) -> bool:
         old = before.get(broker.node_id)
-        return old is not None and (old.broker_epoch, old.incarnation_id) == (
-            broker.broker_epoch,
-            broker.incarnation_id,
-        )
+        return old is not None and old.process == broker.process
 
     return {
         node_id: replace(broker, registered_at=before[node_id].registered_at) if is_same(broker) else broker

@@ -14,6 +14,7 @@ import pytest
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kraft import member as members
 from klamm.kraft.errors import DuplicateBrokerError, MembershipError, WrongClusterError
 from klamm.kraft.image import BrokerImage, ClusterImage
 from klamm.kraft.log_dirs import log_dir_of
@@ -92,10 +93,13 @@ def test_state_of_another_cluster_is_rejected_before_anything_is_sent() -> None:
     assert threading.active_count() == before
 
 
-def test_start_without_reachable_controllers_names_the_reason_and_stops_its_threads() -> None:
+def test_start_without_reachable_controllers_names_the_reason_and_stops_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members, "_START_S", 0.5)
     before = threading.active_count()
     with pytest.raises(TimeoutError, match=r"within 0\.5 s: No active controller is reachable: 127\.0\.0\.1:1: "):
-        BrokerMember(SETTINGS, MemoryMembershipStore()).start(timeout_s=0.5)
+        BrokerMember(SETTINGS, MemoryMembershipStore()).start()
     assert threading.active_count() == before
 
 

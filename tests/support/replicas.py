@@ -10,6 +10,7 @@ from uuid import UUID
 from klamm.kafka_client.errors import api_error
 from klamm.kraft.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionImage, TopicMetadata
 from klamm.kraft.log_dirs import log_dir_of
+from klamm.kraft.member import BrokerMember
 from klamm.mirror.replica.leader_partition import LeaderPartition, Presence
 from klamm.mirror.replica.window import Window, read_chunk
 from klamm.protocol.errors import ErrorCode
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from klamm.kraft.errors import MembershipError
     from klamm.kraft.member import IsrChange, IsrState, MembershipState
+    from klamm.kraft.observer import MetadataObserver
     from klamm.protocol.errors import KafkaApiError
 
 MAX_BYTES = 1 << 20
@@ -236,7 +238,7 @@ class MemoryMembershipStore:
         self._state = state
 
 
-class FakeMember:
+class FakeMember(BrokerMember):
     """Membership in a target that exists only as an image. Fencing raises the leader epochs, as a controller does."""
 
     def __init__(self, image: ClusterImage, node_id: int) -> None:
@@ -250,15 +252,12 @@ class FakeMember:
         self.is_cordoned = True
         self.error: MembershipError | None = None
         self.next_producer_id = 0
+        self.broker_epoch = 1
+        self.observer = cast("MetadataObserver", self)
 
     def read_authorizers(self, node_ids: Collection[int]) -> Mapping[int, str]:
         """Return ``authorizer`` for each broker."""
         return {} if self.authorizer is None else dict.fromkeys(node_ids, self.authorizer)
-
-    @property
-    def observer(self) -> FakeMember:
-        """Return itself."""
-        return self
 
     def subscribe(self, callback: Callable[[ClusterImage], None]) -> Callable[[], None]:
         """Call a function with each new image."""
@@ -274,7 +273,7 @@ class FakeMember:
     def close(self) -> None:
         """Do nothing."""
 
-    def is_leased(self) -> bool:
+    def is_leased(self, now: float | None = None) -> bool:
         """Return ``leased``."""
         return self.leased
 
@@ -284,7 +283,10 @@ class FakeMember:
         return self.image
 
     def unregister(self) -> None:
-        """Do nothing."""
+        """Do nothing, unless partitions have replicas here."""
+        partitions = [each for topic in self.image.topics.values() for each in topic.partitions.values()]
+        if any(self._node_id in each.replicas for each in partitions):
+            raise ValueError
 
     def allocate_producer_ids(self) -> range:
         """Return the next block."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from uuid import UUID
 
+    from klamm.kraft.member import BrokerMember
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
-    from klamm.mirror.replica.membership import ClusterMembership
     from klamm.security.acls import Acl
     from klamm.security.scram import ScramCredential, ScramMechanism
     from klamm.server.security.endpoints import Endpoint
@@ -65,7 +65,7 @@ class Access:
         member: Returns the membership in the target. None: there is none yet.
     """
 
-    def __init__(self, settings: ReplicaSettings, member: Callable[[], ClusterMembership | None]) -> None:
+    def __init__(self, settings: ReplicaSettings, member: Callable[[], BrokerMember | None]) -> None:
         self._settings = settings
         self._member = member
         self.authorizer: str | None = None
@@ -138,7 +138,7 @@ class Access:
 
     # --- logins and rights --------------------------------------------------------------------------------------------
 
-    async def read_authorizers(self, member: ClusterMembership) -> None:
+    async def read_authorizers(self, member: BrokerMember) -> None:
         """Read the authorizer of live brokers that have registered since the last call, as after each restart.
 
         The config is read-only, so it lasts as long as a registration. Everything is allowed only while each live
@@ -186,7 +186,7 @@ class Access:
             session.principal, session.client_host, operation, AclResourceType.TOPIC, topic
         )
 
-    def _rights_at(self, member: ClusterMembership) -> ReplicaRights:
+    def _rights_at(self, member: BrokerMember) -> ReplicaRights:
         acls = member.observer.image.acls
         if acls is not self._acls or self.authorizer != self._rights.authorizer:
             self._acls, self._rights = acls, ReplicaRights(self._settings, self.authorizer, acls.values())

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.kafka_client.connection.connection import Pollable
+    from klamm.kraft.member import BrokerMember
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
     from klamm.mirror.copy.start import Start
     from klamm.mirror.progress.partition_progress import PartitionProgress
     from klamm.mirror.replica.leader_partition import LeaderPartition
-    from klamm.mirror.replica.membership import ClusterMembership
     from klamm.mirror.replica.source_logs import SourceLogs
     from klamm.protocol.types import PartitionTuple
 
@@ -118,7 +118,7 @@ class ReplicaCopier(Copier):
         replica: ReplicaSettings,
         partitions: Iterable[PartitionId],
         *,
-        new_member: Callable[[], ClusterMembership],
+        new_member: Callable[[], BrokerMember],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         partitions = tuple(partitions)

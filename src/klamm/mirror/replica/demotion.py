@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from klamm.kraft.image import ClusterImage, PartitionImage
     from klamm.mirror.replica.leader_partition import LeaderPartition
-    from klamm.mirror.replica.promotion import PromotingNode
+    from klamm.mirror.replica.node import ReplicaNode
     from klamm.mirror.replica.target_brokers import TargetBrokers
     from klamm.protocol.types import TopicPartition
 
@@ -65,7 +65,7 @@ class Demotion:
 
     def __init__(
         self,
-        node: PromotingNode,
+        node: ReplicaNode,
         node_id: int,
         brokers: TargetBrokers,
         remember: Callable[[Mapping[TopicPartition, EpochFloor]], None],
@@ -221,7 +221,7 @@ class Demotion:
             key: ReplicaFetch((state := self._state(partition)).leader, state.leader_epoch, ends[partition])
             for key, partition in keys.items()
         }
-        for key, answer in self._brokers.fetch_as_replica(fetches, self._broker_epoch).items():
+        for key, answer in self._brokers.fetch_as_replica(fetches, member_of(self._node).broker_epoch).items():
             partition = keys[key]
             if answer.records or answer.high_watermark > ends[partition]:
                 raise DemotionDeniedError(_written(partition, None, ends[partition]))
@@ -249,15 +249,16 @@ class Demotion:
     def _shrink_isr(self, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:
             return
+        member = member_of(self._node)
         changes = {
             self._key(each): IsrChange(
                 leader_epoch=(state := self._state(each)).leader_epoch,
                 partition_epoch=state.partition_epoch,
-                isr={self._node_id: self._broker_epoch},
+                isr={self._node_id: member.broker_epoch},
             )
             for each in partitions
         }
-        for outcome in member_of(self._node).alter_partitions(changes).values():
+        for outcome in member.alter_partitions(changes).values():
             if isinstance(outcome, KafkaApiError):
                 raise PromotionError(f"the controller does not make klamm the only in-sync replica: {outcome}")
 
@@ -266,13 +267,6 @@ class Demotion:
     @property
     def _image(self) -> ClusterImage:
         return member_of(self._node).observer.image
-
-    @property
-    def _broker_epoch(self) -> int:
-        klamm = self._image.brokers.get(self._node_id)
-        if klamm is None:
-            raise PromotionError("klamm is not a broker of the target")
-        return klamm.broker_epoch
 
     def _is_admitted(self, image: ClusterImage) -> bool:
         klamm = image.brokers.get(self._node_id)

@@ -55,9 +55,10 @@ if TYPE_CHECKING:
     from klamm.configs.quotas import QuotaLimit
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.kraft.image import BrokerEndpoint, ClusterImage, PartitionImage, TopicMetadata
+    from klamm.kraft.member import BrokerMember
     from klamm.mirror.copy.equal_offsets import ReplicaSettings
     from klamm.mirror.replica.access import OpenListener
-    from klamm.mirror.replica.membership import ClusterMembership
+    from klamm.protocol.types import PartitionTuple
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -75,7 +76,6 @@ _ELECTION_S: Final = 10.0
 _MAX_IDLE: Final = "connections.max.idle.ms"
 _FAILURES: Final = (ConnectionError, TimeoutError, MembershipError)
 _PLAINTEXT: Final = "PLAINTEXT"
-_FLOW_PARTITION = tuple[str, int]
 
 
 class _NoQuotas:
@@ -105,8 +105,8 @@ class ReplicaNode:
     def __init__(
         self,
         settings: ReplicaSettings,
-        new_member: Callable[[], ClusterMembership],
-        partitions: Iterable[_FLOW_PARTITION],
+        new_member: Callable[[], BrokerMember],
+        partitions: Iterable[PartitionTuple],
         *,
         target: ConnectionSettings,
         may_lose: bool = False,
@@ -119,10 +119,11 @@ class ReplicaNode:
         self._own = OwnClient(target)
         self._wanted = by_topic(partitions)
         self._leaders: dict[tuple[UUID, int], LeaderPartition] = {}
-        self._by_name: dict[_FLOW_PARTITION, LeaderPartition] = {}
+        self._by_name: dict[PartitionTuple, LeaderPartition] = {}
         self._applied: dict[str, tuple[TopicMetadata | None, frozenset[int]]] = {}
         self._sessions = FollowerSessions(self._find)
-        self._member: ClusterMembership | None = None
+        self.member: BrokerMember | None = None
+        """Membership in the target. None before ``start`` and after ``close``."""
         self._loop = fastest_event_loop()
         self._thread = threading.Thread(target=self._run, name="replica-node", daemon=True)
         self._server: Server | None = None
@@ -135,7 +136,7 @@ class ReplicaNode:
         self._raise_backoff = Backoff(_SILENT_S, _MAX_SILENT_S)
         self._is_cordoned = True
         """Whether the target places no partitions here, as at the start of each membership."""
-        self.access = Access(settings, lambda: self._member)
+        self.access = Access(settings, lambda: self.member)
         """Decides who may do what at the listeners."""
         self._admitted: frozenset[str] = frozenset()
         """Topics whose partitions are reassigned to klamm."""
@@ -152,7 +153,7 @@ class ReplicaNode:
             TimeoutError: They do not answer, or count an earlier process as alive.
             MembershipError: They reject the broker.
         """
-        if self._member is not None:
+        if self.member is not None:
             return
         if self._server is None:
             listeners = self.access.open()
@@ -169,11 +170,11 @@ class ReplicaNode:
             raise
         self._is_cordoned = True
         self._cordon(member)
-        self._member = member
+        self.member = member
         self._unsubscribe = member.observer.subscribe(lambda image: self.post(self._apply, image))
         self.post(self._apply, member.observer.image)
 
-    def assign(self, partitions: Iterable[_FLOW_PARTITION]) -> None:
+    def assign(self, partitions: Iterable[PartitionTuple]) -> None:
         """Lead these partitions from now on. The registration stays as it is."""
         self.post(self._assign, by_topic(partitions))
 
@@ -187,35 +188,34 @@ class ReplicaNode:
                 self._forget(leader)
         self._wanted = wanted
         self._applied.clear()
-        if self._member is not None:
-            self._apply(self._member.observer.image)
+        if self.member is not None:
+            self._apply(self.member.observer.image)
 
     def close(self) -> None:
         """Leave the cluster and stop serving. The registration stays as long as partitions have replicas here."""
         self._unsubscribe()
-        if self._member is not None:
+        if self.member is not None:
             try:
-                self._leave(self._member)
-            except (*_FAILURES, ValueError) as error:
+                self._leave(self.member)
+            except _FAILURES as error:
                 logger.info("Broker %d leaves without the controller: %s", self._settings.node_id, error)
-                self._member.close()
+                self.member.close()
         if self._thread.is_alive():
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_CALL_S)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CALL_S)
         else:
             self._loop.close()  # it never ran
-        self._member = None
+        self.member = None
 
-    def _leave(self, member: ClusterMembership) -> None:
+    def _leave(self, member: BrokerMember) -> None:
         """Leave the target, and remove the registration if no partition has a replica here: all were handed over."""
-        node_id = self._settings.node_id
-        partitions = (each for topic in member.observer.image.topics.values() for each in topic.partitions.values())
-        if any(node_id in each.replicas for each in partitions):
+        try:
+            member.unregister()
+        except ValueError:
             member.shut_down()
         else:
-            member.unregister()
-            logger.info("Broker %d has left the target, and is no longer registered", node_id)
+            logger.info("Broker %d has left the target, and is no longer registered", self._settings.node_id)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -249,7 +249,7 @@ class ReplicaNode:
             sessions=self._sessions,
             find=self._find,
             find_by_name=self.partition,
-            is_leased=lambda: self._member is not None and self._member.is_leased(),
+            is_leased=lambda: self.member is not None and self.member.is_leased(),
             rack_of=self._rack_of,
             relay=relay,
             own=self._own,
@@ -340,23 +340,18 @@ class ReplicaNode:
     @property
     def error(self) -> str:
         """Reason why this process is no longer a broker of the target. Empty: it is one."""
-        error = None if self._member is None else self._member.error
+        error = None if self.member is None else self.member.error
         return "" if error is None else f"klamm is no longer broker {self._settings.node_id} of the target: {error}"
-
-    @property
-    def member(self) -> ClusterMembership | None:
-        """ClusterMembership in the target, None before ``start`` and after ``close``."""
-        return self._member
 
     def live_brokers(self) -> frozenset[int]:
         """Return the node ids of the target's live brokers with storage. Empty before ``start``."""
-        brokers = () if self._member is None else self._member.observer.image.live_brokers
+        brokers = () if self.member is None else self.member.observer.image.live_brokers
         return frozenset(each.node_id for each in brokers)
 
     # --- metadata of the target ---------------------------------------------------------------------------------------
 
     def _rack_of(self, node_id: int) -> str | None:
-        broker = None if self._member is None else self._member.observer.image.brokers.get(node_id)
+        broker = None if self.member is None else self.member.observer.image.brokers.get(node_id)
         return None if broker is None else broker.rack
 
     def _endpoint_of(self, listener: str) -> BrokerEndpoint | None:
@@ -364,7 +359,7 @@ class ReplicaNode:
 
         None if there is none, or if brokers would need to know the client: by its login, or for an authorizer.
         """
-        member = self._member
+        member = self.member
         own = next(each for each in self._settings.listeners if each.name == listener)
         if member is None or self.access.authorizer != "" or own.security_protocol != _PLAINTEXT:
             return None
@@ -460,8 +455,8 @@ class ReplicaNode:
 
     async def _read_authorizers(self) -> float | None:
         """Notice an authorizer that the target's brokers have got. One that does not respond holds up nothing else."""
-        if self._member is not None:
-            await self.access.read_authorizers(self._member)
+        if self.member is not None:
+            await self.access.read_authorizers(self.member)
         return None if self.error else _TICK_S
 
     async def _watch(self) -> float | None:
@@ -469,7 +464,7 @@ class ReplicaNode:
 
         When the membership has ended, stop listening: another process may need the addresses.
         """
-        member, now = self._member, time.monotonic()
+        member, now = self.member, time.monotonic()
         if member is not None and member.error is not None:
             await self._close_server()
             return None
@@ -500,7 +495,7 @@ class ReplicaNode:
             for each in partitions
         )
 
-    def _cordon(self, member: ClusterMembership) -> None:
+    def _cordon(self, member: BrokerMember) -> None:
         """Accept new partitions only while one of the wanted partitions does not exist yet. Blocks if that changes."""
         if (is_complete := self._is_complete(member.observer.image)) == self._is_cordoned:
             return
@@ -533,7 +528,7 @@ class ReplicaNode:
         leader, nodes = silent
         return leader, f"replicas {', '.join(map(str, sorted(nodes)))} have stopped to fetch {leader.name}"
 
-    async def _raise_epochs(self, member: ClusterMembership, now: float) -> bool:
+    async def _raise_epochs(self, member: BrokerMember, now: float) -> bool:
         """Let the controller elect this broker again if that is needed. Return whether the metadata show it."""
         if (needed := self._reason_to_raise(now)) is None:
             return False
@@ -551,7 +546,7 @@ class ReplicaNode:
         return True
 
 
-def _elect_again(member: ClusterMembership, leader: LeaderPartition, leader_epoch: int) -> ClusterImage:
+def _elect_again(member: BrokerMember, leader: LeaderPartition, leader_epoch: int) -> ClusterImage:
     """Let the controller elect this broker again, and return the metadata that show it. Blocks.
 
     Args:

@@ -9,7 +9,7 @@ of the target's metadata log, so their number is limited.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
 from klamm.protocol.errors import ErrorCode
@@ -17,7 +17,7 @@ from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from klamm.retries import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from klamm.kafka_client.connection.connection import Connection
 
@@ -40,40 +40,25 @@ class UnfinishedError(ProducerIdsError):
     """The producer ids of the target are not raised yet. Calling again goes on."""
 
 
-class ProducerIdBroker(Protocol):
-    """Source of new producer ids."""
+def next_producer_id(node_id: int, connection: Connection) -> int:
+    """Return a new producer id of a broker. One without a block waits for the controller; so does this.
 
-    def next_producer_id(self) -> int:
-        """Return a new producer id."""
-        ...
-
-
-class BrokerConnection:
-    """Connection to one broker that requests producer ids. Thread-confined; it blocks."""
-
-    def __init__(self, node_id: int, connection: Connection) -> None:
-        self._node_id = node_id
-        self._connection = connection
-
-    def next_producer_id(self) -> int:
-        """Return a new producer id. A broker without a block waits for the controller; so does this.
-
-        Raises:
-            KafkaApiError: The broker rejects the request: the principal may write to no topic.
-            ConnectionLostError: It does not respond, or gets no block in time.
-        """
-        deadline, backoff = time.monotonic() + _PATIENCE_S, Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
-        request = InitProducerIdRequest(transactional_id=None)
-        while True:
-            response = self._connection.call(request, InitProducerIdResponse, timeout_s=_PATIENCE_S)
-            if response.error_code == ErrorCode.NONE:
-                return response.producer_id
-            error = api_error(response.error_code)
-            if response.error_code not in RETRIABLE_CODES:
-                raise error
-            if time.monotonic() >= deadline:
-                raise ConnectionLostError(f"broker {self._node_id} gets no producer ids: {error}") from error
-            time.sleep(backoff.next_s())
+    Raises:
+        KafkaApiError: The broker rejects the request: the principal may write to no topic.
+        ConnectionLostError: It does not respond, or gets no block in time.
+    """
+    deadline, backoff = time.monotonic() + _PATIENCE_S, Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+    request = InitProducerIdRequest(transactional_id=None)
+    while True:
+        response = connection.call(request, InitProducerIdResponse, timeout_s=_PATIENCE_S)
+        if response.error_code == ErrorCode.NONE:
+            return response.producer_id
+        error = api_error(response.error_code)
+        if response.error_code not in RETRIABLE_CODES:
+            raise error
+        if time.monotonic() >= deadline:
+            raise ConnectionLostError(f"broker {node_id} gets no producer ids: {error}") from error
+        time.sleep(backoff.next_s())
 
 
 def end_of_block(producer_id: int) -> int:
@@ -83,7 +68,7 @@ def end_of_block(producer_id: int) -> int:
 
 def raise_producer_ids(
     allocate: Callable[[], range],
-    brokers: Iterable[ProducerIdBroker],
+    brokers: Sequence[Callable[[], int]],
     at_least: int,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -92,7 +77,7 @@ def raise_producer_ids(
 
     Args:
         allocate: Takes the next block from the controller. No producer gets the ids in it.
-        brokers: All live brokers of the target. One that starts later gets a later block.
+        brokers: Return a new producer id of each live broker of the target. One that starts later gets a later block.
         at_least: Lowest id that brokers may give from now on.
         clock: Monotonic time in seconds.
 
@@ -109,8 +94,7 @@ def raise_producer_ids(
         if clock() >= deadline:
             raise UnfinishedError(f"the target's producer ids are raised to {at_least}: {producer_id} so far")
 
-    brokers = tuple(brokers)
-    ids = [broker.next_producer_id() for broker in brokers]
+    ids = [next_id() for next_id in brokers]
     if min(ids, default=at_least) < at_least:
         while (stop := allocate().stop) < at_least:
             if at_least - stop > MAX_BLOCKS * BLOCK_SIZE:
@@ -120,8 +104,8 @@ def raise_producer_ids(
                     "with the highest ids (producer.id.expiration.ms)"
                 )
             check_time(stop)
-    for at, broker in enumerate(brokers):
+    for at, next_id in enumerate(brokers):
         while ids[at] < at_least:
             check_time(ids[at])
-            ids[at] = broker.next_producer_id()
+            ids[at] = next_id()
     return min(ids, default=at_least)

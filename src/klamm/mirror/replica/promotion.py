@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.display import counted
 from klamm.kraft.image import NO_LEADER
@@ -44,13 +44,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.kraft.image import PartitionImage
+    from klamm.kraft.member import BrokerMember
     from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
-    from klamm.mirror.replica.membership import ClusterMembership
+    from klamm.mirror.replica.node import ReplicaNode
     from klamm.mirror.replica.target_brokers import TargetBrokers
     from klamm.protocol.types import TopicPartition
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 SYNC_S: Final = 10.0
 """Seconds in which the replicas must fetch the rest of a sealed partition. Producers wait for it."""
@@ -203,31 +201,6 @@ class _Promoting:
         )
 
 
-class PromotingNode(Protocol):
-    """Broker without storage (``ReplicaNode``)."""
-
-    @property
-    def member(self) -> ClusterMembership | None:
-        """Membership in the target."""
-        ...
-
-    def partition(self, topic: str, index: int, /) -> LeaderPartition | None:
-        """Return a partition of which the target's metadata are known."""
-        ...
-
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function on the event loop and return its result."""
-        ...
-
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until a condition of partitions is met."""
-        ...
-
-    def admit(self, topics: Collection[str]) -> None:
-        """Accept partitions of existing topics from now on."""
-        ...
-
-
 class Promotion:
     """Promotion of partitions that a node leads. Confined to one thread; calls block for some seconds.
 
@@ -240,7 +213,7 @@ class Promotion:
 
     def __init__(
         self,
-        node: PromotingNode,
+        node: ReplicaNode,
         node_id: int,
         brokers: TargetBrokers,
         remember: Callable[[Mapping[TopicPartition, int]], None],
@@ -432,13 +405,10 @@ class Promotion:
 
     def _hand_over(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
         member = member_of(self._node)
-        klamm = member.observer.image.brokers.get(self._node_id)
-        if klamm is None:
-            raise PromotionError("klamm is not a broker of the target")
 
         def changes() -> dict[tuple[UUID, int], IsrChange]:
             out = {
-                each.key: each.change(self._node_id, klamm.broker_epoch, accepts_loss=accepts_loss) for each in all_of
+                each.key: each.change(self._node_id, member.broker_epoch, accepts_loss=accepts_loss) for each in all_of
             }
             for each in all_of:
                 each.leader.in_doubt_epoch = out[each.key].partition_epoch
@@ -467,7 +437,7 @@ class Promotion:
         )
 
 
-def member_of(node: PromotingNode) -> ClusterMembership:
+def member_of(node: ReplicaNode) -> BrokerMember:
     """Return the membership of a node.
 
     Raises:
@@ -478,7 +448,7 @@ def member_of(node: PromotingNode) -> ClusterMembership:
     return node.member
 
 
-def state_of(node: PromotingNode, partition: TopicPartition) -> PartitionImage | None:
+def state_of(node: ReplicaNode, partition: TopicPartition) -> PartitionImage | None:
     """Return the state of a partition in the target's metadata. None: it does not exist there."""
     leader = node.partition(*partition)
     return None if leader is None else member_of(node).observer.image.partition(leader.topic_id, partition.partition)

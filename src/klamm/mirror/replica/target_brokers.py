@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.data.cluster import LATEST
 from klamm.kafka_client.described import describe_producers_request
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.replica.producer_ids import BrokerConnection
+from klamm.mirror.replica.producer_ids import next_producer_id
 from klamm.protocol.errors import ErrorCode, error_name
 from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from klamm.kafka_client.connection.connection import Connection
     from klamm.kafka_client.data.cluster import Cluster
-    from klamm.mirror.replica.producer_ids import ProducerIdBroker
 
 ProducerState = DescribeProducersResponse.ProducerState
 
@@ -88,13 +88,13 @@ class TargetBrokers:
                     out[TopicPartition(topic.name, each.partition_index)] = each.active_producers
         return out
 
-    def givers_of_producer_ids(self) -> Sequence[ProducerIdBroker]:
-        """Return all live brokers with storage.
+    def givers_of_producer_ids(self) -> Sequence[Callable[[], int]]:
+        """Return functions that return a new producer id of each live broker with storage.
 
         Raises:
             ConnectionLostError: One cannot be reached, or there is none.
         """
-        return [BrokerConnection(node_id, self._cluster.connection(node_id)) for node_id in self._brokers()]
+        return [partial(next_producer_id, node_id, self._cluster.connection(node_id)) for node_id in self._brokers()]
 
     def abort(self, partition: TopicPartition, producers: Sequence[ProducerState]) -> None:
         """Abort the open transactions of producers in a partition, by markers that its leader writes.

@@ -67,7 +67,7 @@ def copier(clock: Clock) -> Iterator[ReplicaCopier]:
     partitions = [PartitionId("orders", 0, "A.orders")]
     settings = copy_settings(_NOWHERE, _NOWHERE, alias="A")
     copier = ReplicaCopier(settings, replica, partitions, new_member=lambda: member, clock=clock)
-    copier.node._member = member
+    copier.node.member = member
     copier.promoted = {"orders": "FAILED_OVER"}
     yield copier
     copier.close()
@@ -372,7 +372,7 @@ def test_promotion_awaits_no_records_that_the_source_has_lost(
 
 def let_demote(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch, **partition: object) -> list[float]:
     """Request that a topic is mirrored again whose partition has this state. Return the times of reads of the store."""
-    member = copier.node._member
+    member = copier.node.member
     assert isinstance(member, FakeMember)
     topic = member.image.topics[UUID(int=7)]
     changed = replace(topic.partitions[0], **partition)  # type: ignore[arg-type]  # fields of a partition

@@ -15,6 +15,7 @@ from klamm.kraft.image import NO_LEADER
 from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.demotion import Demotion, DemotionDeniedError
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership, Presence, ReplicaProgress
+from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.target_brokers import ReplicaFetch, TargetBrokers
 from klamm.protocol.messages.fetch import FetchResponse
@@ -111,8 +112,10 @@ class Target(TargetBrokers):
         self.member.change(replace(self.member.partition, leader=self.member.partition.replicas[0], leader_epoch=5))
 
 
-class Node:
+class Node(ReplicaNode):
     """Node whose replicas fetch when it waits."""
+
+    member: Member
 
     def __init__(self) -> None:
         image = image_of(REMOTE.topic, TOPIC_ID, KLAMM, REPLICAS)
@@ -124,7 +127,7 @@ class Node:
         self.ends = dict.fromkeys(REPLICAS, END)
         self.floors: dict[TopicPartition, EpochFloor] = {}
 
-    def partition(self, topic: str, _index: int, /) -> LeaderPartition | None:
+    def partition(self, topic: str, index: int) -> LeaderPartition | None:
         return self.leader if topic == REMOTE.topic else None
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

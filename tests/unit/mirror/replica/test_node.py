@@ -692,7 +692,6 @@ def test_registration_stays_only_as_long_as_partitions_have_replicas_here(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(member, "shut_down", lambda: calls.append("shut down"))
-    monkeypatch.setattr(member, "unregister", lambda: calls.append("unregister"))
     if not has_replicas:
         topic = member.image.topics[TOPIC_ID]
         promoted = replace(topic.partitions[0], replicas=(1,), isr=(1,), leader=1, removing=())
@@ -700,4 +699,4 @@ def test_registration_stays_only_as_long_as_partitions_have_replicas_here(
     node = new_node(member, address)
     node.start()
     node.close()
-    assert calls == (["shut down"] if has_replicas else ["unregister"])
+    assert calls == (["shut down"] if has_replicas else [])

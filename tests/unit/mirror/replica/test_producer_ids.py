@@ -36,7 +36,7 @@ class Broker:
         self._controller = controller
         self._ids = iter(controller.allocate())
 
-    def next_producer_id(self) -> int:
+    def __call__(self) -> int:
         for producer_id in self._ids:
             return producer_id
         self._ids = iter(self._controller.allocate())
@@ -50,7 +50,7 @@ def test_every_broker_gives_ids_above_the_bound() -> None:
     lowest = raise_producer_ids(controller.allocate, brokers, 75)
 
     assert lowest == 80
-    assert [broker.next_producer_id() for broker in brokers] == [81, 91, 101]
+    assert [broker() for broker in brokers] == [81, 91, 101]
 
 
 def test_no_block_is_taken_if_all_brokers_are_above_the_bound() -> None:
@@ -69,7 +69,7 @@ def test_broker_above_the_bound_keeps_its_block() -> None:
     high = Broker(controller)
 
     assert raise_producer_ids(controller.allocate, [low, high], 75) == 500
-    assert (low.next_producer_id(), high.next_producer_id()) == (521, 501)
+    assert (low(), high()) == (521, 501)
 
 
 def test_raising_goes_on_in_the_next_call_when_it_takes_long() -> None:

@@ -12,6 +12,7 @@ from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, api_error
 from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
+from klamm.mirror.replica.node import ReplicaNode
 from klamm.mirror.replica.promotion import Promotion, PromotionError, PromotionWaitsError
 from klamm.mirror.replica.target_brokers import ProducerState, TargetBrokers
 from klamm.protocol.errors import ErrorCode
@@ -91,8 +92,8 @@ class Brokers(TargetBrokers):
         self.on_producers()
         return {partition: self.known_by.get(node_id, self.known) for partition, node_id in places.items()}
 
-    def givers_of_producer_ids(self) -> Sequence[Giver]:
-        return self.givers
+    def givers_of_producer_ids(self) -> Sequence[Callable[[], int]]:
+        return [each.next_producer_id for each in self.givers]
 
     def reassign(self, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
         self.reordered(replicas[REMOTE])
@@ -107,8 +108,10 @@ def producer(producer_id: int, start: int = -1) -> ProducerState:
     return ProducerState(producer_id=producer_id, producer_epoch=0, current_txn_start_offset=start)
 
 
-class Node:
+class Node(ReplicaNode):
     """Node without threads: replicas fetch while it waits."""
+
+    member: Member
 
     def __init__(self) -> None:
         image = image_of(REMOTE.topic, TOPIC_ID, KLAMM, REPLICAS)
@@ -152,7 +155,7 @@ class Node:
         else:
             self.leader.resign(is_replaced=partition.leader >= 0)
 
-    def partition(self, topic: str, _index: int, /) -> LeaderPartition | None:
+    def partition(self, topic: str, index: int) -> LeaderPartition | None:
         return self.leader if topic == REMOTE.topic else None
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -60,18 +61,20 @@ def obstacles(flow: FlowSettings, topics: Collection[str] = ()) -> dict[str, str
     Raises:
         ConnectionLostError: The target is unavailable.
     """
+    if (settings := replica_settings(flow)) is None:
+        return {}
     with connected(flow) as cluster:
         try:
             nodes = target_nodes(cluster)
         except DeniedError as error:
-            reasons = [error_text(error), _controllers_obstacle(flow)]
+            reasons = [error_text(error), _controllers_obstacle(flow, settings)]
             broker = cluster.connection(min(cluster.node_ids))
         else:
             reasons = [
-                _target_obstacle(flow, cluster, nodes),
-                _controllers_obstacle(flow),
-                _listener_obstacle(flow, cluster, nodes),
-                _node_id_obstacle(flow, cluster, nodes),
+                _target_obstacle(flow, settings.node_id, cluster, nodes),
+                _controllers_obstacle(flow, settings),
+                _listener_obstacle(flow, settings, cluster, nodes),
+                _node_id_obstacle(flow, settings.node_id, cluster, nodes),
             ]
             broker = nodes.connection(cluster)
         unreadable = _unreadable(broker, topics)
@@ -87,21 +90,23 @@ def target_obstacle(flow: FlowSettings) -> str:
     Raises:
         ConnectionLostError: The target is unavailable, or another live broker has the id.
     """
+    if (replica := flow.replica) is None:
+        return ""
     with connected(flow) as cluster:
         try:
             nodes = target_nodes(cluster)
         except DeniedError as error:
             return error_text(error)
-        if reason := _target_obstacle(flow, cluster, nodes):
+        if reason := _target_obstacle(flow, replica.node_id, cluster, nodes):
             return reason
-        if reason := _node_id_obstacle(flow, cluster, nodes):
+        if reason := _node_id_obstacle(flow, replica.node_id, cluster, nodes):
             raise ConnectionLostError(reason)
         return ""
 
 
-def _target_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
-    if flow.replica is not None and flow.replica.node_id in nodes.controllers:
-        return f"klamm.replica.node.id={flow.replica.node_id}: a controller of cluster {flow.target.alias} has this id"
+def _target_obstacle(flow: FlowSettings, node_id: int, cluster: Cluster, nodes: TargetNodes) -> str:
+    if node_id in nodes.controllers:
+        return f"klamm.replica.node.id={node_id}: a controller of cluster {flow.target.alias} has this id"
     level = finalized_features(nodes.connection(cluster)).get(_FEATURE, 0)
     if level >= CORDON_LEVEL:
         return ""
@@ -131,28 +136,20 @@ def connected(flow: FlowSettings) -> AbstractContextManager[Cluster]:
     return Cluster.connected(_connection(flow))
 
 
-def _controllers_obstacle(flow: FlowSettings) -> str:
-    settings = replica_settings(flow)
-    if settings is None:
-        return ""
-    key = f"{flow.target.alias}.bootstrap.controllers={','.join(flow.target.bootstrap_controllers)}"
-    channel = ControllerChannel(settings.controllers)
-    try:
-        channel.connection()
-    except ClusterActionDeniedError:
-        return f"the principal lacks CLUSTER_ACTION on cluster {flow.target.alias}, which brokers need"
-    except ConnectionLostError as error:
-        return f"{key}: {error}"
-    finally:
-        channel.close()
+def _controllers_obstacle(flow: FlowSettings, settings: ReplicaSettings) -> str:
+    with contextlib.closing(ControllerChannel(settings.controllers)) as channel:
+        try:
+            channel.connection()
+        except ClusterActionDeniedError:
+            return f"the principal lacks CLUSTER_ACTION on cluster {flow.target.alias}, which brokers need"
+        except ConnectionLostError as error:
+            controllers = ",".join(flow.target.bootstrap_controllers)
+            return f"{flow.target.alias}.bootstrap.controllers={controllers}: {error}"
     return ""
 
 
-def _listener_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
+def _listener_obstacle(flow: FlowSettings, settings: ReplicaSettings, cluster: Cluster, nodes: TargetNodes) -> str:
     """Return why brokers could not fetch from klamm's listener."""
-    settings = replica_settings(flow)
-    if settings is None:
-        return ""
     configs = inter_broker_configs(cluster, settings, nodes.broker)
     if reason := configs.mismatch(settings):
         return reason
@@ -247,11 +244,10 @@ def _unreadable(broker: Connection, topics: Collection[str]) -> dict[str, str]:
     }
 
 
-def _node_id_obstacle(flow: FlowSettings, cluster: Cluster, nodes: TargetNodes) -> str:
+def _node_id_obstacle(flow: FlowSettings, node_id: int, cluster: Cluster, nodes: TargetNodes) -> str:
     """Return whether a live broker that is not this flow's has the broker id."""
-    if flow.replica is None or flow.replica.node_id not in cluster.node_ids:
+    if node_id not in cluster.node_ids:
         return ""
-    node_id = flow.replica.node_id
     log_dir = nodes.klamms.get(node_id)
     if log_dir == log_dir_of(cluster.cluster_id, node_id, owner_of(flow)):
         return ""

@@ -118,8 +118,7 @@ class ReplicaTopics(RemoteTopics):
             NoPartitionsYetError: klamm accepts no partitions yet.
             ConnectionLostError: The controllers are unavailable.
         """
-        described = outcomes(self._target.describe_topics(sorted(counts))) if counts else {}
-        topics = [each for each in described.values() if not isinstance(each, Exception)]
+        topics = self._described(counts)
         led = {each.name: each for each in topics if self._node_id in each.partitions[0].replicas}
         added = {name: range(len(topic.partitions), counts[name]) for name, topic in led.items()}
         widths = {name: len(topic.partitions[0].replicas) for name, topic in led.items()}
@@ -140,8 +139,7 @@ class ReplicaTopics(RemoteTopics):
 
     def spread(self, topics: Collection[str], changing: Collection[str] = ()) -> dict[TopicPartition, KafkaApiError]:
         """Let brokers replicate the partitions without any, and begin cancelled reassignments again."""
-        described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
-        topics_there = [each for each in described.values() if not isinstance(each, Exception)]
+        topics_there = self._described(topics)
         self._let_be_alone(placement.unspread(topics_there, self._node_id, 2))
         unchanging = [topic for topic in topics_there if topic.name not in changing]
         cancelled = placement.cancelled(self._target, unchanging, self._node_id)
@@ -170,12 +168,7 @@ class ReplicaTopics(RemoteTopics):
         """Return source topic, name and number of partitions of the remote topics that klamm leads."""
         policy, alias = self._settings.policy, self._settings.source_alias
         sources = {name: policy.upstream_topic(name) for name in self._mirrored() if policy.topic_source(name) == alias}
-        described = outcomes(self._target.describe_topics(sorted(sources))) if sources else {}
-        led = [
-            (source, topic)
-            for topic in described.values()
-            if not isinstance(topic, Exception) and (source := sources[topic.name]) is not None
-        ]
+        led = [(source, topic) for topic in self._described(sources) if (source := sources[topic.name]) is not None]
         selected = {source for source, _ in led if self._settings.selection.includes(source)}
         # Others may also be topics that are moved away (``misplaced``), or of another flow that had this node id.
         kept = {source for source, topic in led if source not in selected and self._is_alone(topic)}
@@ -195,13 +188,12 @@ class ReplicaTopics(RemoteTopics):
 
         A klamm that is down leads nothing, but its reassignment to the brokers stays in progress.
         """
-        described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
-        if not described:
+        if not topics:
             return {}
         klamms = self._known_nodes().klamms.keys() - {self._node_id}
         moving = self._target.list_partition_reassignments().result()
         leaders: dict[str, int] = {}
-        for topic in (each for each in described.values() if not isinstance(each, Exception)):
+        for topic in self._described(topics):
             for partition in topic.partitions:
                 leader, (first, *others) = partition.leader, partition.isr or (NO_LEADER,)
                 if leader == NO_LEADER and not others:
@@ -219,11 +211,9 @@ class ReplicaTopics(RemoteTopics):
         Partitions without a leader wait: before klamm leads them, they could be those of another flow with its id.
         """
         names = set(self._target.list_topics(include_internal=True).result()) - set(remote_topics) - self._mirrored()
-        described = outcomes(self._target.describe_topics(sorted(names))) if names else {}
         here = {
             TopicPartition(topic.name, partition.partition): partition.replicas
-            for topic in described.values()
-            if not isinstance(topic, Exception)
+            for topic in self._described(names)
             for partition in topic.partitions
             if self._node_id in partition.replicas and partition.leader != NO_LEADER
         }
@@ -237,6 +227,11 @@ class ReplicaTopics(RemoteTopics):
             what = _MOVED if error is None else f"they stay: {error_text(error)}"
             reasons.setdefault(partition.topic, f"{_MISPLACED.format(self._node_id)}; {what if nodes else _EMPTY}")
         return reasons
+
+    def _described(self, topics: Collection[str]) -> list[TopicDescription]:
+        """Return the descriptions of topics. Those that the target does not describe are left out."""
+        described = outcomes(self._target.describe_topics(sorted(topics))) if topics else {}
+        return [each for each in described.values() if not isinstance(each, Exception)]
 
     def _mirrored(self) -> frozenset[str]:
         """Return the topics from which reassignments in progress remove klamm: as long as they are mirrored."""

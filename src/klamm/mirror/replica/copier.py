@@ -28,9 +28,10 @@ from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC, STARTING, 
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion, resume_offset
 from klamm.mirror.replica.demotion import Demotion
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, KEEP, UNKNOWN
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import HandedOver, Promotion, PromotionError, PromotionWaitsError, describe
+from klamm.mirror.replica.promotion import HandedOver, Promotion, describe
 from klamm.mirror.replica.source_logs import NOT_NAMED, SourceLogReader
 from klamm.mirror.replica.start import ReplicaCopy, ReplicaStart
 from klamm.mirror.replica.target_brokers import TargetBrokers

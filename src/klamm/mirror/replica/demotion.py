@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Final
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.mirror.records.source_offsets import EpochFloor
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import UNKNOWN
-from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError, listed, member_of, state_of
+from klamm.mirror.replica.promotion import listed, member_of, state_of
 from klamm.mirror.replica.target_brokers import ReplicaFetch
 from klamm.protocol.errors import ErrorCode, KafkaApiError, error_name
 

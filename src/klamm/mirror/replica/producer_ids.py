@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import RETRIABLE_CODES, ConnectionLostError, api_error
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from klamm.retries import Backoff
@@ -30,14 +31,6 @@ TURN_S: Final = 2.0
 _FIRST_PAUSE_S: Final = 0.005
 _MAX_PAUSE_S: Final = 0.2
 _PATIENCE_S: Final = 10.0
-
-
-class ProducerIdsError(Exception):
-    """The producer ids of the target are too far below those in mirrored logs."""
-
-
-class UnfinishedError(ProducerIdsError):
-    """The producer ids of the target are not raised yet. Calling again goes on."""
 
 
 def next_producer_id(node_id: int, connection: Connection) -> int:
@@ -85,20 +78,20 @@ def raise_producer_ids(
         The lowest id that a broker gave at the end.
 
     Raises:
-        UnfinishedError: It takes longer than ``TURN_S``.
-        ProducerIdsError: More than ``MAX_BLOCKS`` blocks would be used up.
+        PromotionWaitsError: It takes longer than ``TURN_S``. Calling again goes on.
+        PromotionError: More than ``MAX_BLOCKS`` blocks would be used up.
     """
     deadline = clock() + TURN_S
 
     def check_time(producer_id: int) -> None:
         if clock() >= deadline:
-            raise UnfinishedError(f"the target's producer ids are raised to {at_least}: {producer_id} so far")
+            raise PromotionWaitsError(f"the target's producer ids are raised to {at_least}: {producer_id} so far")
 
     ids = [next_id() for next_id in brokers]
     if min(ids, default=at_least) < at_least:
         while (stop := allocate().stop) < at_least:
             if at_least - stop > MAX_BLOCKS * BLOCK_SIZE:
-                raise ProducerIdsError(
+                raise PromotionError(
                     f"the log has producer ids up to {at_least}, the target assigns {stop} next: at most "
                     f"{MAX_BLOCKS * BLOCK_SIZE:,} can be used up. Wait until the target has forgotten the producers "
                     "with the highest ids (producer.id.expiration.ms)"

@@ -30,13 +30,9 @@ from klamm.display import counted
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.lazy_dataclass import dataclass
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import UNKNOWN
-from klamm.mirror.replica.producer_ids import (
-    ProducerIdsError,
-    UnfinishedError,
-    end_of_block,
-    raise_producer_ids,
-)
+from klamm.mirror.replica.producer_ids import end_of_block, raise_producer_ids
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 
 if TYPE_CHECKING:
@@ -56,14 +52,6 @@ _UNDECIDED: Final = frozenset(
     {ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INVALID_REQUEST}
 )
 """Errors of AlterPartition that also answer a repeated request whose first answer was lost."""
-
-
-class PromotionError(Exception):
-    """Partitions cannot be handed over now. The message names them; they are mirrored again."""
-
-
-class PromotionWaitsError(PromotionError):
-    """Partitions cannot be handed over yet. They were not sealed, so the next attempt costs producers nothing."""
 
 
 class HandedOver(NamedTuple):
@@ -392,16 +380,11 @@ class Promotion:
             ).values()
             for producer in producers
         ]
-        try:
-            return raise_producer_ids(
-                member_of(self._node).allocate_producer_ids,
-                self._brokers.givers_of_producer_ids(),
-                end_of_block(max(ids, default=-1)),
-            )
-        except UnfinishedError as error:
-            raise PromotionWaitsError(str(error)) from error
-        except ProducerIdsError as error:
-            raise PromotionError(str(error)) from error
+        return raise_producer_ids(
+            member_of(self._node).allocate_producer_ids,
+            self._brokers.givers_of_producer_ids(),
+            end_of_block(max(ids, default=-1)),
+        )
 
     def _hand_over(self, all_of: Sequence[_Promoting], *, accepts_loss: bool) -> None:
         member = member_of(self._node)

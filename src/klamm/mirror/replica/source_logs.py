@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from klamm.display import counted
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import UNKNOWN
-from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,8 +23,9 @@ from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion
 from klamm.mirror.replica import source_logs
 from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership, Presence, ReplicaProgress
-from klamm.mirror.replica.promotion import EndedTransactions, HandedOver, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.promotion import EndedTransactions, HandedOver
 from klamm.mirror.replica.source_logs import SourceLogs
 from klamm.mirror.replica.start import ReplicaCopy
 from klamm.mirror.replica.window import Window

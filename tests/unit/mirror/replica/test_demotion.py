@@ -14,9 +14,9 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.demotion import Demotion, DemotionDeniedError
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership, Presence, ReplicaProgress
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.target_brokers import ReplicaFetch, TargetBrokers
 from klamm.protocol.messages.fetch import FetchResponse
 from tests.support.replicas import FakeMember, image_of

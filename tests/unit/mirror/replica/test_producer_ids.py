@@ -6,11 +6,10 @@ from itertools import count
 
 import pytest
 
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.producer_ids import (
     BLOCK_SIZE,
     MAX_BLOCKS,
-    ProducerIdsError,
-    UnfinishedError,
     end_of_block,
     raise_producer_ids,
 )
@@ -77,7 +76,7 @@ def test_raising_goes_on_in_the_next_call_when_it_takes_long() -> None:
     broker = Broker(controller)
     clock = count()
 
-    with pytest.raises(UnfinishedError, match="raised to 75: 20 so far"):
+    with pytest.raises(PromotionWaitsError, match="raised to 75: 20 so far"):
         raise_producer_ids(controller.allocate, [broker], 75, clock=lambda: next(clock) * 2.0)
 
     assert raise_producer_ids(controller.allocate, [broker], 75) == 80
@@ -86,7 +85,7 @@ def test_raising_goes_on_in_the_next_call_when_it_takes_long() -> None:
 def test_too_many_blocks_are_not_used_up() -> None:
     controller = Controller()
 
-    with pytest.raises(ProducerIdsError, match="at most 100,000,000 can be used up"):
+    with pytest.raises(PromotionError, match="at most 100,000,000 can be used up"):
         raise_producer_ids(controller.allocate, [Broker(controller)], MAX_BLOCKS * BLOCK_SIZE + 21)
 
     assert controller.blocks == 2

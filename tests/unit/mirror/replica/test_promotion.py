@@ -11,9 +11,10 @@ import pytest
 from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, api_error
 from klamm.mirror.records.source_offsets import EpochFloor
+from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.node import ReplicaNode
-from klamm.mirror.replica.promotion import Promotion, PromotionError, PromotionWaitsError
+from klamm.mirror.replica.promotion import Promotion
 from klamm.mirror.replica.target_brokers import ProducerState, TargetBrokers
 from klamm.protocol.errors import ErrorCode
 from tests.support.replicas import FakeMember, KafkaFollower, SourceLog, copy_once, image_of, stored_batch

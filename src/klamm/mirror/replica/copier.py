@@ -11,9 +11,8 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections import defaultdict, deque
+from collections import deque
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.buffers import BufferPool
@@ -202,7 +201,7 @@ class ReplicaCopier(Copier):
             self._target,
             self._store,
             node=self.node,
-            activate=partial(_activate, self._active),
+            active=self._active,
         )
 
     def _start_more(self, now: float) -> None:
@@ -295,7 +294,7 @@ class ReplicaCopier(Copier):
 
     def _begin_lagging(self, key: PartitionTuple, copy: ReplicaCopy, window: Window) -> None:
         self._again.refresh([key[0]])
-        again = ReplicaCopy(copy.partition_id, copy.leader, window, self.node, partial(_activate, self._lagging_active))
+        again = ReplicaCopy(copy.partition_id, copy.leader, window, self.node, self._lagging_active)
         self._lagging[key] = again
         self._again_fetcher.add(key, self._again.topic_id(key[0]))
 
@@ -409,22 +408,18 @@ class ReplicaCopier(Copier):
         return stored
 
     def _remember_floors(self, floors: Mapping[TopicPartition, EpochFloor]) -> None:
-        """Store the leader epochs from which on partitions are mirrored again."""
+        """Store the leader epochs from which on partitions of a topic are mirrored again."""
         stored = self._store.read()
-        by_topic = defaultdict[str, dict[int, tuple[EpochFloor, ...]]](dict)
-        for remote, floor in floors.items():
-            topic, index = key = self._keys[remote]
-            # An earlier attempt may have stored one for this offset, and mirrored nothing.
-            before = [each for each in self._floors(topic).get(index, ()) if each.offset < floor.offset]
-            source_epoch = stored.leader_epochs.get(key, UNKNOWN_EPOCH)
-            by_topic[topic][index] = (*before, floor._replace(source_epoch=source_epoch))
-        for topic, changed in by_topic.items():
-            (topic_id,) = self._topic_ids(remote for remote in floors if self._keys[remote][0] == topic)
-            self._write_promotion(topic, StoredPromotion(topic_id, False, {**self._floors(topic), **changed}))
-
-    def _floors(self, topic: str) -> Mapping[int, tuple[EpochFloor, ...]]:
+        topic = self._topic_of(floors)
         promotion = self._stored[topic]
-        return {} if promotion is None else promotion.floors
+        stored_floors = {} if promotion is None else dict(promotion.floors)
+        for remote, floor in floors.items():
+            # An earlier attempt may have stored one for this offset, and mirrored nothing.
+            before = [each for each in stored_floors.get(remote.partition, ()) if each.offset < floor.offset]
+            source_epoch = stored.leader_epochs.get(self._keys[remote], UNKNOWN_EPOCH)
+            stored_floors[remote.partition] = (*before, floor._replace(source_epoch=source_epoch))
+        (topic_id,) = self._topic_ids(floors)
+        self._write_promotion(topic, StoredPromotion(topic_id, False, stored_floors))
 
     def _write_promotion(self, topic: str, promotion: StoredPromotion) -> None:
         self._store.write_promotion(topic, promotion)
@@ -445,7 +440,7 @@ class ReplicaCopier(Copier):
             return
         ends = self._log_ends(keys)
         ended = self._promotion.end_transactions(ends)
-        self._note_promotion(keys, is_finished=True)
+        self._note_promotion(topic, keys, is_finished=True)
         for remote, key in keys.items():
             result = describe(self._handed_over.get(remote), ended[remote], "" if accepts_loss else NOT_NAMED)
             self._release(key, remote, ends[remote], result)
@@ -485,13 +480,16 @@ class ReplicaCopier(Copier):
         leaders = [self.node.partition(*remote) for remote in remotes]
         return {leader.topic_id for leader in leaders if leader is not None}
 
-    def _note_promotion(self, keys: Mapping[TopicPartition, PartitionTuple], *, is_finished: bool) -> None:
+    def _topic_of(self, remotes: Iterable[TopicPartition]) -> str:
+        """Return the source topic of partitions of one remote topic."""
+        return self._keys[next(iter(remotes))][0]
+
+    def _note_promotion(self, topic: str, remotes: Iterable[TopicPartition], *, is_finished: bool) -> None:
         """Store how far the promotion of a topic is."""
-        for topic_id in self._topic_ids(keys):
-            for topic in {topic for topic, _ in keys.values()}:
-                before = self._stored.get(topic)
-                floors = {} if before is None or before.topic_id != topic_id else before.floors
-                self._write_promotion(topic, StoredPromotion(topic_id, is_finished, floors))
+        before = self._stored.get(topic)
+        for topic_id in self._topic_ids(remotes):
+            floors = {} if before is None or before.topic_id != topic_id else before.floors
+            self._write_promotion(topic, StoredPromotion(topic_id, is_finished, floors))
 
     def _check_ends(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         """Check that the replicas have what the source had when the promotion began.
@@ -550,7 +548,7 @@ class ReplicaCopier(Copier):
         self._collect_source_offsets(wait=True)
         moved = {self._keys[remote]: SourceOffset(end, self._source_epoch(remote, end)) for remote, end in ends.items()}
         self._store.write(moved)
-        self._note_promotion({remote: self._keys[remote] for remote in ends}, is_finished=False)
+        self._note_promotion(self._topic_of(ends), ends, is_finished=False)
         for key in moved.keys() & self._copies.keys():
             self._copies[key].committed_offset = moved[key].next_offset
 
@@ -639,7 +637,3 @@ class ReplicaCopier(Copier):
 
 def _source_partitions(partitions: Iterable[PartitionId]) -> dict[PartitionTuple, PartitionTuple]:
     return {(each.remote_topic, each.partition): each[:2] for each in partitions}
-
-
-def _activate(active: dict[PartitionTuple, PartitionCopy], copy: ReplicaCopy) -> None:
-    active[copy.partition_id[:2]] = copy

@@ -61,7 +61,7 @@ class Demotion:
         node: Node that leads partitions.
         node_id: Its node id.
         brokers: Brokers of the target.
-        remember: Stores the leader epochs from which on partitions are mirrored again.
+        remember: Stores the leader epochs from which on partitions of a topic are mirrored again.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Demotion:
         """Let klamm lead all partitions again. Those that it leads already stay as they are.
 
         Args:
-            ends: Log end at the promotion of each remote partition of one topic or more.
+            ends: Log end at the promotion of each partition of a remote topic.
 
         Raises:
             DemotionDeniedError: One has other records than it had at the promotion. All stay with the brokers.

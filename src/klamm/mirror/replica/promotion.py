@@ -196,7 +196,7 @@ class Promotion:
         node: Node that leads the partitions.
         node_id: Its node id.
         brokers: Brokers of the target.
-        remember: Stores the log ends of partitions on the target.
+        remember: Stores the log ends of partitions of a topic on the target.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Promotion:
         """Hand all partitions over, or none of them unless the controller rejects some.
 
         Args:
-            partitions: Remote partitions.
+            partitions: Partitions of a remote topic.
             accepts_loss: Whether partitions that halted are handed over, and replicas may be behind the others. Records
                 that not all have may be lost.
 

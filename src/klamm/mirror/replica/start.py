@@ -17,7 +17,7 @@ from klamm.properties import SettingsError
 from klamm.protocol.errors import CorruptBatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from klamm.kafka_client.connection.buffers import FrameBuffer
     from klamm.kafka_client.data.cluster import Cluster
@@ -37,7 +37,7 @@ class ReplicaCopy(PartitionCopy):
     ``acked_offset`` is the high watermark: everything before it is on all live replicas.
     """
 
-    __slots__ = ("_activate", "_fed_bytes", "_node", "leader", "window")
+    __slots__ = ("_active", "_fed_bytes", "_node", "leader", "window")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ReplicaCopy(PartitionCopy):
         leader: LeaderPartition,
         window: Window,
         node: ReplicaNode,
-        activate: Callable[[ReplicaCopy], None],
+        active: dict[PartitionTuple, PartitionCopy],
     ) -> None:
         """Start at the end of a window.
 
@@ -54,13 +54,13 @@ class ReplicaCopy(PartitionCopy):
             leader: Leader of the remote partition.
             window: Window to extend.
             node: Broker that owns both.
-            activate: Called when batches are in memory.
+            active: Partitions with batches in memory, by source topic and partition number.
         """
         super().__init__(partition_id, start_offset=window.end, committed=False, leader_epoch=window.source_epoch)
         self.leader = leader
         self.window = window
         self._node = node
-        self._activate = activate
+        self._active = active
         self._fed_bytes = window.dropped_bytes
 
     def take(
@@ -87,7 +87,7 @@ class ReplicaCopy(PartitionCopy):
             self.bytes_copied += len(chunk.data)
             self.records_copied += chunk.record_count
             self.last_timestamp = max(self.last_timestamp, chunk.max_timestamp)
-            self._activate(self)
+            self._active[self.partition_id[:2]] = self
         if chunk is not None or self.end_offset > self.leader.log_end or self.leader.is_disputed:
             self._node.post(self.leader.extend, self.window, chunk, self.end_offset, time.monotonic())
 
@@ -141,11 +141,11 @@ class ReplicaStart(Start):
         store: SourceOffsetStore,
         *,
         node: ReplicaNode,
-        activate: Callable[[ReplicaCopy], None],
+        active: dict[PartitionTuple, PartitionCopy],
     ) -> None:
         super().__init__(settings, source, target, store)
         self._node = node
-        self._activate = activate
+        self._active = active
 
     def copies(self, partitions: Sequence[PartitionId]) -> list[PartitionCopy]:
         """Return the copies of all partitions that can start. Some of them may be STOPPED.
@@ -228,7 +228,7 @@ class ReplicaStart(Start):
             rejected = f"; klamm rejected {self._node.access.rejection}" if self._node.access.rejection else ""
             self.reasons[partition_id] = f"no replica of {leader.name} fetches{rejected}"
             return None
-        return ReplicaCopy(partition_id, leader, window, self._node, self._activate)
+        return ReplicaCopy(partition_id, leader, window, self._node, self._active)
 
     def _halted(self, partition_id: PartitionId, leader: LeaderPartition, reason: str) -> PartitionCopy:
-        return self._stopped(ReplicaCopy(partition_id, leader, Window(0), self._node, self._activate), reason)
+        return self._stopped(ReplicaCopy(partition_id, leader, Window(0), self._node, self._active), reason)

@@ -360,7 +360,7 @@ def test_promotion_awaits_no_records_that_the_source_has_lost(
     leader.tail, leader.high_watermark, ends = Window(90), 90, [100, 96, 200, 90]
     copier.node._by_name["A.orders", 0] = leader
     let_source_answer(copier, monkeypatch, lambda _: logs_of(at_0=ends.pop(0)))
-    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, leader.tail, copier.node, lambda _: None)
+    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, leader.tail, copier.node, {})
     copier._copies["orders", 0] = copy
     for end, awaited in ((-1, 100), (100, 100), (95, 96), (95, 96), (96, 96)):
         copy.fetched(end_offset=end)
@@ -515,7 +515,7 @@ def test_log_end_of_a_promotion_is_stored_with_the_leader_epoch_of_the_source(
     leader.floors, leader.high_watermark = floors, 100
     leader.followers = {1: ReplicaProgress(100, 8, Presence(0))}
     window = Window(min(fetched, 90), 5)
-    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, window, copier.node, lambda _: None)
+    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, window, copier.node, {})
     copy.fetch_offset = fetched
     copier.node._by_name[REMOTE] = leader
     monkeypatch.setattr(copier.node, "call", lambda function, *args: function(*args))

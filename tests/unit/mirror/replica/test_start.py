@@ -21,7 +21,7 @@ def test_response_without_batches_shows_that_a_disputed_log_does_not_diverge() -
     leader.begin(0, 20)
     window = leader.tail = leader._disputed = Window(20, 3)
     node = cast("ReplicaNode", SimpleNamespace(post=lambda function, *args: function(*args)))
-    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, window, node, lambda _: None)
+    copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, window, node, {})
     assert leader.is_disputed
 
     copy.fetched(end_offset=20)

@@ -399,13 +399,17 @@ class ReplicaCopier(Copier):
 
     def _read_stored(self, topic: str, keys: Mapping[TopicPartition, PartitionTuple]) -> StoredSourceOffsets:
         """Return what is stored on the target, and keep the promotion of a topic that has still the same id."""
-        self._collect_source_offsets(wait=True)
-        stored = self._store.read()
+        stored = self._read_store()
         promotion = stored.promotions.get(topic)
         if promotion is not None and self._topic_ids(keys) != {promotion.topic_id}:
             promotion = None
         self._stored[topic] = promotion
         return stored
+
+    def _read_store(self) -> StoredSourceOffsets:
+        """Return what is stored on the target, with the source offsets that are being written."""
+        self._collect_source_offsets(wait=True)
+        return self._store.read()
 
     def _remember_floors(self, floors: Mapping[TopicPartition, EpochFloor]) -> None:
         """Store the leader epochs from which on partitions of a topic are mirrored again."""
@@ -462,8 +466,7 @@ class ReplicaCopier(Copier):
         if keys.keys() <= self._handed_over.keys():
             return False
         if self._stored_now is None:
-            self._collect_source_offsets(wait=True)
-            self._stored_now = self._store.read()
+            self._stored_now = self._read_store()
         stored = self._stored_now
         promotion, topic_ids = stored.promotions.get(topic), self._topic_ids(keys)
         self._stored[topic] = promotion
@@ -573,8 +576,7 @@ class ReplicaCopier(Copier):
         """
         ends = {remote: each.log_end for remote, each in self._handed_over.items() if remote in keys}
         if keys.keys() - ends.keys():
-            self._collect_source_offsets(wait=True)
-            stored = self._store.read().offsets
+            stored = self._read_store().offsets
             for remote in keys.keys() - ends.keys():
                 if keys[remote] not in stored:
                     raise PromotionError(f"{remote.name} was never mirrored by klamm")

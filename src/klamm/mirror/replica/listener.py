@@ -60,7 +60,6 @@ _REPLICA_STATE_SINCE: Final = 15
 _PREFERRED_REPLICA_SINCE: Final = 11
 _DEBUGGING_CONSUMER: Final = -2
 """Replica id of a request that any replica answers."""
-_NO_REPLICA: Final = -1
 _LATEST: Final = -1
 _EARLIEST: Final = frozenset({-2, -4})
 """Timestamps of ListOffsets for the log start. Nothing is tiered here, so the local one is the same."""

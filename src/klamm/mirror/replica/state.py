@@ -57,11 +57,7 @@ class TopicStateStore:
             ConnectionLostError: The topic cannot be read now.
         """
         with self._cluster() as cluster:
-            return self.read(cluster)
-
-    def read(self, cluster: Cluster) -> MembershipState | None:
-        """Return the stored state, as ``load`` does, with a client that has the metadata of the topic."""
-        newest, _ = read_newest(cluster, self._topic, attempts=_ATTEMPTS)
+            newest, _ = read_newest(cluster, self._topic, attempts=_ATTEMPTS)
         record = newest.get(self._key)
         return None if record is None or record.value is None else _parsed(bytes(record.value))
 

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
+    from klamm.mirror.replica.access import Access
     from klamm.mirror.replica.leader_partition import LeaderPartition
     from klamm.mirror.replica.relay import ClientRelay, OwnClient
     from klamm.protocol.schema import Message
-    from klamm.server.session import Session
 
 _REPLICA_STATE_SINCE: Final = 15
 _PREFERRED_REPLICA_SINCE: Final = 11
@@ -82,10 +82,8 @@ class ReplicaServices:
     """Connections to real brokers, in the name of clients."""
     own: OwnClient
     """Connections to real brokers, in the name of klamm."""
-    may: Callable[[Session, AclOperation, str], bool]
-    """Whether an ACL of the target allows a client an operation on a topic."""
-    is_broker: Callable[[Session], bool]
-    """Whether a client may act as a broker: it needs CLUSTER_ACTION, and the listener with which brokers connect."""
+    access: Access
+    """Decides who may do what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +113,7 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     if node_id < 0:
         return _send_to_replica(request, context)
     services = context.services
-    if not services.is_broker(context.session):
+    if not services.access.is_broker(context.session):
         if request.session_epoch > 0:  # it names no partition: without an error, the replica would ask again at once
             return FetchedBody(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchedBody(partitions=list(_rejected(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)))
@@ -146,10 +144,12 @@ def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedB
     services, version = context.services, context.api_version
     answers = list(_rejected(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     for answer in answers:
-        is_named = version < TOPIC_IDS_SINCE
-        find: Any = services.find_by_name if is_named else services.find
-        leader: LeaderPartition | None = find(answer.topic if is_named else answer.topic_id, answer.partition)
-        if leader is not None and not services.may(context.session, AclOperation.READ, leader.topic):
+        leader = (
+            services.find_by_name(answer.topic, answer.partition)
+            if version < TOPIC_IDS_SINCE
+            else services.find(answer.topic_id, answer.partition)
+        )
+        if leader is not None and not services.access.may(context.session, AclOperation.READ, leader.topic):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             continue
         node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
@@ -185,7 +185,7 @@ def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServ
 async def list_offsets(request: ListOffsetsRequest, context: ReplicaContext) -> ListOffsetsResponse:
     """Return log start and end to a replica. For a consumer, ask the replica that it is to read from."""
     services = context.services
-    if request.replica_id < 0 or not services.is_broker(context.session):
+    if request.replica_id < 0 or not services.access.is_broker(context.session):
         return await _list_offsets_of_replicas(request, context)
     check_lease(services)
     return ListOffsetsResponse(
@@ -221,7 +221,7 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
         result = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(result)
         by_node: dict[int, list[ListOffsetsRequest.ListOffsetsPartition]] = {}
-        is_allowed = services.may(context.session, AclOperation.DESCRIBE, topic.name)
+        is_allowed = services.access.may(context.session, AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
             leader = services.find_by_name(topic.name, wanted.partition_index)
             node_id = None if leader is None else _preferred_replica(leader, "", services)
@@ -253,14 +253,14 @@ async def offset_for_leader_epoch(
     services = context.services
     check_lease(services)
     # Brokers name themselves from version 3 on, and those with metadata.version 4.3 use no older one.
-    is_broker = request.replica_id >= 0 and services.is_broker(context.session)
+    is_broker = request.replica_id >= 0 and services.access.is_broker(context.session)
 
     def answer(
         topic: str, wanted: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
     ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
         leader = services.find_by_name(topic, wanted.partition)
         error_code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
-        if not is_broker and not services.may(context.session, AclOperation.DESCRIBE, topic):
+        if not is_broker and not services.access.may(context.session, AclOperation.DESCRIBE, topic):
             error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif leader is not None:
             epoch = max(wanted.current_leader_epoch, wanted.leader_epoch)

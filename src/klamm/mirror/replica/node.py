@@ -253,8 +253,7 @@ class ReplicaNode:
             rack_of=self._rack_of,
             relay=relay,
             own=self._own,
-            may=self.access.may,
-            is_broker=self.access.is_broker,
+            access=self.access,
         )
         self._server = Server(
             new_context=partial(ReplicaContext, services=services),

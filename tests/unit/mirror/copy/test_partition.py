@@ -7,7 +7,7 @@ from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.protocol.records import Codec, Record, RecordBatch, decode_records, encode_batch
+from klamm.protocol.records import Codec, Record, RecordBatch, TimestampType, decode_records, encode_batch
 
 if TYPE_CHECKING:
     from klamm.mirror.copy.batch import Outgoing
@@ -178,6 +178,26 @@ def test_offset_gaps_are_closed_and_source_offsets_kept() -> None:
     sent = send(copy, 2)
     assert [batch.next_offset for batch in sent] == [5, 10]
     assert [RecordBatch(batch.view).last_offset_delta for batch in sent] == [1, 1]
+
+
+def test_rebuilt_batch_is_dense_unless_offsets_are_missing_between_its_records() -> None:
+    """K894-41: groups are translated exactly where records were copied without a gap, also where timestamps change."""
+
+    def rebuilt(*offsets: int, start: int, kind: TimestampType = TimestampType.CREATE_TIME) -> Outgoing:
+        copy = PartitionCopy(PartitionId("t", 0, "A.t"), start_offset=start, committed=True)
+        records = [Record(key=None, value=b"", timestamp=at, offset=at) for at in offsets]
+        data = encode_batch(records, last_offset=9, timestamp_type=kind, log_append_time=5)
+        copy.take(memoryview(data), BufferPool(max_free_bytes=SIZE).take(len(data)), None)
+        (batch,) = copy.pending
+        return batch
+
+    def shape(batch: Outgoing) -> tuple[bool, int, int, int]:
+        return batch.is_dense, batch.record_count, batch.last_offset, batch.next_offset
+
+    assert shape(rebuilt(7, 8, 9, start=7, kind=TimestampType.LOG_APPEND_TIME)) == (True, 3, 9, 10)
+    assert shape(rebuilt(7, 8, 9, start=8)) == (True, 2, 9, 10), "resumed in the middle"
+    assert shape(rebuilt(6, 7, start=6)) == (True, 2, 7, 10), "the last records were compacted away"
+    assert shape(rebuilt(6, 7, 9, start=6)) == (False, 3, 9, 10)
 
 
 def test_skipped_offsets_advance_after_previous_batch() -> None:

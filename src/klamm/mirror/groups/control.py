@@ -56,7 +56,7 @@ from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneErro
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.replica.placement import led_by_brokers
 from klamm.mirror.topics.claims import FlowClaim
-from klamm.mirror.topics.config_sync import log_rejection
+from klamm.mirror.topics.config_sync import LoggedRejections
 from klamm.mirror.topics.remote_topics import RemoteTopics
 from klamm.properties import SettingsError
 from klamm.retries import Backoff, LoggedReasons
@@ -149,6 +149,7 @@ class GroupControl:
         """Status of each offset, by group and source partition."""
         self._latencies: dict[str, dict[PartitionTuple, RecentAges]] = {}
         self._logged = LoggedReasons()
+        self._not_listed = LoggedRejections()
         """Logged reasons of failed rounds."""
         self._logged_reasons: dict[tuple[str, str], frozenset[str]] = {}
         """Logged reasons, by group and kind."""
@@ -303,11 +304,13 @@ class GroupControl:
 
     def _offsets_of_groups(self) -> dict[str, CommittedOffsets]:
         out: dict[str, CommittedOffsets] = {}
+        rejected = {}
         for group, offsets in group_offsets(self._source, self._groups).items():
             if isinstance(offsets, KafkaApiError):
-                log_rejection(offsets, f"list offsets for consumer group {group} on cluster {self._flow.source.alias}")
+                rejected[f"list offsets for consumer group {group} on cluster {self._flow.source.alias}"] = offsets
             else:
                 out[group] = accepted(self._flow, offsets)
+        self._not_listed.log(rejected)
         return out
 
     def _due_checkpoint(self, translated: Translated) -> Checkpoint | None:

@@ -83,6 +83,7 @@ class ConfigSync:
         self._logged_rejections: dict[str, str] = {}
         self._overridden: dict[tuple[str, str], tuple[str | None, str | None]] = {}
         """Values that were sent and that a policy stored instead, by remote topic and name of the config."""
+        self._not_described = LoggedRejections()
         self._supported: dict[str, frozenset[str]] = {}
         """Names of all configs by remote topic. Contains the topics that could be described in the latest round."""
 
@@ -194,13 +195,14 @@ class ConfigSync:
         self._logged_unknown = unknown
 
     def _describe(self, topics: Sequence[str]) -> dict[str, Mapping[str, ConfigEntry]]:
-        out = {}
+        out, rejected = {}, {}
         for topic, entries in topic_configs(self._source, topics).items():
             if isinstance(entries, KafkaApiError):
                 alias = self._settings.source.alias
-                log_rejection(entries, f"describe the configs of topic {topic} on cluster {alias}")
+                rejected[f"describe the configs of topic {topic} on cluster {alias}"] = entries
             else:
                 out[topic] = entries
+        self._not_described.log(rejected)
         return out
 
     def _apply(self, planned: Mapping[str, Sequence[TopicConfigOperation]]) -> None:
@@ -303,6 +305,25 @@ def log_rejection(rejected: KafkaApiError, operation: str) -> None:
         logger.error("Could not %s: %s", operation, error_text(rejected))
 
 
+class LoggedRejections:
+    """Rejections of one kind of operation. Each is logged once, and again with another reason or after a success."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+        """Reasons of the latest round, by operation."""
+
+    def log(self, rejected: Mapping[str, KafkaApiError]) -> None:
+        """Log the rejections of a round that are new.
+
+        Args:
+            rejected: All rejections of this round, by operation, such as ``alter the configs of topic t``.
+        """
+        for operation, error in rejected.items():
+            if self._reasons.get(operation) != error_text(error):
+                log_rejection(error, operation)
+        self._reasons = {operation: error_text(error) for operation, error in rejected.items()}
+
+
 _TOPIC_ACLS: Final = AclFilter(
     resource_type=AclResourceType.TOPIC,
     resource_name=None,
@@ -369,6 +390,8 @@ class AclSync:
         self._source = source
         self._target = target
         self._logged = LoggedReasons()
+        self._not_described = LoggedRejections()
+        self._not_created = LoggedRejections()
 
     def run(self, left_out: Collection[str] = ()) -> None:
         """Create the missing ACLs of remote topics.
@@ -380,13 +403,15 @@ class AclSync:
             ConnectionError, TimeoutError: A cluster is unavailable. The rest of this round is skipped.
         """
         settings = self._settings
+        not_created = {}
         for acl, rejected in self._create(self.missing(left_out)).items():
             description = in_words(acl)
             if rejected is None:
                 logger.info("%s: topic %s: created ACL %s", settings.name, acl.resource_name, description)
             else:
                 alias = settings.target.alias
-                log_rejection(rejected, f"create ACL {description} on topic {acl.resource_name} of cluster {alias}")
+                not_created[f"create ACL {description} on topic {acl.resource_name} of cluster {alias}"] = rejected
+        self._not_created.log(not_created)
 
     def missing(self, left_out: Collection[str] = ()) -> list[Acl]:
         """Return the ACLs that remote topics lack.
@@ -399,8 +424,9 @@ class AclSync:
         """
         acls = _topic_acls(self._source)
         if isinstance(acls, KafkaApiError):
-            self._not_described(acls)
+            self._log_not_described(acls)
             return []
+        self._not_described.log({})
         includes = self._settings.selection.includes
         wanted = remote_acls(acls, lambda topic: topic not in left_out and includes(topic), self._settings.remote_topic)
         existing = self._existing() if wanted else frozenset()
@@ -420,12 +446,12 @@ class AclSync:
             self._log_once(f"cluster {self._settings.target.alias} does not support ACLs: {error_text(error)}")
             return {}
 
-    def _not_described(self, error: KafkaApiError) -> None:
+    def _log_not_described(self, error: KafkaApiError) -> None:
         alias = self._settings.source.alias
         if isinstance(error, (SecurityDisabledError, UnsupportedVersionError)):
             self._log_once(f"cluster {alias} does not support ACLs")
         else:
-            log_rejection(error, f"describe the ACLs of topics on cluster {alias}")
+            self._not_described.log({f"describe the ACLs of topics on cluster {alias}": error})
 
     def _log_once(self, reason: str) -> None:
         """Log once why no ACLs are synced."""

@@ -293,7 +293,16 @@ def _delete(name: str, rule: str) -> TopicConfigOperation:
 def _changes(operation: TopicConfigOperation, own: Mapping[str, str | None]) -> bool:
     if operation.operation is OpType.DELETE:
         return operation.name in own
-    return operation.name not in own or own[operation.name] != operation.value
+    return operation.name not in own or not _same_value(own[operation.name], operation.value)
+
+
+def _same_value(one: str | None, other: str | None) -> bool:
+    """Return whether two values are equal apart from blanks around list elements, which klamm's broker removes."""
+    return _without_blanks(one) == _without_blanks(other)
+
+
+def _without_blanks(value: str | None) -> list[str] | None:
+    return None if value is None else [part.strip() for part in value.split(",")]
 
 
 def _with_old_value(operation: TopicConfigOperation, own: Mapping[str, str | None]) -> TopicConfigOperation:
@@ -346,7 +355,7 @@ def config_differences(
 def _differs(entry: ConfigEntry, other: ConfigEntry | None) -> bool:
     if other is None:
         return not is_default(entry)
-    return entry.value != other.value
+    return not _same_value(entry.value, other.value)
 
 
 def _difference(

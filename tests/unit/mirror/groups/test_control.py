@@ -74,6 +74,7 @@ class GroupCluster(FakeCluster):
         self.offsets: dict[str, dict[PartitionTuple, OffsetAndMetadata]] = {}
         self.members: dict[str, int] = {}
         self.rejects_commits: dict[PartitionTuple, KafkaApiError] = {}
+        self.rejects_lists: KafkaApiError | None = None
 
     def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
         if self.away():
@@ -110,7 +111,10 @@ class GroupCluster(FakeCluster):
         self, groups: Mapping[str, Collection[TopicPartition] | None], **_: Any
     ) -> ListGroupOffsetsResult:
         offsets = {group: self.offsets.get(group, {}).items() for group in groups}
-        outcomes = {group: {TopicPartition(*at): offset for at, offset in own} for group, own in offsets.items()}
+        outcomes = {
+            group: self.rejects_lists or {TopicPartition(*at): offset for at, offset in own}
+            for group, own in offsets.items()
+        }
         return completed_result(ListGroupOffsetsResult(groups), outcomes)
 
     def alter_group_offsets(
@@ -433,6 +437,18 @@ def test_rejected_offset_commits_are_logged() -> None:
     assert run.turn().offsets[0].sync_reason == "it has members on cluster B"
     run.target.rejects_commits[REMOTE] = rejection("GROUP_AUTHORIZATION_FAILED", "not you")
     assert run.turn().offsets[0].sync_reason == "GROUP_AUTHORIZATION_FAILED: not you"
+
+
+def test_denied_offsets_of_group_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """K894-25: a denial is logged with the operation's name; not again with every checkpoint."""
+    run = Run()
+    run.commit(500)
+    run.turn()
+    run.source.rejects_lists = rejection("GROUP_AUTHORIZATION_FAILED", "")
+    run.turn()
+    run.turn()
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "while trying to list offsets for consumer group g on cluster A" in message
 
 
 def test_group_offsets_are_not_committed_by_default() -> None:

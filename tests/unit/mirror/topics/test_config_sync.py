@@ -250,10 +250,18 @@ def test_undescribable_source_topic_is_skipped_and_logged(caplog: pytest.LogCapt
     here, there = source(), target()
     here.hides.add("t")
     with caplog.at_level(logging.ERROR):
-        ConfigSync(flow(), here, there).run(["t", "u"])
+        sync = ConfigSync(flow(), here, there)
+        sync.run(["t", "u"])
+        sync.run(["t", "u"])
     assert there.configs["A.t"] == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("TopicAuthorizationException occurred while trying to describe the configs of topic t")
+    # logged again after a success
+    here.hides.clear()
+    sync.run(["t", "u"])
+    here.hides.add("t")
+    sync.run(["t", "u"])
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [message] * 2
 
 
 def test_config_unknown_to_target_is_skipped_and_logged_once(

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 from klamm.admin import ConfigEntry, ConfigSource, NewTopic, OpType
 from klamm.mirror.filters import DefaultConfigPropertyFilter, PatternList
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.plans import complete_configs, conflicts, plan_config_operations, plan_new_topic, plan_topics
+from klamm.mirror.topics.plans import (
+    complete_configs,
+    config_differences,
+    conflicts,
+    plan_config_operations,
+    plan_new_topic,
+    plan_topics,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,6 +90,15 @@ def test_known_target_configs_limit_operations_to_changes() -> None:
     assert (planned.name, planned.operation, planned.old_value) == ("cleanup.policy", OpType.DELETE, "compact")
     assert "use.defaults.from=target" in planned.rule
     assert operations(source_defaults=True, target=target) == {"segment.bytes": "5000000"}
+
+
+def test_lists_that_differ_in_blanks_are_not_sent() -> None:
+    """K894-21: klamm's broker stores them without blanks, so that each round would send them again."""
+    source = (ConfigEntry("cleanup.policy", "compact, delete", source=TOPIC),)
+    target = (ConfigEntry("cleanup.policy", "compact,delete", source=TOPIC),)
+    wanted = config_filter(source_defaults=False)
+    assert plan_config_operations(source, wanted, target=target) == ()
+    assert config_differences("A.t", source, target, wanted) == ()
 
 
 def test_source_default_equal_to_target_default_is_set() -> None:

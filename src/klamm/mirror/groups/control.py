@@ -23,7 +23,7 @@ import contextlib
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ErrorCode, KafkaApiError
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -63,7 +63,7 @@ from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
@@ -74,9 +74,6 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.settings.groups import GroupSettings
     from klamm.protocol.types import PartitionTuple
-
-    Bounds = Callable[[Sequence[PartitionTuple]], Mapping[PartitionTuple, LogBounds]]
-    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -94,14 +91,9 @@ class GroupControl:
         self,
         flow: FlowSettings,
         settings: GroupSettings,
-        source: AdminClient,
-        target: AdminClient,
+        sides: BothSides,
         *,
-        syncs: SyncStore,
         checkpoints: CheckpointStore,
-        source_bounds: Bounds,
-        target_bounds: Bounds,
-        mirrored: MirroredOffsets,
         status: GroupStatus,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -112,13 +104,8 @@ class GroupControl:
         Args:
             flow: Settings of the flow.
             settings: Settings of the flow's groups.
-            source: Admin of the source cluster.
-            target: Admin of the target cluster.
-            syncs: Offset syncs of the flow.
+            sides: Connections to both clusters.
             checkpoints: Checkpoints of the flow.
-            source_bounds: Returns the bounds of source partitions. Partitions that do not exist are missing.
-            target_bounds: Same for target partitions.
-            mirrored: Progress of the flow.
             status: Status of the groups, updated after each step.
             clock: Monotonic clock in seconds.
             now: Wall clock in seconds since the epoch.
@@ -127,13 +114,9 @@ class GroupControl:
         self._place = place
         self._flow = flow
         self._settings = settings
-        self._source = source
-        self._target = target
-        self._syncs = syncs
+        self._sides = sides
+        self._syncs = sides.syncs
         self._checkpoints = checkpoints
-        self._source_bounds = source_bounds
-        self._target_bounds = target_bounds
-        self._mirrored = mirrored
         self._status = status
         self._led_by_brokers: frozenset[str] = frozenset()
         """Remote topics that were handed over, as of the latest sync of offsets."""
@@ -222,7 +205,7 @@ class GroupControl:
         settings = self._settings
         factor = settings.checkpoints_replication_factor
         rejected = create_internal_topic(
-            self._target, settings.checkpoints_topic, replication_factor=factor, place=self._place
+            self._sides.target, settings.checkpoints_topic, replication_factor=factor, place=self._place
         )
         if rejected is not None:
             raise api_error(
@@ -250,13 +233,13 @@ class GroupControl:
         wanted = self._settings.group_filter.should_replicate_group
         skipped = {}
         candidates = []
-        for group in consumer_groups(self._source):
+        for group in consumer_groups(self._sides.source):
             if wanted(group):
                 candidates.append(group)
             else:
                 skipped[group] = "not among groups, or excluded by groups.exclude"
         mirrored = []
-        for group, offsets in group_offsets(self._source, candidates).items():
+        for group, offsets in group_offsets(self._sides.source, candidates).items():
             if isinstance(offsets, KafkaApiError):
                 skipped[group] = error_text(offsets)
             elif accepted(self._flow, offsets):
@@ -283,12 +266,8 @@ class GroupControl:
         offsets = self._offsets_of_groups()
         local = {where for of_group in offsets.values() for where in of_group}
         self._source_of = {(remote_topic_of(self._flow, topic), at): (topic, at) for topic, at in local}
-        target, source = self._target_bounds(sorted(self._source_of)), self._source_bounds(sorted(local))
-        self._checkpoints.discard_stale(target, self._source_of, self._syncs)
-        ends: dict[PartitionTuple, int] = {}
-        for of_group in offsets.values():
-            ends |= ends_without_syncs(of_group, self._syncs, source)
-        logs = Logs(target=target, source=source, next_offsets=self._mirrored.next_offsets(ends))
+        logs = self._sides.logs(self._flow, offsets.values())
+        self._checkpoints.discard_stale(logs.target, self._source_of, self._syncs)
         due: list[Checkpoint] = []
         for group, of_group in offsets.items():
             translated = translate_group(self._flow, group, of_group, self._syncs, logs)
@@ -305,7 +284,7 @@ class GroupControl:
     def _offsets_of_groups(self) -> dict[str, CommittedOffsets]:
         out: dict[str, CommittedOffsets] = {}
         rejected = {}
-        for group, offsets in group_offsets(self._source, self._groups).items():
+        for group, offsets in group_offsets(self._sides.source, self._groups).items():
             if isinstance(offsets, KafkaApiError):
                 rejected[f"list offsets for consumer group {group} on cluster {self._flow.source.alias}"] = offsets
             else:
@@ -359,11 +338,11 @@ class GroupControl:
     def _sync_offsets(self) -> None:
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
         self._led_by_brokers = self._topics_led_by_brokers(groups)
-        states = group_uses(self._target, groups)
+        states = group_uses(self._sides.target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
-        current = group_offsets(self._target, idle)
+        current = group_offsets(self._sides.target, idle)
         remote = {(each.topic, each.partition) for group in idle for each in self._checkpoints.of_group(group)}
-        bounds = self._target_bounds(sorted(remote))
+        bounds = self._sides.target_reader.log_bounds(sorted(remote))
         self._syncs.refresh()
         self._checkpoints.discard_stale(bounds, self._source_of, self._syncs)
         for group in groups:
@@ -387,7 +366,7 @@ class GroupControl:
         if (replica := self._flow.replica) is None:
             return frozenset()
         remote_topics = {each.topic for group in groups for each in self._checkpoints.of_group(group)}
-        return led_by_brokers(self._target, remote_topics, replica.node_id)
+        return led_by_brokers(self._sides.target, remote_topics, replica.node_id)
 
     def _in_use(self, members: str) -> str:
         return f"it has {members} on cluster {self._flow.target.alias}"
@@ -404,7 +383,7 @@ class GroupControl:
         due = offsets_to_commit(checkpoints, current, bounds)
         absent = f"its partition does not exist on cluster {self._flow.target.alias}, or has no leader"
         reasons = {at: absent for each in checkpoints if (at := (each.topic, each.partition)) not in bounds}
-        for where, rejected in commit_offsets(self._target, group, due).items():
+        for where, rejected in commit_offsets(self._sides.target, group, due).items():
             if rejected is None:
                 logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)
             elif rejected.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
@@ -486,15 +465,25 @@ def _some(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothSides:
-    """Connections to both clusters that a cutover needs."""
+    """Connections to both clusters of a flow, and what is stored of its progress."""
 
     source: AdminClient
     target: AdminClient
+    source_reader: ControlConnection
+    target_reader: ControlConnection
     syncs: SyncStore
-    source_bounds: Bounds
-    """Returns first and end offsets. Partitions that do not exist or have no leader are missing."""
-    target_bounds: Bounds
     mirrored: MirroredOffsets
+
+    def logs(self, flow: FlowSettings, offsets: Iterable[CommittedOffsets]) -> Logs:
+        """Return the bounds of the partitions on which groups have offsets. Errors as of ``ControlConnection``."""
+        offsets = list(offsets)
+        local = sorted({where for of_group in offsets for where in of_group})
+        target = self.target_reader.log_bounds(sorted({(remote_topic_of(flow, topic), at) for topic, at in local}))
+        source = self.source_reader.log_bounds(local)
+        ends: dict[PartitionTuple, int] = {}
+        for of_group in offsets:
+            ends |= ends_without_syncs(of_group, self.syncs, source)
+        return Logs(target=target, source=source, next_offsets=self.mirrored.next_offsets(ends))
 
 
 def translate_groups(
@@ -538,24 +527,19 @@ def group_control(flow: FlowSettings, status: GroupStatus) -> Iterator[GroupCont
             f"{flow.name}: emit.checkpoints.enabled=false: group offsets cannot be translated without checkpoints"
         )
     with contextlib.ExitStack() as stack:
-        target = _admin(stack, flow, "target")
-        reader, writer = _connection(stack, flow, "target", "consumer"), _connection(stack, flow, "target", "producer")
+        sides = _both_sides(stack, flow)
+        writer = _connection(stack, flow, "target", "producer")
         wanted = flow.groups.group_filter.should_replicate_group
-        remote_topics = RemoteTopics(target)
+        remote_topics = RemoteTopics(sides.target)
         if flow.replica is not None:
             from klamm.mirror.replica.remote_topics import ReplicaTopics  # noqa: PLC0415 - for this mode only
 
-            remote_topics = ReplicaTopics(flow, target, flow.replica.node_id)
+            remote_topics = ReplicaTopics(flow, sides.target, flow.replica.node_id)
         yield GroupControl(
             flow,
             flow.groups,
-            _admin(stack, flow, "source"),
-            target,
-            syncs=_syncs(stack, flow),
-            checkpoints=CheckpointStore(reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
-            source_bounds=_connection(stack, flow, "source", "consumer").log_bounds,
-            target_bounds=reader.log_bounds,
-            mirrored=MirroredOffsets(flow, mirrored_offsets),
+            sides,
+            checkpoints=CheckpointStore(sides.target_reader, writer, flow.groups.checkpoints_topic, wanted=wanted),
             status=status,
             place=remote_topics.place,
         )
@@ -570,21 +554,21 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
         ConnectionLostError: A cluster is unavailable.
     """
     with contextlib.ExitStack() as stack:
-        source, target = _admin(stack, flow, "source"), _admin(stack, flow, "target")
-        check_reachable(source, flow.source.alias)
-        check_reachable(target, flow.target.alias)
-        yield BothSides(
-            source=source,
-            target=target,
-            syncs=_syncs(stack, flow),
-            source_bounds=_connection(stack, flow, "source", "consumer").log_bounds,
-            target_bounds=_connection(stack, flow, "target", "consumer").log_bounds,
-            mirrored=MirroredOffsets(flow, mirrored_offsets),
-        )
+        sides = _both_sides(stack, flow)
+        check_reachable(sides.source, flow.source.alias)
+        check_reachable(sides.target, flow.target.alias)
+        yield sides
 
 
-def _admin(stack: contextlib.ExitStack, flow: FlowSettings, side: Literal["source", "target"]) -> AdminClient:
-    return stack.enter_context(admin_client(flow, side))
+def _both_sides(stack: contextlib.ExitStack, flow: FlowSettings) -> BothSides:
+    return BothSides(
+        source=stack.enter_context(admin_client(flow, "source")),
+        target=stack.enter_context(admin_client(flow, "target")),
+        source_reader=_connection(stack, flow, "source", "consumer"),
+        target_reader=_connection(stack, flow, "target", "consumer"),
+        syncs=_syncs(stack, flow),
+        mirrored=MirroredOffsets(flow, mirrored_offsets),
+    )
 
 
 def _connection(stack: contextlib.ExitStack, flow: FlowSettings, side: str, role: str) -> ControlConnection:

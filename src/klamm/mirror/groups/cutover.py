@@ -13,7 +13,6 @@ from klamm.mirror.cluster_admin import commit_offsets, group_offsets, group_uses
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
-    ends_without_syncs,
     offsets_to_commit,
     remote_topic_of,
     translate_group,
@@ -92,10 +91,7 @@ def cut_over(flow: FlowSettings, group: str, sides: BothSides, *, dry_run: bool)
     # Without offset syncs, each row reports that nothing was mirrored yet.
     with contextlib.suppress(TopicGoneError):
         sides.syncs.refresh()
-    remote = sorted({(remote_topic_of(flow, topic), at) for topic, at in before.offsets})
-    target, source = sides.target_bounds(remote), sides.source_bounds(sorted(before.offsets))
-    ends = ends_without_syncs(before.offsets, sides.syncs, source)
-    logs = Logs(target=target, source=source, next_offsets=sides.mirrored.next_offsets(ends))
+    logs = sides.logs(flow, [before.offsets])
     translated = translate_group(flow, group, before.offsets, sides.syncs, logs)
     current = group_offsets(sides.target, [group])[group]
     have: CommittedOffsets = {} if isinstance(current, KafkaApiError) else current
@@ -165,7 +161,7 @@ def _write(plan: Cutover, flow: FlowSettings, sides: BothSides, checkpoints: Seq
     current = group_offsets(sides.target, [plan.group])[plan.group]
     if isinstance(current, KafkaApiError):
         raise current
-    bounds = sides.target_bounds([(each.topic, each.partition) for each in checkpoints])
+    bounds = sides.target_reader.log_bounds([(each.topic, each.partition) for each in checkpoints])
     if absent := [
         f"{each.topic}-{each.partition}" for each in checkpoints if (each.topic, each.partition) not in bounds
     ]:

@@ -20,7 +20,7 @@ from klamm.admin import (
     TopicPartition,
 )
 from klamm.kafka_client.errors import ConnectionLostError
-from klamm.mirror.groups.control import GroupControl
+from klamm.mirror.groups.control import BothSides, GroupControl
 from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
 from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
@@ -47,6 +47,10 @@ class Topics(ControlConnection):
     def __init__(self) -> None:
         self.records: dict[str, list[Record]] = {SYNCS: [], CHECKPOINTS: []}
         self.gone: set[str] = set()
+        self.bounds = {ORDERS: LogBounds(0, 10_000), REMOTE: LogBounds(0, 10_000)}
+
+    def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, LogBounds]:
+        return {where: self.bounds[where] for where in partitions if where in self.bounds}
 
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
         if topic not in self.records or topic in self.gone:
@@ -134,7 +138,6 @@ class Run:
         self.now = 1_000.0
         self.source, self.target = GroupCluster(), GroupCluster()
         self.topics = Topics()
-        self.bounds = {ORDERS: LogBounds(0, 10_000), REMOTE: LogBounds(0, 10_000)}
         self.mirrored: dict[PartitionTuple, int] = {}
         """Last mirrored offset by source partition."""
         self.status = GroupStatus()
@@ -152,20 +155,19 @@ class Run:
     def begin(self) -> None:
         """Start the loop again. It remembers nothing."""
         assert self.flow.groups is not None
+        sides = BothSides(
+            source=self.source,
+            target=self.target,
+            source_reader=self.topics,
+            target_reader=self.topics,
+            syncs=SyncStore(self.topics, SYNCS),
+            mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
+        )
         self.control = GroupControl(
             self.flow,
             self.flow.groups,
-            self.source,
-            self.target,
-            syncs=SyncStore(self.topics, SYNCS),
+            sides,
             checkpoints=CheckpointStore(self.topics, self.topics, CHECKPOINTS),
-            source_bounds=lambda partitions: {
-                where: self.bounds[where] for where in partitions if where in self.bounds
-            },
-            target_bounds=lambda partitions: {
-                where: self.bounds[where] for where in partitions if where in self.bounds
-            },
-            mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
             status=self.status,
             clock=lambda: self.now,
             now=lambda: self.now,
@@ -211,7 +213,7 @@ def test_checkpoints_follow_group_without_repetition() -> None:
 
 def test_group_after_control_batches_gets_checkpoint() -> None:
     run = Run()
-    run.bounds = {ORDERS: LogBounds(0, 9), REMOTE: LogBounds(0, 0)}
+    run.topics.bounds = {ORDERS: LogBounds(0, 9), REMOTE: LogBounds(0, 0)}
     run.commit(9)
     for last_mirrored, expected in ((7, []), (8, [("g", 9, 0)])):
         run.mirrored = {ORDERS: last_mirrored}
@@ -303,14 +305,14 @@ def test_recreated_remote_topic_gets_new_checkpoints_and_no_old_offset(
     run.commit(500)
     run.turn()
     # when
-    run.bounds[REMOTE] = LogBounds(0, 0)
+    run.topics.bounds[REMOTE] = LogBounds(0, 0)
     run.target.offsets = left
     run.turn()
     # then
     assert run.target.offsets == left
     # when
     run.topics.sync(1009, 9, first=1000)
-    run.bounds[REMOTE] = LogBounds(0, 10)
+    run.topics.bounds[REMOTE] = LogBounds(0, 10)
     run.commit(1005)
     (row,) = run.turn().offsets
     # then
@@ -335,7 +337,7 @@ def test_recreated_remote_topic_that_grew_past_old_offsets_gets_new_checkpoints(
     # when
     run.topics.sync(1000, 0, first=first)
     run.topics.sync(2999, 1999, first=first)
-    run.bounds[REMOTE] = LogBounds(0, 2000)
+    run.topics.bounds[REMOTE] = LogBounds(0, 2000)
     run.target.offsets = {}
     run.commit(1005)
     if restarts:
@@ -353,7 +355,7 @@ def test_offset_of_deleted_remote_topic_is_not_committed_before_the_next_checkpo
     run.commit(500)
     run.turn()
     run.topics.sync(2999, 1999, first=1000)
-    run.bounds[REMOTE] = LogBounds(0, 2000)
+    run.topics.bounds[REMOTE] = LogBounds(0, 2000)
     run.target.offsets = {}
     run.turn()
     assert run.target.offsets == {}
@@ -363,7 +365,7 @@ def test_checkpoint_at_log_start_of_remote_partition_is_kept() -> None:
     """Its group is behind the syncs because the records before it are deleted on both sides."""
     run = Run()
     run.topics.sync(999, 899, first=100)
-    run.bounds.update({ORDERS: LogBounds(1000, 1000), REMOTE: LogBounds(900, 900)})
+    run.topics.bounds.update({ORDERS: LogBounds(1000, 1000), REMOTE: LogBounds(900, 900)})
     run.commit(50)
     run.turn()
     run.turn()
@@ -375,7 +377,7 @@ def test_offset_of_missing_remote_partition_is_not_committed() -> None:
     run.topics.sync(999, 899, first=100)
     run.commit(500)
     run.turn()
-    del run.bounds[REMOTE]
+    del run.topics.bounds[REMOTE]
     run.target.offsets.clear()
     (row,) = run.turn().offsets
     assert run.target.offsets == {}

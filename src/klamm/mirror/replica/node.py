@@ -374,12 +374,7 @@ class ReplicaNode:
 
     def _apply(self, image: ClusterImage) -> None:
         """Take over a new image: leaders, leader epochs and live replicas of the wanted partitions."""
-        own = self._settings.node_id
-        live = frozenset(
-            broker.node_id
-            for broker in image.brokers.values()
-            if not (broker.is_fenced or broker.in_controlled_shutdown or broker.node_id == own)
-        )
+        live = frozenset(broker.node_id for broker in image.live_brokers if not broker.in_controlled_shutdown)
         for name, indexes in self._wanted.items():
             topic = image.topic(name)
             before = self._applied.get(name)
@@ -482,9 +477,8 @@ class ReplicaNode:
 
         One that klamm has with fenced brokers is still to be reassigned to klamm alone (``placement``).
         """
-        topics = {name: image.topic(name) for name in self._wanted}
         partitions = [
-            None if (topic := topics[name]) is None else topic.partitions.get(index)
+            None if (topic := image.topic(name)) is None else topic.partitions.get(index)
             for name, indexes in self._wanted.items()
             for index in indexes
         ]

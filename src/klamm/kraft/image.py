@@ -220,8 +220,6 @@ class ImageDelta:
                 self._change_broker(record.id, is_fenced=False)
             case BrokerRegistrationChangeRecord():
                 self._change_broker(record.broker_id, **_broker_changes(record))
-            case _:
-                pass
 
     def _replay_topic(self, record: TopicRecord | RemoveTopicRecord | PartitionRecord | PartitionChangeRecord) -> None:
         match record:

@@ -505,7 +505,10 @@ class LeaderPartition:
         lowest = max((floor.leader_epoch for floor in self.floors if floor.offset < offset), default=UNKNOWN_EPOCH)
         if any(floor.offset == offset for floor in self.floors):
             return None
-        return lowest if fetched_epoch < lowest else self._epoch_before(offset)
+        if fetched_epoch < lowest:
+            return lowest
+        window = self._window_at(offset)
+        return None if window is None else window.epoch_before(offset)
 
     def _check_purged(self, wanted: FetchRequest.FetchPartition, now: float) -> ErrorCode | None:
         is_empty = wanted.log_start_offset == wanted.fetch_offset
@@ -521,10 +524,6 @@ class LeaderPartition:
                 )
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.OFFSET_OUT_OF_RANGE
-
-    def _epoch_before(self, offset: int) -> int | None:
-        window = self._window_at(offset)
-        return None if window is None else window.epoch_before(offset)
 
     def _window_at(self, offset: int) -> Window | None:
         return next((each for each in (self.tail, self.catch_up) if each is not None and offset in each), None)

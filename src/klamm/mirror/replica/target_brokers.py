@@ -121,8 +121,9 @@ class TargetBrokers:
         request = WriteTxnMarkersRequest(markers=markers)
         response = connection.call(request, WriteTxnMarkersResponse, version=version, timeout_s=_TIMEOUT_S)
         what = f"broker {leader} does not abort the open transactions of {partition.name}"
-        for code in (each.error_code for marker in response.markers for each in _partitions_of(marker)):
-            _check(code, what)
+        for marker in response.markers:
+            for each in (each for topic in marker.topics for each in topic.partitions):
+                _check(each.error_code, what)
 
     # --- demotion -----------------------------------------------------------------------------------------------------
 
@@ -241,12 +242,6 @@ class ReplicaFetch(NamedTuple):
     leader: int
     leader_epoch: int
     offset: int
-
-
-def _partitions_of(
-    marker: WriteTxnMarkersResponse.WritableTxnMarkerResult,
-) -> list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]:
-    return [each for topic in marker.topics for each in topic.partitions]
 
 
 def _check(error_code: int, what: str) -> None:

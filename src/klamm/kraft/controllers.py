@@ -36,8 +36,8 @@ class ControllerChannel:
     Used by one thread at a time.
 
     Args:
-        settings: Connection settings, with controllers as ``bootstrap_servers``: one of them is enough, but all before
-            Kafka 3.9. The time limits are lowered to ``REQUEST_TIMEOUT_S``.
+        settings: Connection settings, with controllers as ``bootstrap_servers``: one of them is enough. The time limits
+            are lowered to ``REQUEST_TIMEOUT_S``.
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
@@ -107,7 +107,6 @@ class ControllerChannel:
         """Return a connection to the active controller, which the controller at this address is or names.
 
         Like a broker, it fetches the metadata log: a controller names the leader of the log in each response.
-        Controllers before Kafka 3.9 report only its node id, without an address.
         """
         connection = open_connection(host, port, self._settings, self._pool)
         try:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 MAX_WAIT_MS: Final = 500
 """Longest wait of the controller for new records, as in Kafka's observers."""
-_PENDING_WAIT_MS: Final = 20
-"""The same while records are not committed. Controllers before 4.1 do not respond early when they are."""
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _TOPIC_ID: Final = UUID(int=1)
 """Fixed topic id of the metadata log."""
@@ -96,8 +94,7 @@ class MetadataLogReader:
             replica_directory_id=self._log_dir,
             high_watermark=self.high_watermark,
         )
-        wait_ms = _PENDING_WAIT_MS if self._pending else MAX_WAIT_MS
-        return log_request(partition, node_id=self._node_id, cluster_id=self._cluster_id, max_wait_ms=wait_ms)
+        return log_request(partition, node_id=self._node_id, cluster_id=self._cluster_id, max_wait_ms=MAX_WAIT_MS)
 
     def _snapshot_request(self, snapshot: FetchResponse.SnapshotId) -> FetchSnapshotRequest:
         partition = FetchSnapshotRequest.PartitionSnapshot(

@@ -12,13 +12,14 @@ import logging
 import socket
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.errors import MembershipError
+from klamm.lazy_dataclass import dataclass
 from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.fetcher import Fetcher
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId, stop_and_log
@@ -109,6 +110,23 @@ class _Bell:
         self._sender.close()
 
 
+@dataclass(slots=True)
+class _Change:
+    """Promotion or demotion of a topic that an operator requests."""
+
+    state: str
+    """Requested state."""
+    reason: str = ""
+    """Why it is not done yet. Empty: it is done, or was not tried."""
+    due: float = 0.0
+    """Earliest time of the next attempt after a failure."""
+    pauses: Backoff = field(default_factory=lambda: Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S))
+    ends: Mapping[PartitionTuple, int] = field(default_factory=dict)
+    """Log ends of the source when a promotion began."""
+    is_unnamed: bool = False
+    """Whether the results of a promotion do not say yet what the source got since."""
+
+
 class ReplicaCopier(Copier):
     """Copier of the partitions that a broker without storage leads. Confined to one thread."""
 
@@ -129,23 +147,15 @@ class ReplicaCopier(Copier):
         self._keys = _source_partitions(partitions)
         """Source partition by remote partition."""
         self._promote_due = 0.0
-        self._requested: dict[str, str] = {}
-        """Requested states of the topics that are promoted or demoted."""
-        self._waiting: dict[str, str] = {}
-        """Topics that are not promoted or demoted yet, with the reason."""
-        self._pauses: dict[str, tuple[float, Backoff]] = {}
-        """Earliest time of the next attempt to promote or demote a topic after a failure."""
+        self._changes: dict[str, _Change] = {}
+        """Promotions and demotions that are requested, by topic."""
         self._stored: dict[str, StoredPromotion | None] = {}
         """Stored promotions of topics, as far as they were needed. None: there is none for this topic id."""
         self._stored_now: StoredSourceOffsets | None = None
         """Stored source offsets and promotions, read once per turn. None: no topic of this turn has needed them."""
-        self._ends: dict[str, Mapping[PartitionTuple, int]] = {}
-        """Log ends of the source when the promotion of a topic began."""
         self._handed_over: dict[TopicPartition, HandedOver] = {}
         self._promoted: dict[PartitionTuple, PartitionProgress] = {}
         """Progress of the partitions that brokers of the target lead."""
-        self._unnamed: set[str] = set()
-        """Promoted topics whose results do not say yet what the source got since."""
         self.node = ReplicaNode(
             replica,
             new_member,
@@ -319,31 +329,30 @@ class ReplicaCopier(Copier):
     def _change_leaders(self, now: float) -> None:
         """Hand over the topics that an operator promotes, and take back or mirror on those that are not promoted."""
         requested = {**self.promoted, **dict.fromkeys(self.demoted, RequestedState.DEMOTED)}
-        for topic in [topic for topic, state in self._requested.items() if requested.get(topic) != state]:
+        for topic in [topic for topic, change in self._changes.items() if requested.get(topic) != change.state]:
             self._withdraw(topic)
-        self._requested = requested
+        self._changes = {topic: self._changes.get(topic) or _Change(state) for topic, state in requested.items()}
         for key in [key for key in self._promoted if key[0] not in self.promoted]:
             self._mirror_again(key)
         if now < self._promote_due or self.node.member is None:
             return
         self._promote_due = now + _PROMOTE_EVERY_S
         self._stored_now = None
-        for topic in tuple(self._unnamed):
-            self._name_later(topic)
-        for topic, state in requested.items():
-            due, backoff = self._pauses.get(topic, (0.0, Backoff(_PROMOTE_EVERY_S, _MAX_PROMOTE_PAUSE_S)))
-            if now < due:
+        for topic, change in self._changes.items():
+            if change.is_unnamed:
+                self._name_later(topic)
+            if now < change.due:
                 continue
             keys = {TopicPartition(*at): key for at, key in self._keys.items() if key[0] == topic}
             try:
-                self._change_leader(topic, state, keys)
-                self._waiting.pop(topic, None)
-                self._pauses.pop(topic, None)
+                self._change_leader(topic, change.state, keys)
+                change.reason = ""
+                change.pauses.reset()
             except PromotionWaitsError as error:
-                self._waiting[topic] = error_text(error)
+                change.reason = error_text(error)
             except (*CLUSTER_ERRORS, MembershipError, PromotionError) as error:
-                self._waiting[topic] = error_text(error)
-                self._pauses[topic] = self._clock() + backoff.next_s(), backoff
+                change.reason = error_text(error)
+                change.due = self._clock() + change.pauses.next_s()
 
     def _change_leader(self, topic: str, state: str, keys: Mapping[TopicPartition, PartitionTuple]) -> None:
         if state == RequestedState.DEMOTED:
@@ -501,8 +510,8 @@ class ReplicaCopier(Copier):
             PromotionError: They do not, or the source has partitions that they do not have.
             ConnectionLostError: The source is unavailable.
         """
-        before = self._ends.get(topic, {})
-        if any(key not in before or self._has_lost(key, before[key]) for key in keys.values()):
+        change = self._changes[topic]
+        if any(key not in change.ends or self._has_lost(key, change.ends[key]) for key in keys.values()):
             logs, count = self._source_logs.read(topic), self._partition_count(topic)
             if not logs.bounds.keys() >= set(keys.values()):
                 raise PromotionError(f"the source does not name the log ends of {topic}. {KEEP}")
@@ -511,9 +520,9 @@ class ReplicaCopier(Copier):
                     f"{topic} has {logs.partitions} partitions on the source, and its remote topic has {count}: "
                     "withdraw the promotion, so that the mirror adds them"
                 )
-            self._ends[topic] = {key: min(each.stop, before.get(key, each.stop)) for key, each in logs.bounds.items()}
+            change.ends = {key: min(each.stop, change.ends.get(key, each.stop)) for key, each in logs.bounds.items()}
         for remote, key in keys.items():
-            leader, end = self.node.partition(*remote), self._ends[topic][key]
+            leader, end = self.node.partition(*remote), change.ends[key]
             if leader is not None and leader.halted:
                 raise PromotionWaitsError(leader.halted)
             if leader is None or leader.tail is None or leader.high_watermark < end:
@@ -530,16 +539,16 @@ class ReplicaCopier(Copier):
 
     def _name_later(self, topic: str) -> None:
         """Add to the results of a promotion what the source got since, once it has named its log ends."""
-        self._unnamed.add(topic)
+        change = self._changes[topic]
+        change.is_unnamed = False
         try:
             logs = self._source_logs.read(topic)
         except PromotionWaitsError:
+            change.is_unnamed = True
             return
         except CLUSTER_ERRORS as error:
             logger.warning("%s: %s: %s%s", self._settings.flow, topic, NOT_NAMED, error_text(error))
-            self._unnamed.remove(topic)
             return
-        self._unnamed.remove(topic)
         for key, row in self._promoted.items():
             if key[0] == topic and NOT_NAMED in row.reason:
                 later = logs.describe_more(key, row.next_offset, self._partition_count(topic))
@@ -604,10 +613,7 @@ class ReplicaCopier(Copier):
         self._unstarted[partition_id] = "demoted by an operator"
 
     def _withdraw(self, topic: str) -> None:
-        self._waiting.pop(topic, None)
-        self._pauses.pop(topic, None)
-        self._ends.pop(topic, None)
-        self._unnamed.discard(topic)
+        del self._changes[topic]
         self._source_logs.forget(topic)
         for remote, key in self._keys.items():
             if key[0] == topic and (leader := self.node.partition(*remote)) is not None:
@@ -615,12 +621,14 @@ class ReplicaCopier(Copier):
 
     def progress(self) -> Sequence[PartitionProgress]:
         """Return the progress of each partition, with the reasons of promotions and demotions that have to wait."""
-        rows = [self._with_reason(row) if row.topic in self._waiting else row for row in super().progress()]
-        return [*rows, *self._promoted.values()]
+        return [*map(self._with_reason, super().progress()), *self._promoted.values()]
 
     def _with_reason(self, row: PartitionProgress) -> PartitionProgress:
-        change = "mirrored again" if self._requested[row.topic] == RequestedState.DEMOTED else "promoted"
-        return replace(row, reason=f"not {change} yet: {self._waiting[row.topic]}")
+        change = self._changes.get(row.topic)
+        if change is None or not change.reason:
+            return row
+        what = "mirrored again" if change.state == RequestedState.DEMOTED else "promoted"
+        return replace(row, reason=f"not {what} yet: {change.reason}")
 
     def _open_connections(self) -> Sequence[Pollable]:
         return [*super()._open_connections(), *self._again.connections(), self._bell]

@@ -22,7 +22,7 @@ from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.records.source_offsets import EpochFloor, SourceOffset, StoredPromotion
 from klamm.mirror.replica import source_logs
-from klamm.mirror.replica.copier import ReplicaCopier
+from klamm.mirror.replica.copier import ReplicaCopier, _Change
 from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import FIRST_FETCH_S, LeaderPartition, Leadership, Presence, ReplicaProgress
 from klamm.mirror.replica.promotion import EndedTransactions, HandedOver
@@ -73,6 +73,11 @@ def copier(clock: Clock) -> Iterator[ReplicaCopier]:
     yield copier
     copier.close()
     copier.node._loop.close()  # it has never run
+
+
+def waiting(copier: ReplicaCopier) -> dict[str, str]:
+    """Return the topics that are not promoted or demoted yet, with the reason."""
+    return {topic: change.reason for topic, change in copier._changes.items() if change.reason}
 
 
 def attempts(copier: ReplicaCopier, clock: Clock, error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -203,13 +208,13 @@ def test_source_that_does_not_respond_holds_up_no_other_topic(
 
     for _ in range(3):
         copier._change_leaders(clock.now)
-        assert (handed_over, copier._waiting) == ([], {"orders": reason})
+        assert (handed_over, waiting(copier)) == ([], {"orders": reason})
         clock.now += 0.5
     responds.set()
     wait(copier._source_logs._requests.values(), 60)
     copier._change_leaders(clock.now)
 
-    assert (handed_over, copier._waiting) == ([REMOTE], {})
+    assert (handed_over, waiting(copier)) == ([REMOTE], {})
 
 
 def test_log_ends_that_were_requested_for_a_withdrawn_promotion_do_not_count_for_the_next_one(
@@ -230,7 +235,7 @@ def test_log_ends_that_were_requested_for_a_withdrawn_promotion_do_not_count_for
     copier._change_leaders(clock.now)
 
     assert handed_over == []
-    assert copier._waiting == {"orders": "the replicas of A.orders-0 do not have offset 5 yet"}
+    assert waiting(copier) == {"orders": "the replicas of A.orders-0 do not have offset 5 yet"}
 
 
 def test_topic_that_got_partitions_on_the_source_is_not_promoted(
@@ -241,8 +246,8 @@ def test_topic_that_got_partitions_on_the_source_is_not_promoted(
 
     copier._change_leaders(clock.now)
 
-    assert (handed_over, list(copier._waiting)) == ([], ["orders"])
-    assert copier._waiting["orders"].startswith(
+    assert (handed_over, list(waiting(copier))) == ([], ["orders"])
+    assert waiting(copier)["orders"].startswith(
         "orders has 2 partitions on the source, and its remote topic has 1: with"
     )
 
@@ -302,7 +307,7 @@ def test_source_that_responds_late_completes_the_result_of_a_promotion(
 
     (row,) = copier.progress()
     assert later in row.reason
-    assert copier._unnamed == set()
+    assert not copier._changes["orders"].is_unnamed
 
 
 def test_log_ends_that_were_requested_before_the_log_ended_are_not_its_result(
@@ -311,7 +316,7 @@ def test_log_ends_that_were_requested_before_the_log_ended_are_not_its_result(
     let_promote(copier, monkeypatch, high_watermark=3)
     logs = iter([logs_of(at_0=3), logs_of(at_0=4)])
     let_source_answer(copier, monkeypatch, lambda _: next(logs))
-    copier._ends["orders"] = {("orders", 0): 3}
+    copier._changes["orders"] = _Change("PROMOTED", ends={("orders", 0): 3})
     copier._source_logs._requests["orders"] = copier._source_logs._thread.submit(copier._source_logs._read, "orders")
 
     copier._change_leaders(clock.now)
@@ -362,6 +367,7 @@ def test_promotion_awaits_no_records_that_the_source_has_lost(
     let_source_answer(copier, monkeypatch, lambda _: logs_of(at_0=ends.pop(0)))
     copy = ReplicaCopy(PartitionId("orders", 0, "A.orders"), leader, leader.tail, copier.node, {})
     copier._copies["orders", 0] = copy
+    copier._changes["orders"] = _Change("PROMOTED")
     for end, awaited in ((-1, 100), (100, 100), (95, 96), (95, 96), (96, 96)):
         copy.fetched(end_offset=end)
         with pytest.raises(PromotionWaitsError, match=f"the replicas of A.orders-0 do not have offset {awaited} yet"):
@@ -409,7 +415,7 @@ def test_waiting_demotion_reads_no_source_offsets(
 ) -> None:
     reads = let_demote(copier, monkeypatch, **BY_BROKERS | {"isr": (1, 3)})
     run_a_minute(copier, clock)
-    assert (reads, copier._waiting) == ([], {"orders": "replicas 2 of A.orders-0 are not in sync"})
+    assert (reads, waiting(copier)) == ([], {"orders": "replicas 2 of A.orders-0 are not in sync"})
 
 
 def test_demotion_that_waits_for_the_source_is_tried_again_after_longer_and_longer_pauses(
@@ -418,7 +424,7 @@ def test_demotion_that_waits_for_the_source_is_tried_again_after_longer_and_long
     reads = let_demote(copier, monkeypatch, **BY_BROKERS)
     run_a_minute(copier, clock)
     assert [at - 100 for at in reads] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5]
-    assert copier._waiting == {"orders": "orders-0 has no leader on the source"}
+    assert waiting(copier) == {"orders": "orders-0 has no leader on the source"}
 
 
 def test_topic_of_a_withdrawn_promotion_is_not_due_while_klamm_is_fenced(
@@ -426,7 +432,7 @@ def test_topic_of_a_withdrawn_promotion_is_not_due_while_klamm_is_fenced(
 ) -> None:
     reads = let_demote(copier, monkeypatch, leader=NO_LEADER)
     run_a_minute(copier, clock)
-    assert (reads, copier._waiting) == ([], {})
+    assert (reads, waiting(copier)) == ([], {})
 
 
 def test_cancelled_reassignment_begins_again_without_the_source(
@@ -453,7 +459,7 @@ def test_partition_that_klamm_did_not_hand_over_is_not_taken_back(
     monkeypatch.setattr(copier._store, "read", lambda: StoredSourceOffsets(offsets={("orders", 0): 11}))
     copier._change_leaders(clock.now)
     reason = "klamm did not hand A.orders-0 over: delete the remote topic to mirror it"
-    assert copier._waiting == {"orders": reason}
+    assert waiting(copier) == {"orders": reason}
 
 
 def test_promotion_that_seals_nothing_reads_the_store_once(
@@ -560,8 +566,8 @@ def test_brokers_keep_a_topic_that_the_source_cannot_continue(
 
     # a partition without a source offset was added by the brokers: it is mirrored from its begin
     assert taken_back == ([] if reason else [{("A.orders", 0): 0}])
-    assert copier._waiting.get("orders", "").startswith(reason or "")
-    assert bool(copier._waiting) == bool(reason)
+    assert waiting(copier).get("orders", "").startswith(reason or "")
+    assert bool(waiting(copier)) == bool(reason)
 
 
 @pytest.mark.parametrize("topic_id", [UUID(int=7), UUID(int=8)])

@@ -1,4 +1,4 @@
-"""Offsets by timestamp (ListOffsets, KIP-79, KIP-734, KIP-405, KIP-1005)."""
+"""Offsets by timestamp (ListOffsets, KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 _RECORDS_AT_ONCE: Final = 1000
 """Largest batch that is searched on the event loop, in records. Takes about two milliseconds."""
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
@@ -41,8 +42,8 @@ UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committed: bool = False) -> TimestampOffset:
     """Return the first offset whose record is not older than ``timestamp``. A negative one stands for a special offset.
 
-    There is no tiered storage: EARLIEST_LOCAL equals EARLIEST, and LATEST_TIERED is unknown. With ``is_committed``
-    (``read_committed``), the log ends at the last stable offset.
+    There is no tiered storage: EARLIEST_LOCAL equals EARLIEST, LATEST_TIERED and EARLIEST_PENDING_UPLOAD are unknown.
+    With ``is_committed`` (``read_committed``), the log ends at the last stable offset.
 
     Raises:
         CorruptBatchError: The batch that contains the record is damaged.
@@ -54,7 +55,7 @@ async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committe
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         epoch = log.epochs.epoch_of(log.log_start_offset) if log.segments else log.latest_epoch
         return TimestampOffset(-1, log.log_start_offset, epoch if epoch >= 0 else log.latest_epoch)
-    if timestamp == LATEST_TIERED:
+    if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
         return UNKNOWN
     first = await _search(log, timestamp)
     return first if first.offset < end_offset else UNKNOWN
@@ -76,7 +77,7 @@ async def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
 
 async def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
     newest = max(log.segments, key=lambda segment: segment.max_timestamp, default=None)
-    if newest is None or newest.max_timestamp < 0:
+    if newest is None:
         return UNKNOWN
     first = await _in_segment(log, newest, newest.max_timestamp)
     return first if first is not None else UNKNOWN

@@ -15,6 +15,7 @@ from tests.support.logs import batch
 broker = pytest.fixture(opened)
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+EARLIEST_PENDING_UPLOAD = -6
 
 
 def ask(
@@ -99,18 +100,25 @@ def test_deleted_records_are_not_found(broker: DataPath) -> None:
 
 
 def test_local_and_tiered_offsets_are_those_of_an_untiered_log(broker: DataPath) -> None:
-    """KIP-405, KIP-1005."""
+    """KIP-405, KIP-1005, KIP-1023."""
     broker.log().append(batch("x"))
 
     assert answer(broker, EARLIEST_LOCAL) == (-1, 0, 0)
     assert answer(broker, LATEST_TIERED) == (-1, -1, -1)
+    assert answer(broker, EARLIEST_PENDING_UPLOAD, 11) == (-1, -1, -1)
 
 
-@pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
+def test_record_without_timestamp_is_the_largest_of_its_kind(broker: DataPath) -> None:
+    broker.log().append(batch("a", at=-1))
+
+    assert answer(broker, MAX_TIMESTAMP) == (-1, 0, 0)
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING_UPLOAD, 11)])
 def test_special_timestamps_require_their_version(broker: DataPath, timestamp: int, since: int) -> None:
     assert ask(broker, timestamp, version=since - 1).error_code == ErrorCode.UNSUPPORTED_VERSION
     assert ask(broker, timestamp, version=since).error_code == 0
-    assert ask(broker, -6).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert ask(broker, -7, version=11).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_leader_epoch_is_that_of_the_record(broker: DataPath) -> None:

@@ -1,7 +1,7 @@
 """SyncGroup (key 14), v0-5.
 
-The response to a follower waits for the leader's assignment, and every response waits until that is durable. v5 names
-the protocol, which must be the group's (KIP-559).
+The response to a follower waits for the leader's assignment, and every response waits until that is durable. v5 must
+name the protocol and its type, and they must be the group's (KIP-559).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.broker.groups.classic.model import SyncAttempt
+from klamm.broker.groups.errors import InconsistentGroupProtocolError
 from klamm.broker.requests.checks import require_coordinator, require_group
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
 
 API: Final = Api(key=ApiKey.SYNC_GROUP, min_version=0, max_version=5)
+_PROTOCOL_SINCE: Final = 5
 
 
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
@@ -27,6 +29,8 @@ async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGrou
     try:
         require_group(context, AclOperation.READ, request.group_id)
         require_coordinator(request.group_id, context.node_id, context.services.cluster)
+        if context.api_version >= _PROTOCOL_SINCE and None in {request.protocol_type, request.protocol_name}:
+            raise InconsistentGroupProtocolError("SyncGroup v5 needs a protocol type and a protocol name")
     except KafkaApiError as error:
         return SyncGroupResponse(error_code=error.error_code)
     reply = await context.services.groups.classic.sync(

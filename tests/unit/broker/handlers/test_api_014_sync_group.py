@@ -41,12 +41,27 @@ def test_leader_gets_its_own_assignment(version: int) -> None:
     assert answer.protocol_name == ("range" if version >= 5 else None)
 
 
-@pytest.mark.parametrize(("protocol_name", "error_code"), [("other", "INCONSISTENT_GROUP_PROTOCOL"), (None, "NONE")])
-def test_protocol_name_must_match_if_present(protocol_name: str | None, error_code: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol_type", "protocol_name", "error_code"),
+    [
+        ("consumer", "range", "NONE"),
+        ("consumer", "other", "INCONSISTENT_GROUP_PROTOCOL"),
+        ("other", "range", "INCONSISTENT_GROUP_PROTOCOL"),
+        ("consumer", None, "INCONSISTENT_GROUP_PROTOCOL"),
+        (None, "range", "INCONSISTENT_GROUP_PROTOCOL"),
+    ],
+)
+def test_protocol_and_its_type_must_be_those_of_the_group(
+    protocol_type: str | None, protocol_name: str | None, error_code: str
+) -> None:
     """KIP-559."""
     with GroupBroker() as broker:
         request = SyncGroupRequest(
-            group_id="g", generation_id=1, member_id=join(broker), protocol_type=None, protocol_name=protocol_name
+            group_id="g",
+            generation_id=1,
+            member_id=join(broker),
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
         )
         answer = broker.ask(ROUTE, request, SyncGroupResponse, 5)
 
@@ -55,7 +70,9 @@ def test_protocol_name_must_match_if_present(protocol_name: str | None, error_co
 
 def test_sync_on_other_broker_is_not_coordinator() -> None:
     with GroupBroker(brokers=2) as broker:
-        request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+        request = SyncGroupRequest(
+            group_id="g", generation_id=1, member_id="m", protocol_type="consumer", protocol_name="range"
+        )
         codes = [broker.ask(ROUTE, request, SyncGroupResponse, 5, node_id=node_id).error_code for node_id in (1, 2)]
 
     assert sorted(codes) == [ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_MEMBER_ID]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 INVALID_REQUEST, UNKNOWN_TOPIC, ILLEGAL_STATE, UNKNOWN_MEMBER = 42, 3, 48, 25
 STALE_EPOCH, NO_MAPPING, BAD_TIMEOUT, CONCURRENT, FENCED = 47, 49, 50, 51, 90
 OUT_OF_ORDER = 45
+TOO_FAR: Final = 7_200_000
+"""Milliseconds from now to a timestamp that no topic accepts by default."""
 NOT_ATTEMPTED, UNSTABLE, NOT_FOUND, ABORTABLE, INVALID_PATTERN = 55, 88, 105, 120, 128
 
 
@@ -176,6 +178,20 @@ def test_every_request_of_a_fenced_producer_is_rejected(transactional: Transacti
     assert transactional.ours.add(zombie, 1, transactional.topic, 0) == [STALE_EPOCH]
     assert transactional.ours.init(4, was=zombie)[0] == FENCED
     assert transactional.ours.init(3, was=zombie)[0] == STALE_EPOCH
+
+
+def test_fenced_producer_learns_that_before_anything_else(transactional: TransactionalTopic) -> None:
+    zombie, ours, topic = transactional.first, transactional.ours, transactional.topic
+    group = f"group-of-{topic}"
+    find_group_coordinator(transactional.client, group)
+    assert ours.init(4)[0] == 0
+
+    assert ours.produce(zombie, transactional.dialect.produce, topic, 0, "x", sequence=0, ahead_ms=TOO_FAR) == (
+        STALE_EPOCH
+    )
+    assert ours.commit_offset(zombie, transactional.dialect.offsets, group, topic, 5, member="m", generation=3) == (
+        STALE_EPOCH
+    )
 
 
 def test_open_transaction_is_aborted_for_the_next_producer(transactional: TransactionalTopic) -> None:

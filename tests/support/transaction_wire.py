@@ -101,11 +101,12 @@ class TransactionClient:
         value: str,
         *,
         sequence: int,
+        ahead_ms: int = 0,
         is_patient: bool = True,
     ) -> int:
-        """Append one record."""
+        """Append one record, whose timestamp may be ahead of the clock."""
         batch = encode_batch(
-            [Record(None, value.encode(), (), time.time_ns() // 1_000_000, 0)],
+            [Record(None, value.encode(), (), time.time_ns() // 1_000_000 + ahead_ms, 0)],
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
             base_sequence=sequence,

@@ -141,9 +141,7 @@ class OffsetCoordinator:
 
         async def record(commits: Sequence[PutGroupOffset]) -> None:
             changes = await slices.listed(PutPendingOffset(producer_id=producer_id, commit=item) for item in commits)
-            self._check_transactional(by, commits, names_group_errors=names_group_errors)
-            await admit()
-            # again: other requests were served meanwhile
+            await admit()  # first, as in Kafka: a fenced producer learns that, whatever its group says
             self._check_transactional(by, commits, names_group_errors=names_group_errors)
             entry = self._registry.entry_or_new(by.group_id)
             for commit in commits:

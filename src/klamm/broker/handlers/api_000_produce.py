@@ -222,6 +222,8 @@ async def _append(
             raise UnsupportedCompressionTypeError("Produce requests of v3 to v6 are not allowed to use ZStandard")
         if admission is None and is_transactional(records):
             raise TransactionalIdAuthorizationError("A transactional batch needs a transactional id.")
+        if admission is not None:
+            admission.check(log, records)  # before the records, as in Kafka: a fenced producer learns that
         batch = await _prepared(log, records)
         if log.is_deleted:  # while a thread checked the batch
             log = leader_log(context, topic, data.index)

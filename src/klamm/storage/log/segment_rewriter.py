@@ -27,6 +27,7 @@ from klamm.protocol.records import (
     encode_batch,
     iter_batches,
     iter_records,
+    patch_header,
     verify_crc,
 )
 from klamm.storage.log.files import FilePool
@@ -350,7 +351,7 @@ def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearra
 
 
 def _rebuilt(batch: RecordBatch, records: Sequence[Record], horizon: int | None) -> bytearray:
-    return encode_batch(
+    built = encode_batch(
         records,
         codec=Codec(batch.codec) if records else Codec.NONE,
         base_offset=batch.base_offset,
@@ -365,3 +366,6 @@ def _rebuilt(batch: RecordBatch, records: Sequence[Record], horizon: int | None)
         is_transactional=batch.is_transactional,
         is_control=batch.is_control,
     )
+    if not records:
+        patch_header(built, max_timestamp=batch.max_timestamp)  # as in Kafka: the last time of the producer
+    return built

@@ -120,13 +120,13 @@ def test_tombstone_is_kept_until_its_delete_horizon(tmp_path: Path) -> None:
 
 def test_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -> None:
     crashable = compacted(tmp_path)
-    crashable.log.append(batch("old", key=b"a", producer_id=7, producer_epoch=0, base_sequence=0))
+    crashable.log.append(batch("old", key=b"a", at=100, producer_id=7, producer_epoch=0, base_sequence=0))
     for _ in range(10):
         crashable.log.append(batch("new" * 20, key=b"a"))
     run(crashable)
 
     (first, *_) = iter_batches(crashable.log.read(0, 1 << 20))
-    assert (first.base_offset, first.record_count, first.producer_id) == (0, 0, 7)
+    assert (first.base_offset, first.record_count, first.producer_id, first.max_timestamp) == (0, 0, 7, 100)
     crashable.open()
     assert crashable.log.append(batch("next", producer_id=7, producer_epoch=0, base_sequence=1)).base_offset == 11
 

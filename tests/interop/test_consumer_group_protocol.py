@@ -18,6 +18,7 @@ from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGro
 from klamm.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tests.support.kept_up import KeptUp
@@ -84,6 +85,7 @@ class Player:
             ConsumerGroupDescribeRequest(group_ids=[self.group]), ConsumerGroupDescribeResponse, 1
         ).groups[0]
         self.note("describe", modern.error_code, modern.error_message, modern.assignor_name, len(modern.members))
+        self.note("patterns", *(member.subscribed_topic_regex for member in modern.members))
         classic = self.client.ask(DescribeGroupsRequest(groups=[self.group]), DescribeGroupsResponse, 6).groups[0]
         self.note("describe classic", classic.error_code, classic.error_message, classic.group_state)
         listed = self.client.ask(ListGroupsRequest(), ListGroupsResponse, 5).groups
@@ -101,6 +103,13 @@ class Player:
         with AdminClient(self.address) as admin, KeptUp(self.address) as broker:
             admin.incremental_alter_configs({group: [op]}).all().result()
             broker.wait_for_effect()
+
+    def remove(self, *members: tuple[str, str | None], version: int = 5) -> None:
+        """Remove members as an administrator does, with the classic API."""
+        identities = [LeaveGroupRequest.MemberIdentity(member_id=m, group_instance_id=i) for m, i in members]
+        request = LeaveGroupRequest(group_id=self.group, member_id=members[0][0], members=identities)
+        response = self.client.ask(request, LeaveGroupResponse, version)
+        self.note("remove", version, response.error_code, *(member.error_code for member in response.members))
 
     def commit(self, member_id: str, epoch: int, *indexes: int, version: int = 9) -> None:
         request = OffsetCommitRequest(
@@ -175,6 +184,30 @@ def static_members(player: Player) -> None:
     player.beat("n", -1, instance_id="i")
 
 
+def members_that_join_again(player: Player) -> None:
+    """A member that is fenced gives up its partitions and joins again with its id (KIP-848)."""
+    player.join("m")
+    player.beat("m", 9, topic_partitions=[])
+    player.join("m")
+    player.join("m", subscribed_topic_names=[])
+    player.join("m")
+    player.join("n", instance_id="i")
+    player.join("n", instance_id="i")
+    player.describe()
+
+
+def members_that_are_removed(player: Player) -> None:
+    player.join("m")
+    player.join("n", instance_id="i")
+    player.remove(("unknown", None), ("", "unknown"), ("m", "i"))
+    player.describe()
+    player.remove(("m", None), ("", "i"))
+    player.join("m")
+    player.remove(("m", None), version=2)
+    player.beat("m", 3)
+    player.describe()
+
+
 def a_regular_expression(player: Player) -> None:
     player.join("m", subscribed_topic_names=None, subscribed_topic_regex="consumer-group-.*")
     player.transcript.pop()  # Kafka resolves it in the background, klamm at once
@@ -247,6 +280,8 @@ def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
         wrong_requests,
         a_member,
         static_members,
+        members_that_join_again,
+        members_that_are_removed,
         a_regular_expression,
         members_that_join_within_the_interval,
         commits_in_transactions,

@@ -110,7 +110,7 @@ def _member(
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topic_names),
-        subscribed_topic_regex=member.topic_regex,
+        subscribed_topic_regex=member.topic_regex or "",
         assignment=_assignment(member.assigned, context),
         target_assignment=_assignment(target, context),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

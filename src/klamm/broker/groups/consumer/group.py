@@ -267,12 +267,13 @@ class ConsumerGroup(ConsumerHeartbeats):
             raise RebalanceInProgressError
 
     def classic_leave(self, identities: Sequence[MemberIdentity], now: Moment) -> tuple[ErrorCode, ...]:
-        """Remove members with the classic protocol (LeaveGroup), and return one error code per identity, in order."""
+        """Remove members (LeaveGroup), and return one error code per identity, in order.
+
+        An administrator may remove members with the consumer protocol in this way, too.
+        """
         codes = tuple(self._leave_one(identity) for identity in identities)
         if ErrorCode.NONE in codes:
-            self.group_epoch += 1
-            if not self.members:
-                self.state_since_ms = now.wall_ms
+            self.lose(now)
         return codes
 
     def _leave_one(self, identity: MemberIdentity) -> ErrorCode:
@@ -283,8 +284,6 @@ class ConsumerGroup(ConsumerHeartbeats):
             else:
                 holder = self.static_member(instance_id)
                 member = self.find_static(identity.member_id or getattr(holder, "member_id", ""), instance_id)
-            if member.classic is None:
-                raise UnknownMemberIdError
         except KafkaApiError as error:
             return error.error_code
         self.remove(member.member_id)

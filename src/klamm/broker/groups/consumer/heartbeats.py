@@ -20,6 +20,7 @@ returns True, it stores the group before the response is sent. The rules are tho
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -166,16 +167,21 @@ class ConsumerHeartbeats(Membership):
         return holder
 
     def fence(self, member_id: str, now: Moment) -> None:
-        """Remove a member. Its partitions are free at once, and the next heartbeat computes a new target.
+        """Remove a member. Its partitions are free at once, and the next heartbeat computes a new target."""
+        self.remove(member_id)
+        self.lose(now)
+
+    def lose(self, now: Moment) -> None:
+        """Advance the epoch after the removal of members.
 
         If only members with the classic protocol remain, the group may become a classic group at its present epoch.
         """
-        self.remove(member_id)
         self.has_lost_member = True
         if not self.can_become_classic:
             self.group_epoch += 1
         if not self.members:
             self.state_since_ms = now.wall_ms
+            self._assigned_at = -math.inf  # the next member need not wait for the interval
 
     def on_time(self, now: Moment) -> None:
         """Remove the members that missed a deadline."""
@@ -313,7 +319,10 @@ def _check_epoch(member: ConsumerMember, attempt: HeartbeatAttempt) -> None:
     """Check the epoch of a request.
 
     The previous epoch is accepted together with partitions that the member still has: then the last response was lost.
+    ``JOIN_EPOCH`` always is: a fenced member joins again with it.
     """
+    if attempt.member_epoch == JOIN_EPOCH:
+        return
     received, current = attempt.member_epoch, member.member_epoch
     if received > current:
         raise FencedMemberEpochError(

@@ -114,7 +114,7 @@ def test_member_that_does_not_revoke_in_time_is_removed() -> None:
         pytest.param(2, "", ErrorCode.NONE, id="the response was lost, and the member owns nothing"),
         pytest.param(2, "01", ErrorCode.FENCED_MEMBER_EPOCH, id="it still has what it gave up"),
         pytest.param(2, None, ErrorCode.FENCED_MEMBER_EPOCH, id="it does not report what it owns"),
-        pytest.param(0, "", ErrorCode.FENCED_MEMBER_EPOCH, id="it joins again while it is a member"),
+        pytest.param(0, "", ErrorCode.NONE, id="it was fenced and joins again"),
     ],
 )
 def test_only_current_epoch_or_lost_response_is_accepted(epoch: int, owned: str | None, code: ErrorCode) -> None:
@@ -460,6 +460,14 @@ def test_thousand_joining_members_are_assigned_in_their_second_heartbeat() -> No
 
     assert clients.state == "STABLE"
     assert {len(member.owned) for member in (first, *others)} == {1}
+
+
+def test_member_that_joins_an_empty_group_gets_its_partitions_at_once() -> None:
+    clients = ConsumerGroupClients(t=2)
+    clients.interval_ms = 1_000
+    clients.leave(clients.join("m1", "t"))
+
+    assert indexes(clients.join("m2", "t")) == [0, 1]
 
 
 def test_assignment_interval_is_changeable_while_waiting() -> None:

@@ -267,14 +267,6 @@ def test_requests_of_the_wrong_protocol_are_rejected() -> None:
 
     assert clients.classic_beat("n", member.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
     assert clients.rejected(lambda: clients.classic_sync("n", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
-    codes = clients.group.classic_leave(
-        [
-            MemberIdentity(member_id="n", group_instance_id=None),
-            MemberIdentity(member_id="", group_instance_id="i"),
-        ],
-        clients.now,
-    )
-    assert codes == (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
     other_type = replace(joins("c", "t"), protocol_type="connect")
     for request in (other_type, attempt("c")):
         code = clients.rejected(lambda request=request: clients.classic_join(request))  # type: ignore[misc]

@@ -114,7 +114,9 @@ def test_record_without_timestamp_is_the_largest_of_its_kind(broker: DataPath) -
     assert answer(broker, MAX_TIMESTAMP) == (-1, 0, 0)
 
 
-@pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING_UPLOAD, 11)])
+@pytest.mark.parametrize(
+    ("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING_UPLOAD, 11)]
+)
 def test_special_timestamps_require_their_version(broker: DataPath, timestamp: int, since: int) -> None:
     assert ask(broker, timestamp, version=since - 1).error_code == ErrorCode.UNSUPPORTED_VERSION
     assert ask(broker, timestamp, version=since).error_code == 0

@@ -116,8 +116,8 @@ def answer_of(returned: object) -> Answer | Unusable | None:
     The answer has classes of klamm and Python only, so that reading it runs no code of the policy. This must be called
     where the policy itself is called.
 
-    False, and an awaitable or a generator, which nothing would run, are answers that cannot be carried out
-    (``answer_fault``): the policy may have meant to deny.
+    False, an exception, and an awaitable or a generator, which nothing would run, are answers that cannot be carried
+    out (``answer_fault``): the policy may have meant to deny.
     """
     if isinstance(returned, Override):
         return Override(
@@ -131,7 +131,9 @@ def answer_of(returned: object) -> Answer | Unusable | None:
         return Throttle(reason=_plain(returned.reason), delay_ms=_plain(returned.delay_ms))
     if isinstance(returned, (Coroutine, Generator)):
         returned.close()
-    is_fault = returned is False or isinstance(returned, (Awaitable, Generator, AsyncGenerator))
+    if isinstance(returned, type) and issubclass(returned, BaseException):
+        return Unusable(returned.__name__)
+    is_fault = returned is False or isinstance(returned, (BaseException, Awaitable, Generator, AsyncGenerator))
     return Unusable(type(returned).__name__) if is_fault else None
 
 

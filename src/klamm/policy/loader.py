@@ -146,10 +146,29 @@ def load_policy(
     source = source_of(module)
     return LoadedPolicy(
         policy=policy,
-        questions={kind: _question(getattr(policy, method), spec, advise) for kind, method in methods.items()},
+        questions={kind: _question(_bound(policy, name, spec), spec, advise) for kind, name in methods.items()},
         files=(*(() if source is None else (source,)), *own_modules(module).values(), *watched),
         only_computes=only_computes,
     )
+
+
+def _bound(policy: object, name: str, spec: PolicySpec) -> Callable[[Any], object]:
+    """Return a method of a policy, which is called with the details of a request.
+
+    Raises:
+        PolicyLoadError: The method cannot be called with one argument, so every request would fail.
+    """
+    method: Callable[[Any], object] = getattr(policy, name)
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # a callable that is not written in Python may have none
+        return method
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        wanted = f"{name} must take one argument, the details of the request"
+        raise PolicyLoadError(f"{spec.origin}: {wanted} ({error})") from error
+    return method
 
 
 def _question(

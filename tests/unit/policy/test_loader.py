@@ -57,6 +57,18 @@ class NeverRunsEither:
         raise ValueError("nobody goes through this")
         yield
 
+class TakesNothing:
+    def validate(self):
+        pass
+
+class TakesTwo:
+    def validate_create_topic(self, topic, partitions):
+        pass
+
+class TakesMore:
+    def validate(self, details, *, strict=True, **rest):
+        pass
+
 class Answers:
     def validate(self, topic_details):
         return topic_details != "bad"
@@ -89,7 +101,9 @@ def test_without_the_config_there_is_no_policy() -> None:
 
 
 @pytest.mark.parametrize("key", [CREATE_TOPIC_POLICY, CREATE_TOPICS_POLICY])
-@pytest.mark.parametrize("name", ["house_rules:Allow", "house_rules.Allow", " house_rules.Plain "])
+@pytest.mark.parametrize(
+    "name", ["house_rules:Allow", "house_rules.Allow", " house_rules.Plain ", "house_rules:TakesMore"]
+)
 def test_both_configs_accept_colon_and_dot_class_names(key: str, name: str) -> None:
     """K108-02: Config name.
 
@@ -126,6 +140,8 @@ def test_policy_is_configured_with_broker_properties() -> None:
         ("house_rules:NoPolicy", "no method validate"),
         ("house_rules:NeverRuns", "validate is an async function"),
         ("house_rules:NeverRunsEither", "validate is a generator"),
+        ("house_rules:TakesNothing", "validate must take one argument, the details of the request (too many"),
+        ("house_rules:TakesTwo", "validate_create_topic must take one argument, the details of the request (missing"),
         ("house_rules:BadSetup", "ValueError: no such directory"),
         ("house_rules:NeedsArguments", "cannot create or configure the policy"),
         ("house_rules:Unfinished", "cannot create or configure the policy"),

@@ -120,6 +120,8 @@ HOUSE_RULES = """
                 case "each": return check_each()
                 case "each_later": return check_each_later()
                 case "awaitable": return AnyAwaitable()
+                case "returned": return PolicyViolationError("meant to be raised")
+                case "returned_class": return Own
                 case "encoded" if details.num_partitions == 1:
                     return Override(reason=EndsWhenEncoded("six"), num_partitions=6)
                 case "repr": return Override(reason="six", num_partitions=EndsInWords())
@@ -264,6 +266,8 @@ async def test_everything_is_allowed_without_a_policy() -> None:
                 ("each", "generator"),
                 ("each_later", "async_generator"),
                 ("awaitable", "AnyAwaitable"),
+                ("returned", "PolicyViolationError"),
+                ("returned_class", "Own"),
             )
         ),
     ],

@@ -15,12 +15,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError, UnsupportedVersionError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+_MODULES: Final = frozenset({KafkaApiError.__module__, __name__})
+"""Modules whose errors stand for an error code, whatever its cause."""
 
 
 class ConnectionLostError(ConnectionError):
@@ -158,19 +158,14 @@ def raise_for_code(error_code: int, error_message: str | None = None) -> None:
 
 @cache
 def _error_class(code: ErrorCode) -> type[KafkaApiError]:
-    for error_class in _all_subclasses(KafkaApiError):
-        if error_class.error_code is code:
+    for error_class in KafkaApiError.__subclasses__():
+        # Other modules, and subclasses of other errors, give a code to one of its causes, such as a failed policy.
+        if error_class.error_code is code and error_class.__module__ in _MODULES:
             return error_class
     words = "".join(word.capitalize() for word in code.name.split("_"))
     name = words if words.endswith(("Error", "Exception")) else f"{words}Error"
     fields: dict[str, Any] = {"error_code": code, "__doc__": f"The broker returned {code.name}."}
     return type(name, (KafkaApiError,), fields)
-
-
-def _all_subclasses(cls: type[KafkaApiError]) -> Iterator[type[KafkaApiError]]:
-    for subclass in cls.__subclasses__():
-        yield subclass
-        yield from _all_subclasses(subclass)
 
 
 def explain(error: BaseException) -> str:

@@ -45,6 +45,7 @@ from klamm.server.connection_limits import ConnectionLimits
 from klamm.server.quotas.throttles import Throttles
 from klamm.server.security.endpoints import open_endpoint
 from klamm.server.server import Server
+from klamm.server.signals import unless_stopped
 from klamm.server.sockets import fastest_event_loop
 from klamm.storage.descriptors import SPARE, DescriptorShares, raise_limit
 from klamm.storage.lock import DataDirectoryLock
@@ -162,10 +163,19 @@ class BrokerApp:
         settings: BrokerSettings,
         nodes: Mapping[str, tuple[AdvertisedBroker, ...]],
         environment: BrokerEnvironment = DEFAULT_ENVIRONMENT,
+        *,
+        stop: asyncio.Event | None = None,
     ) -> BrokerApp:
         """Open the data directory and recover its contents.
 
+        Args:
+            settings: Settings of the process.
+            nodes: Advertised brokers by listener name.
+            environment: Surroundings that tests replace.
+            stop: Set when the process is to stop. Policies, whose creation may take any time, are then not waited for.
+
         Raises:
+            StartStoppedError: ``stop`` was set while a policy was being created.
             DataDirectoryError: The directory is in use, has a newer format, or cannot be read.
             SettingsError: A setting of a listener or of the authorizer is not allowed.
             PolicyLoadError: A policy that the properties name cannot be created.
@@ -179,9 +189,8 @@ class BrokerApp:
                 by_listener=nodes,
                 leader_epoch=leader_epoch,
             )
-            policies = await PolicySettings.load(
-                settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0]
-            )
+            loading = PolicySettings.load(settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0])
+            policies = await (loading if stop is None else unless_stopped(stop, loading))
             app = await cls._assemble(settings, environment, lock=lock, store=store, cluster=cluster, policies=policies)
         except BaseException:
             lock.release()

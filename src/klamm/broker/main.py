@@ -20,7 +20,7 @@ from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
 from klamm.protocol.errors import StorageError
 from klamm.server.listeners import ANY_HOSTS, Address, Listener, own_host_name
-from klamm.server.signals import ProcessSignals
+from klamm.server.signals import ProcessSignals, StartStoppedError
 from klamm.server.sockets import bind, bound_address, start_listening
 from klamm.storage.errors import DataDirectoryError
 
@@ -110,6 +110,8 @@ def main(arguments: Sequence[str], environment: BrokerEnvironment = DEFAULT_ENVI
             sys.stderr
         ):  # standard output has the ready line only; output of policies goes to standard error
             _run(settings, stdout, environment)
+    except StartStoppedError:
+        logger.info("Stopped during the start")
     except (DataDirectoryError, PolicyLoadError, SettingsError, StorageError, OSError) as error:
         sys.stderr.write(f"klamm broker: {one_line(f'{error}{_disk_hint(settings.data_dir)}')}\n")
         return EXIT_FAILED
@@ -143,7 +145,7 @@ async def _serve(
     signals = ProcessSignals()
     nodes = _nodes(settings, sockets)
     gc.disable()  # until GarbageSettings are applied: almost every object that a start creates stays
-    app = await BrokerApp.start(settings, nodes, environment)
+    app = await BrokerApp.start(settings, nodes, environment, stop=signals.stop)
     try:
         for sock in (*itertools.chain(*sockets.values()), *([] if scrapes is None else [scrapes])):
             start_listening(sock)

@@ -17,7 +17,7 @@ from klamm.gateway.processes.worker_pool import WorkerPool
 from klamm.gateway.settings import GatewaySettings, parse_arguments, reject_unknown, unknown_names
 from klamm.policy import PolicyLoadError
 from klamm.properties import SettingsError
-from klamm.server.signals import ProcessSignals
+from klamm.server.signals import ProcessSignals, StartStoppedError, unless_stopped
 from klamm.server.sockets import bind, bound_address, fastest_event_loop, start_listening
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str]) -> int:
         # Standard output has the ready line only.
         with contextlib.redirect_stdout(sys.stderr), asyncio.Runner(loop_factory=fastest_event_loop) as runner:
             runner.run(_serve(settings, arguments, stdout))
+    except StartStoppedError:
+        logger.info("Stopped during the start")
     except (SettingsError, PolicyLoadError, OSError) as error:
         sys.stderr.write(f"klamm gateway: {one_line(str(error))}\n")
         return EXIT_FAILED
@@ -56,7 +58,7 @@ async def _serve(settings: GatewaySettings, arguments: Sequence[str], stdout: Te
     signals = ProcessSignals()
     scrapes = None if settings.metrics is None else bind(settings.metrics)
     if settings.processes == 1:
-        features = await load_features(settings)
+        features = await unless_stopped(signals.stop, load_features(settings))
         signals.reload = partial(reload, features)
         app = GatewayApp(settings, features)
     else:
@@ -69,27 +71,15 @@ async def _serve(settings: GatewaySettings, arguments: Sequence[str], stdout: Te
             start_listening(scrapes)
             await metrics.listen(scrapes)
             logger.info("Metrics on http://%s/metrics", bound_address(scrapes))
-        if await _started(app, signals.stop):
-            servers = ",".join(settings.upstream.bootstrap_servers)
-            stdout.write(f"klamm gateway ready on {app.base_address} (upstream {servers})\n")
-            stdout.flush()
-            await signals.stop.wait()
+        await unless_stopped(signals.stop, app.start())
+        servers = ",".join(settings.upstream.bootstrap_servers)
+        stdout.write(f"klamm gateway ready on {app.base_address} (upstream {servers})\n")
+        stdout.flush()
+        await signals.stop.wait()
         logger.info("Stopping")
     finally:
         await app.stop()
         await metrics.close()
-
-
-async def _started(app: GatewayApp, stop: asyncio.Event) -> bool:
-    """Start the gateway; return False if it has to stop before the upstream has responded."""
-    starting, stopping = asyncio.create_task(app.start()), asyncio.create_task(stop.wait())
-    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        return False
-    stopping.cancel()
-    await starting
-    return True
 
 
 if __name__ == "__main__":

@@ -6,15 +6,43 @@ import asyncio
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 _TERMINAL: Final = "/dev/tty"
 """Controlling terminal of the process that opens it. It cannot be opened if there is none, or after it was closed."""
+
+
+class StartStoppedError(Exception):
+    """The process is to stop, and its start was not complete."""
+
+
+async def unless_stopped(stop: asyncio.Event, step: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a step of the start. The step is cancelled if the process is to stop before.
+
+    Args:
+        stop: Set when the process is to stop, as in ``ProcessSignals``.
+        step: Step that may take any time, such as the creation of a policy.
+
+    Raises:
+        StartStoppedError: The process is to stop.
+    """
+    working, stopping = asyncio.create_task(step), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+    finally:
+        stopping.cancel()
+        working.cancel()
+    await asyncio.wait((working,))
+    raise StartStoppedError
 
 
 class ProcessSignals:

@@ -55,3 +55,47 @@ def test_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path:
         assert (b"The terminal was closed" in log.read_bytes()) is (way == "terminal")
     finally:
         stop_process(process)
+
+
+HANGING_POLICY = """
+import sys, time
+
+class Hangs:
+    def configure(self, configs):
+        sys.stderr.write("configuring")
+        sys.stderr.flush()
+        time.sleep(600)
+
+    def validate(self, details):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("broker", "--listen", "127.0.0.1:0", "--data-dir", "data"),
+        ("gateway", "--upstream", "127.0.0.1:1", "--data-dir", "data"),
+    ],
+    ids=["broker", "gateway"],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_server_whose_policy_hangs_in_configure_can_be_stopped(
+    words: tuple[str, ...], number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    (tmp_path / "hanging.py").write_text(HANGING_POLICY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "log"
+    policy = ("--set", "create.topic.policy.class.name=hanging:Hangs")
+    process = start_process([sys.executable, "-m", "klamm", *words, *policy], log=log)
+    try:
+        wait_until(lambda: b"configuring" in log.read_bytes(), timeout_s=30, what="the policy")
+        # when
+        process.send_signal(number)
+        # then
+        assert process.wait(20) == 0
+        assert b"Stopped during the start" in log.read_bytes()
+    finally:
+        stop_process(process)

@@ -163,6 +163,7 @@ class Commands:
         """Move the clock and return when everything that is due by then has been done."""
         self._clock.moved_s += seconds
         services = self._services
+        services.groups.expire_sessions()  # before a heartbeat that waits in a socket extends one
         for _ in range(3):  # the event loop runs timers that are due, and then the tasks that these have woken
             await asyncio.sleep(0)
         services.groups.offsets.expire()

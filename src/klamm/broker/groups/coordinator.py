@@ -130,6 +130,10 @@ class GroupCoordinator:
         self._registry.disband(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         self._registry.load()
 
+    def expire_sessions(self) -> None:
+        """Remove members whose sessions are over now, before any request is served, as after a move of the clock."""
+        self._registry.run_due_timers()
+
     def forget_topic(self, topic_id: UUID) -> None:
         """Drop the committed offsets of a topic that is being deleted."""
         self.offsets.forget_topic(topic_id)
@@ -231,9 +235,8 @@ class ServedClock:
     so for as long as the pause took, but at least 0.5 and at most 5 seconds.
 
     Args:
-        now: Clock to show, seconds.
-        elapsed: Monotonic clock by which pauses are measured, seconds. Tests move ``now`` forward, and that is not a
-            pause.
+        now: Clock to show, seconds. It may be moved forward: that is not a pause, and this clock follows at once.
+        elapsed: Monotonic clock by which pauses are measured, seconds.
     """
 
     def __init__(self, now: Callable[[], float], elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -242,10 +245,9 @@ class ServedClock:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ticked_at = 0.0
-        """Time of ``elapsed``, like ``_stands_until``."""
-        self._showed = 0.0
-        self._stands_until = 0.0
+        """Time of ``elapsed``, like the next two."""
         self._stands_at = 0.0
+        self._stands_until = 0.0
 
     def start(self) -> None:
         """Start to detect pauses. Before this, the clock never stops."""
@@ -261,24 +263,23 @@ class ServedClock:
 
     def now(self) -> float:
         """Return the time in seconds."""
-        value = self._now()
         if self._loop is None:
-            return value
+            return self._now()
         elapsed = self._elapsed()
-        self._notice_pause(elapsed, value)
-        return min(value, self._stands_at) if elapsed < self._stands_until else value
+        self._notice_pause(elapsed)
+        return self._now() - (elapsed - self._stands_at if elapsed < self._stands_until else 0.0)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
-            self._notice_pause(self._elapsed(), self._now())
-        self._ticked_at, self._showed = self._elapsed(), self._now()
+            self._notice_pause(self._elapsed())
+        self._ticked_at = self._elapsed()
         self._timer = loop.call_later(_TICK_S, self._tick, loop)
 
-    def _notice_pause(self, elapsed: float, value: float) -> None:
+    def _notice_pause(self, elapsed: float) -> None:
         pause = elapsed - self._ticked_at - _TICK_S
         if pause <= _TOLERANCE_S:
             return
         if elapsed >= self._stands_until:
-            self._stands_at = self._showed
+            self._stands_at = self._ticked_at
         self._stands_until = elapsed + min(max(pause, _MIN_S), _MAX_S)
-        self._ticked_at, self._showed = elapsed, value
+        self._ticked_at = elapsed

@@ -348,9 +348,14 @@ class GroupRegistry:
             entry.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, entry)
             entry.timer_at = wake_at
 
+    def run_due_timers(self) -> None:
+        """Handle all deadlines that have passed, without waiting for the event loop."""
+        now = self.now().seconds
+        for entry in [entry for entry in self._entries.values() if entry.timer_at <= now]:
+            self._on_timer(entry)
+
     def _on_timer(self, entry: Entry) -> None:
-        entry.timer = None
-        entry.timer_at = math.inf
+        _cancel_timer(entry)
         entry.group.on_time(self.now())
         self.after_step(entry)
 

@@ -13,7 +13,7 @@ import pytest
 
 from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
 from klamm.broker.groups.classic_coordinator import MAX_ASSIGNMENT_BYTES, MAX_MEMBER_METADATA_BYTES
-from klamm.broker.groups.coordinator import GroupCoordinator
+from klamm.broker.groups.coordinator import GroupCoordinator, ServedClock
 from klamm.broker.groups.errors import (
     GroupIdNotFoundError,
     IllegalGenerationError,
@@ -212,6 +212,31 @@ async def test_raised_session_timeout_extends_membership(host: CoordinatorHost) 
         await asyncio.sleep(2.2)
         await groups.classic.heartbeat("g", joined.member_id, None, 1)
         assert b'"session_timeout_ms":30000' in host.store.load_groups()[0].payload
+
+
+async def test_sessions_expire_with_a_moved_clock_before_a_waiting_heartbeat_extends_them(
+    host: CoordinatorHost,
+) -> None:
+    async with host.running() as groups:
+        joined = await stable(groups)
+        host.clock.skipped_s = 60
+        groups.expire_sessions()
+        with pytest.raises(UnknownMemberIdError):
+            await groups.classic.heartbeat("g", joined.member_id, None, 1)
+
+
+async def test_clock_that_stands_after_a_pause_follows_when_it_is_moved() -> None:
+    elapsed_s, moved_s = 0.0, 0.0
+    clock = ServedClock(lambda: elapsed_s + moved_s, lambda: elapsed_s)
+    assert clock.now() == 0
+    clock.start()
+    elapsed_s = 3
+    assert clock.now() == 0, "requests that waited for 3 s are served"
+    moved_s = 60
+    assert clock.now() == 60
+    elapsed_s = 6
+    clock.stop()
+    assert clock.now() == 66
 
 
 async def test_member_rejoins_after_disconnect_of_parked_join(host: CoordinatorHost) -> None:

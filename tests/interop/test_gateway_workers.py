@@ -75,22 +75,22 @@ def served_sockets(pid: int) -> int:
 def test_connections_are_spread_evenly_and_counted_together(gateway: klamm.Gateway, metrics: str) -> None:
     wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 0, timeout_s=60, what="none of another test")
     workers = children(gateway.pid)
-    idle = {worker: served_sockets(worker) for worker in workers}
     clients = [WireClient(gateway.bootstrap_servers) for _ in range(10)]
     try:
         for client in clients:
             assert client.ask(ApiVersionsRequest(), ApiVersionsResponse, 2).error_code == 0
-        # two sockets of each connection, to the client and to the broker
-        wait_until(
-            lambda: all(8 <= served_sockets(worker) - idle[worker] <= 12 for worker in workers),
-            timeout_s=60,
-            what="ten connections of two processes",
-        )
         wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 10, timeout_s=60, what="ten connections")
+        busy = {worker: served_sockets(worker) for worker in workers}
     finally:
         for client in clients:
             client.close()
     wait_until(lambda: metric(metrics, "klamm_gateway_connections") == 0, timeout_s=60, what="none left")
+    # two sockets of each connection, to the client and to the broker
+    wait_until(
+        lambda: all(8 <= busy[worker] - served_sockets(worker) <= 12 for worker in workers),
+        timeout_s=60,
+        what="the end of ten connections of two processes",
+    )
 
 
 def test_client_connected_to_both_processes_is_listed_once(gateway: klamm.Gateway, metrics: str) -> None:

@@ -24,7 +24,7 @@ from klamm.admin import (
     OpType,
     ResourceType,
 )
-from klamm.cli.configs.quotas import java_text
+from klamm.cli.configs.quotas import line as quota_line
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from tests.support.wire import WireClient
 
@@ -605,4 +605,4 @@ def test_unresolvable_ip_entity_is_rejected(configs: Command, monkeypatch: pytes
     ],
 )
 def test_doubles_are_formatted_like_java(value: float, text: str) -> None:
-    assert java_text(value) == text
+    assert quota_line("user-principal 'u'", {"request_percentage": value}).endswith(f" request_percentage={text}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
 from klamm.cli.connection import RequestError
+from klamm.configs.values import java_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,6 @@ IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
 ENTITY_TYPES: Final = {"users": "user", "clients": "client-id", "ips": "ip"}
 _NUMBER: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
 """The text forms that Java parses as a double, except hexadecimal ones."""
-_PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7
-"""Range in which Java writes a double without an exponent."""
 
 
 def find(admin: AdminClient, target: Target) -> dict[ClientQuotaEntity, dict[str, float]]:
@@ -62,26 +60,6 @@ def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only
 def line(spelled_entity: str, quotas: Mapping[str, float]) -> str:
     """Return the quotas of an entity in the format of Kafka's tool."""
     return f"Quota configs for {spelled_entity} are " + ", ".join(f"{k}={java_text(v)}" for k, v in quotas.items())
-
-
-def java_text(value: float) -> str:
-    """Format a double as Java does: ``1024.0``, ``1.0E7``."""
-    if math.isnan(value) or math.isinf(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_BELOW:
-        return repr(float(value))
-    digits, _, exponent = f"{value!r}".partition("e") if "e" in repr(value) else _scientific(value)
-    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
-
-
-def _scientific(value: float) -> tuple[str, str, str]:
-    """Return the shortest digits that identify this number, and its power of ten."""
-    sign = "-" if value < 0 else ""
-    whole, _, fraction = repr(abs(value)).partition(".")
-    digits = (whole + fraction).lstrip("0")
-    exponent = len(whole) - 1 if whole != "0" else len(fraction.lstrip("0")) - len(fraction) - 1
-    digits = digits.rstrip("0") or "0"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}", "e", str(exponent)
 
 
 def _number(key: str, text: str) -> float:

@@ -6,10 +6,10 @@ import base64
 import math
 import struct
 import uuid
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.cli.connection import RequestError
+from klamm.configs.values import java_text
 from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -162,30 +162,16 @@ def _boolean(content: bytes) -> str:
 
 
 def _double(content: bytes) -> str:
-    return java_float(repr(struct.unpack(">d", content)[0]))
+    return java_text(struct.unpack(">d", content)[0])
 
 
 def _float(content: bytes) -> str:
     (number,) = struct.unpack(">f", content)
     if not math.isfinite(number):
-        return java_float(repr(number))
+        return java_text(number)
     # The shortest text that gives the same four bytes again.
-    texts = (f"{number:.{digits}g}" for digits in range(1, 10))
-    return java_float(next(text for text in texts if struct.pack(">f", float(text)) == content))
-
-
-def java_float(text: str) -> str:
-    """Return a floating-point number in the form of Java's ``Double.toString``."""
-    number = Decimal({"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}.get(text, text))
-    if not number.is_finite() or number == 0:
-        return {"0": "0.0", "-0": "-0.0"}.get(str(number.normalize()), str(number))
-    sign, digits, _ = number.normalize().as_tuple()
-    exponent = number.adjusted()
-    if -3 <= exponent < 7:  # noqa: PLR2004 - Java's limits for plain notation
-        plain = f"{number.normalize():f}"
-        return plain if "." in plain else f"{plain}.0"
-    first, rest = digits[0], "".join(map(str, digits[1:])) or "0"
-    return f"{'-' if sign else ''}{first}.{rest}E{exponent}"
+    candidates = (float(f"{number:.{digits}g}") for digits in range(1, 10))
+    return java_text(next(candidate for candidate in candidates if struct.pack(">f", candidate) == content))
 
 
 _DESERIALIZERS: Final[Mapping[str, Deserializer]] = {

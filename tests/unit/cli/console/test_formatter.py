@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from klamm.cli.connection import RequestError
-from klamm.cli.console.formatter import ConsumedRecord, RecordFormatter, document, java_float
+from klamm.cli.console.formatter import ConsumedRecord, RecordFormatter, document
 
 
 def record(key: bytes | None = b"k", value: bytes | None = b"v", timestamp_type: int = 0) -> ConsumedRecord:
@@ -54,13 +54,14 @@ def test_values_are_deserialized(name: str, content: bytes, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [("0.0", "0.0"), ("-0.0", "-0.0"), ("1.0", "1.0"), ("0.001", "0.001"), ("0.0001", "1.0E-4"),
-     ("1234567.0", "1234567.0"),
-     ("12345678.5", "1.23456785E7"), ("-1e22", "-1.0E22"), ("nan", "NaN")],
+    ("number", "shown"),
+    [(0.0, "0.0"), (-0.0, "-0.0"), (1.0, "1.0"), (0.001, "0.001"), (0.0001, "1.0E-4"), (1234567.0, "1234567.0"),
+     (12345678.0, "1.2345678E7"), (-1e22, "-1.0E22"), (float("nan"), "NaN")],
 )  # fmt: skip
-def test_numbers_are_formatted_like_java(text: str, shown: str) -> None:
-    assert java_float(text) == shown
+def test_numbers_are_formatted_like_java(number: float, shown: str) -> None:
+    for name, layout in (("FloatDeserializer", ">f"), ("DoubleDeserializer", ">d")):
+        formatter = RecordFormatter.of({"value.deserializer": name})
+        assert formatter.line(record(value=struct.pack(layout, number))) == f"{shown}\n".encode()
 
 
 def test_null_needs_no_deserializer() -> None:

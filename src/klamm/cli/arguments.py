@@ -23,6 +23,7 @@ TIMEOUT: Final = "api_timeout_ms"
 _YEAR_S: Final = 31_536_000
 INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
 
 
 class Once(argparse.Action):
@@ -82,6 +83,15 @@ class ToolParser(CommandParser):
             except SettingsError as error:
                 self.error(str(error))
         return options, rest
+
+    def require_server(self, options: argparse.Namespace) -> None:
+        """Reject flags without a server, after the profiles were looked at.
+
+        Raises:
+            SystemExit: No server is named.
+        """
+        if options.bootstrap_server is None:
+            self.error("--bootstrap-server must be specified")
 
     def add_value(self, flag: str, **how: Any) -> None:
         """Add a flag that takes one value and may be given only once."""

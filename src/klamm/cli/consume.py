@@ -19,7 +19,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, TO_HELP, ToolParser, add_common, add_timeout, moment_ms
+from klamm.cli.arguments import INT32_MAX, INT64_MAX, TO_HELP, ToolParser, add_common, add_timeout, moment_ms
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from klamm.cli.console.formatter import ConsumedRecord
 
 _PROG: Final = "klamm consume"
-_INT64_MAX: Final = 2**63 - 1
 _EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 _NO_OUTPUT: Final = "NoOpMessageFormatter"
 _FORMATTERS: Final = tuple(
@@ -84,7 +83,7 @@ def parser() -> ToolParser:
     tool.add_value("--group", metavar="GROUP", help="read as a member of this group and commit offsets")
     tool.add_value("--max-messages", type=whole_number(INT32_MAX), metavar="N", help="end after this many records")
     tool.add_value(
-        "--timeout-ms", type=whole_number(_INT64_MAX), metavar="MS", help="end if no record arrives within this time"
+        "--timeout-ms", type=whole_number(INT64_MAX), metavar="MS", help="end if no record arrives within this time"
     )
     tool.add_value("--isolation-level", metavar="LEVEL", help="read_committed or read_uncommitted (default)")
     tool.add_value("--formatter", metavar="CLASS", help="DefaultMessageFormatter or NoOpMessageFormatter")
@@ -127,8 +126,7 @@ def _check(flags: ToolParser, options: argparse.Namespace) -> None:
     elif options.offset is not None:
         flags.error("The partition is required when offset is specified.")
     _check_start(flags, options)
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     if options.formatter not in (None, *_FORMATTERS):
         flags.error(f"--formatter {options.formatter}: expected {_FORMATTERS[0]} or {_NO_OUTPUT}")
     if options.isolation_level not in (None, *_ISOLATION_LEVELS):
@@ -158,7 +156,7 @@ def parse_offset(text: str | None, *, from_beginning: bool) -> int:
     names = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in names:
         return names[text.lower()]
-    if not re.fullmatch(r"\+?[0-9]+", text) or int(text) > _INT64_MAX:
+    if not re.fullmatch(r"\+?[0-9]+", text) or int(text) > INT64_MAX:
         raise RequestError(
             f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', 'latest', or a"
             " non-negative long."

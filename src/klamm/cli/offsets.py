@@ -70,8 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the offsets. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     flags = parser()
     options = flags.parse_args(list(arguments))
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     if options.topic_partitions is not None and (options.topic is not None or options.partitions is not None):
         flags.error("--topic-partitions cannot be used with --topic or --partitions")
     return guarded(_PROG, lambda: _run(options), on_failure=lambda line: print_error(f"Error occurred: {line}"))

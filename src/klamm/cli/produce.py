@@ -19,7 +19,7 @@ from collections import deque
 from io import IncrementalNewlineDecoder
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, ToolParser, add_common
+from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.line_reader import Interrupts, LineReader
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
@@ -37,7 +37,6 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _READERS: Final = ("LineMessageReader", "org.apache.kafka.tools.LineMessageReader")
 _MAX_MEMORY_BYTES: Final = 32 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
-_INT64_MAX: Final = 2**63 - 1
 _FLAG_SETTINGS: Final = {
     "batch_size": "batch_size",
     "max_partition_memory_bytes": "batch_size",
@@ -80,7 +79,7 @@ def parser() -> ToolParser:
     tool.add_value("--batch-size", type=size, metavar="BYTES", help="size of a batch (default 16384)")
     tool.add_value("--max-partition-memory-bytes", type=size, metavar="BYTES", help="same as --batch-size")
     tool.add_value(
-        "--max-memory-bytes", type=whole_number(_INT64_MAX, lowest=1), metavar="BYTES",
+        "--max-memory-bytes", type=whole_number(INT64_MAX, lowest=1), metavar="BYTES",
         help="memory for records that are not acknowledged yet (default 32 MiB)",
     )  # fmt: skip
     tool.add_value("--message-send-max-retries", type=number, metavar="N", help="retries of a request (default: many)")
@@ -108,8 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     options = flags.parse_args(list(arguments))
     if options.topic is None:
         flags.error('Missing required argument "[topic]"')
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     if options.compression_codec not in (None, *_CODECS):
         flags.error(f"--compression-codec {options.compression_codec}: expected one of {', '.join(_CODECS)}")
     if options.line_reader not in (None, *_READERS):

@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(list(arguments))
-    if options.bootstrap_server is None:
-        parser.error("--bootstrap-server must be specified")
+    parser.require_server(options)
     if options.checkpoint is not None and not options.follow:
         parser.error("--checkpoint needs --follow")
     if not 0 < options.every < math.inf:

@@ -128,8 +128,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     used_flags = flags_of(options)
     if ("alter" in used_flags) == ("describe" in used_flags):
         flags.error("Command must include exactly one action: --describe, --alter")
-    if options.bootstrap_server is None and options.bootstrap_controller is None:
-        flags.error("--bootstrap-server must be specified")
+    if options.bootstrap_controller is None:
+        flags.require_server(options)
     check_conflicts(flags, used_flags, "describe", (*_CHANGES, "validate-only", "percent", *IMPACT_FLAGS))
     check_conflicts(flags, used_flags, "alter", ("all",))
     return options

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.arguments import (
+    INT64_MAX,
     TO_HELP,
     ToolParser,
     add_common,
@@ -42,7 +43,6 @@ STATES: Final = (
     "Assigning",
 )
 TYPES: Final = ("Consumer", "Classic")
-_INT64_MAX: Final = 2**63 - 1
 TIMEOUT_MS: Final = 5000
 """Default of ``--timeout``, as in kafka-consumer-groups.sh."""
 _ALL: Final = ""
@@ -106,7 +106,7 @@ def parser() -> ToolParser:
     flags.add_switch("--dry-run", help="show the new offsets and change nothing, the default")
     flags.add_switch("--execute", help="set the new offsets")
     flags.add_switch("--export", help="show the new offsets as CSV, for --from-file")
-    number = whole_number(_INT64_MAX)
+    number = whole_number(INT64_MAX)
     flags.add_value("--to-offset", type=number, metavar="OFFSET", help="new offset")
     flags.add_switch("--to-current", help="new offset: the committed one, or the latest if there is none")
     flags.add_value("--to-datetime", type=moment_ms, metavar="TIME", help=f"the first record from then on, {TO_HELP}")
@@ -129,8 +129,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     flags = parser()
     options = flags.parse_args(list(words))
     used_flags = (*flags_of(options), *(name for name in ("state", "type") if getattr(options, name) == _ALL))
-    if "validate-regex" not in used_flags and options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    if "validate-regex" not in used_flags:
+        flags.require_server(options)
     _check_describe(flags, options, used_flags)
     if "delete" in used_flags:
         _check_groups(flags, used_flags, "delete")

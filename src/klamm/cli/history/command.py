@@ -142,8 +142,8 @@ def _parser(command: str, action: str, epilog: str) -> ToolParser:
 
 
 def _run(flags: ToolParser, options: argparse.Namespace, action: str, target: Callable[[], _Target]) -> int:
-    if action == "revert" and options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    if action == "revert":
+        flags.require_server(options)
     if options.data_dir is None and options.bootstrap_server is None:
         flags.error("--data-dir or --bootstrap-server must be specified")
     command = _history if action == "history" else _revert

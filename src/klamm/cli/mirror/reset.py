@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import TO_HELP, moment_ms
+from klamm.cli.arguments import INT64_MAX, TO_HELP, moment_ms
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.mirror.commands import new_parser, send
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PROG: Final = "klamm mirror reset"
-_INT64_MAX: Final = 2**63 - 1
 _COLUMNS: Final = ("TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "EFFECT")
 
 
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="TOPIC[:0,1]",
         help="a source topic, or some of its partitions (default: all)",
     )
-    number = whole_number(_INT64_MAX)
+    number = whole_number(INT64_MAX)
     places = parser.add_mutually_exclusive_group(required=True)
     places.add_argument("--to-earliest", action="store_true", help="the first offset of the source")
     places.add_argument("--to-latest", action="store_true", help="the log end of the source")

@@ -46,8 +46,7 @@ def export_main(arguments: Sequence[str], *, prog: str = "klamm export") -> int:
     """Write the file. Return 0 on success and 1 on failure; wrong flags exit with 2 (SystemExit)."""
     flags = parser(prog)
     options = flags.parse_args(list(arguments))
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     return guarded(prog, lambda: _run(options, prog))
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_IMPACT, EXIT_OK
-from klamm.cli.arguments import INT32_MAX, ToolParser, add_common
+from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.impact import add_max_impact_flag, is_excessive
 from klamm.cli.output import print_error, print_result
@@ -71,7 +71,7 @@ def parser(prog: str) -> ToolParser:
         tool.add_switch("--keep-going", help="change later kinds although a resource of an earlier kind failed")
         tool.add_value(
             "--throttle",
-            type=whole_number(2**63 - 1, lowest=1),
+            type=whole_number(INT64_MAX, lowest=1),
             metavar="BYTES",
             help="limit of each broker in bytes per second while replicas move; waits until they have moved",
         )
@@ -232,8 +232,7 @@ def connected(
         options = copy.copy(options)
         options.profile = files.cluster
         fill_in(options)
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     return connect(options)
 
 

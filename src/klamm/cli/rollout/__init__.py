@@ -102,8 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one action. Return 0 on success, 1 on failure, 3 for a roll-out that is not done; wrong flags exit with 2."""
     flags = parser()
     options = flags.parse_intermixed_args(list(arguments))
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     if (options.id is None) != (options.action in {"start", "list"}):
         flags.error(f"{options.action} {'needs' if options.id is None else 'takes no'} ID")
     actions = {"start": _start, "list": _list, "status": _status}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from klamm.admin import ConfigResource, NewPartitions, NewTopic, ResourceType, TopicPartition
+from klamm.cli.arguments import INT16_MAX
 from klamm.cli.connection import RequestError
 from klamm.cli.impact import impact_lines, predicted, with_impact
 from klamm.cli.output import override_document, override_lines, print_line, print_result
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, PartitionReassignment, TopicDescription
 
-MAX_REPLICATION_FACTOR = 2**15 - 1
 Reassignments: TypeAlias = "Mapping[TopicPartition, PartitionReassignment]"
 
 
@@ -40,8 +40,8 @@ def create(admin: AdminClient, options: argparse.Namespace) -> None:
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could "
             "collide. To avoid issues it is best to use either, but not both."
         )
-    if options.replication_factor is not None and not 1 <= options.replication_factor <= MAX_REPLICATION_FACTOR:
-        raise RequestError(f"The replication factor must be between 1 and {MAX_REPLICATION_FACTOR} inclusive")
+    if options.replication_factor is not None and not 1 <= options.replication_factor <= INT16_MAX:
+        raise RequestError(f"The replication factor must be between 1 and {INT16_MAX} inclusive")
     if options.partitions is not None and options.partitions < 1:
         raise RequestError("The partitions must be greater than 0")
     topic = NewTopic(

@@ -117,8 +117,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_required(flags: ToolParser, options: argparse.Namespace, used_flags: Sequence[str]) -> None:
-    if options.bootstrap_server is None:
-        flags.error("--bootstrap-server must be specified")
+    flags.require_server(options)
     if options.describe and options.if_exists:
         if options.topic is None and options.topic_id is None:
             flags.error("--topic or --topic-id is required to describe a topic")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
@@ -29,6 +29,20 @@ class ConfigResource:
 
     type: ResourceType
     name: str
+
+
+_OWN_SOURCES: Final = {
+    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
+    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
+    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
+}
+
+
+def own_source(resource: ConfigResource) -> ConfigSource | None:
+    """Return the source of the values that are set on a resource itself. None: its values have no other source."""
+    is_default = resource == ConfigResource(ResourceType.BROKER, "")
+    return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else _OWN_SOURCES.get(resource.type)
 
 
 @dataclass(frozen=True, slots=True)

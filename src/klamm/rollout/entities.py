@@ -16,12 +16,12 @@ from klamm.admin import (
     ClientQuotaOp,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     EntityFilter,
     EntityType,
     FilterComponent,
     OpType,
 )
+from klamm.admin.types import own_source
 from klamm.client_configs.rollout import PREFIX
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, quota_text
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
@@ -36,13 +36,6 @@ if TYPE_CHECKING:
     from klamm.rollout.record import Values, Wave
 
 _USER: Final = "USER"
-OWN_SOURCES: Final = {
-    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    ResourceType.BROKER: ConfigSource.DYNAMIC_BROKER_CONFIG,
-    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
-    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
-}
-"""Source of the values that are set on a resource itself."""
 
 
 class RejectedSettingsError(Exception):
@@ -59,8 +52,7 @@ class RejectedSettingsError(Exception):
 
 def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
     """Return the values that are set on a resource itself; secrets have none."""
-    is_default = resource == ConfigResource(ResourceType.BROKER, "")
-    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else OWN_SOURCES[resource.type]
+    source = own_source(resource)
     return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import AlterConfigOp, AlterConfigsOptions, ConfigEntry, ConfigResource, ConfigSource, OpType
 from klamm.admin import ResourceType as Kind
+from klamm.admin.types import own_source
 from klamm.cli.connection import RequestError
 from klamm.cli.output import print_result
 from klamm.protocol.errors import UnknownTopicOrPartitionError, UnsupportedVersionError
@@ -20,13 +21,12 @@ if TYPE_CHECKING:
     from klamm.cli.configs.entities import Target
 
 _KINDS: Final = {
-    "topics": (Kind.TOPIC, ConfigSource.DYNAMIC_TOPIC_CONFIG),
-    "brokers": (Kind.BROKER, ConfigSource.DYNAMIC_BROKER_CONFIG),
-    "broker-loggers": (Kind.BROKER_LOGGER, None),
-    "client-metrics": (Kind.CLIENT_METRICS, ConfigSource.CLIENT_METRICS_CONFIG),
-    "groups": (Kind.GROUP, ConfigSource.GROUP_CONFIG),
+    "topics": Kind.TOPIC,
+    "brokers": Kind.BROKER,
+    "broker-loggers": Kind.BROKER_LOGGER,
+    "client-metrics": Kind.CLIENT_METRICS,
+    "groups": Kind.GROUP,
 }
-"""The config source that marks a value as set on an entity of each type. None: every source does."""
 _SPELLED: Final = {
     ConfigSource.CLIENT_METRICS_CONFIG: "DYNAMIC_CLIENT_METRICS_CONFIG",
     ConfigSource.GROUP_CONFIG: "DYNAMIC_GROUP_CONFIG",
@@ -36,7 +36,7 @@ _SPELLED: Final = {
 
 def resource_type(target: Target) -> Kind:
     """Return the resource type of an entity."""
-    return _KINDS[target.types[0]][0]
+    return _KINDS[target.types[0]]
 
 
 def describe(admin: AdminClient, target: Target, options: argparse.Namespace) -> None:
@@ -80,7 +80,7 @@ def alter(admin: AdminClient, target: Target, changes: Changes, options: argpars
         *_operations(changes.appended, OpType.APPEND),
         *_operations(changes.subtracted, OpType.SUBTRACT),
     ]
-    resource = ConfigResource(_KINDS[kind][0], name)
+    resource = ConfigResource(_KINDS[kind], name)
     validation = AlterConfigsOptions(validate_only=options.validate_only)
     return admin.incremental_alter_configs({resource: operations}, validation).values()[resource].result()
 
@@ -112,10 +112,8 @@ def _groups(admin: AdminClient) -> Sequence[str]:
 
 
 def _entries(admin: AdminClient, kind: str, name: str, *, everything: bool) -> list[ConfigEntry]:
-    resource_type, source = _KINDS[kind]
-    if kind == "brokers" and not name:
-        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-    resource = ConfigResource(resource_type, name)
+    resource = ConfigResource(_KINDS[kind], name)
+    source = own_source(resource)
     try:
         entries = admin.describe_configs([resource], include_synonyms=True).all().result()[resource]
     except UnknownTopicOrPartitionError as error:

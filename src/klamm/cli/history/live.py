@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from klamm.admin import ClientQuotaFilter, ConfigResource, EntityFilter, FilterComponent
+from klamm.admin.types import own_source
 from klamm.configs.quotas import QUOTA_RESOURCE, entity_text, quota_text
 from klamm.history.change import NOT_KEPT, PARTITIONS
 from klamm.kafka_client.errors import CLUSTER_ERRORS
@@ -13,7 +14,7 @@ from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 from klamm.resources.equality import is_same
 from klamm.resources.model import Kind
-from klamm.rollout.entities import OWN_SOURCES, own_values
+from klamm.rollout.entities import own_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +33,10 @@ def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[s
     quotas = set()
     for name in names:
         kind, _, rest = name.partition(":")
-        if kind in ResourceType.__members__ and ResourceType[kind] in OWN_SOURCES:
-            wanted[ConfigResource(ResourceType[kind], rest)] = name
-        elif kind == QUOTA_RESOURCE:
+        if kind == QUOTA_RESOURCE:
             quotas.add(name)
+        elif kind in ResourceType.__members__ and own_source(resource := ConfigResource(ResourceType[kind], rest)):
+            wanted[resource] = name
     live: dict[str, Mapping[str, str]] = {name: {} for name in quotas}
     try:
         described = admin.describe_client_quotas(ClientQuotaFilter()).result() if quotas else {}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from klamm.admin.types import ConfigResource, own_source
 from klamm.configs.definitions import is_secret
 from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
 from klamm.gateway.history.before import described_configs
@@ -31,7 +32,6 @@ from klamm.gateway.policies.facts import (
     describe_topics,
     inherited,
     own_configs,
-    own_source,
 )
 from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
 from klamm.gateway.relay.filter import Filter
@@ -210,8 +210,8 @@ def config_decision(
     Raises:
         KafkaApiError: The request is invalid, though the upstream accepted it.
     """
-    resource_type, name = ResourceType(resource.resource_type), resource.resource_name
-    before = own_configs(resource_type, name, described)
+    key = ConfigResource(ResourceType(resource.resource_type), resource.resource_name)
+    before = own_configs(key, described)
     schema = UpstreamSchema(
         built_in={
             entry.name: synonym.value
@@ -227,12 +227,12 @@ def config_decision(
     else:
         changes = plan_incremental_alter(before, resource.configs, schema)
     return ConfigDecision(
-        resource_type=resource_type,
-        resource_name=name,
+        resource_type=key.type,
+        resource_name=key.name,
         changes=changes,
         before=before,
         replaced=replaced,
-        defaults=inherited(described, own_source(resource_type, name)) if resource_type in _INHERITING else {},
+        defaults=inherited(described, own_source(key)) if key.type in _INHERITING else {},
     )
 
 

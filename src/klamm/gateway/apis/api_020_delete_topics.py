@@ -14,6 +14,7 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from klamm.admin.types import ConfigResource
 from klamm.gateway.apis.altered_configs import config_changes
 from klamm.gateway.history.before import described_configs, described_topics
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, topic_resource
@@ -261,7 +262,7 @@ def deleted(
         if is_confirmed is None:
             continue
         yield Change(topic_resource(topic.name), PARTITIONS, topic.partitions, None, is_confirmed)
-        own = own_configs(ResourceType.TOPIC, topic.name, topic.configs)
+        own = own_configs(ConfigResource(ResourceType.TOPIC, topic.name), topic.configs)
         values = [(name, value, None) for name, value in own.items()]
         yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs, is_confirmed=is_confirmed)
 

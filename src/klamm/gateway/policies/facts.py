@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
+from klamm.admin.types import own_source
 from klamm.configs.definitions import topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
@@ -33,13 +34,6 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-_OWN_SOURCE: Final = {
-    ResourceType.TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG,
-    ResourceType.GROUP: ConfigSource.GROUP_CONFIG,
-    ResourceType.CLIENT_METRICS: ConfigSource.CLIENT_METRICS_CONFIG,
-}
-"""Source of the values that a resource sets itself, by type. Those of brokers depend on the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +122,7 @@ def _state(
             for partition in topic.partitions
         ),
         reassigning=reassigning,
-        configs=own_configs(ResourceType.TOPIC, topic.name, configs),
+        configs=own_configs(ConfigResource(ResourceType.TOPIC, topic.name), configs),
         defaults=inherited(configs),
     )
 
@@ -234,16 +228,9 @@ async def predict_impact(admin: AdminClient, changes: Sequence[Change], timeout_
         raise KafkaApiError(f"the upstream cannot be reached: {error}") from error
 
 
-def own_source(resource_type: ResourceType, name: str) -> ConfigSource:
-    """Return the source of the values that a resource sets itself."""
-    if resource_type is ResourceType.BROKER:
-        return ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-    return _OWN_SOURCE[resource_type]
-
-
-def own_configs(resource_type: ResourceType, name: str, described: Mapping[str, ConfigEntry]) -> dict[str, str]:
+def own_configs(resource: ConfigResource, described: Mapping[str, ConfigEntry]) -> dict[str, str]:
     """Return the configs that a resource sets itself. Secrets are hidden."""
-    own = own_source(resource_type, name)
+    own = own_source(resource)
     return {
         entry.name: HIDDEN if entry.value is None else entry.value
         for entry in described.values()
@@ -252,7 +239,7 @@ def own_configs(resource_type: ResourceType, name: str, described: Mapping[str, 
 
 
 def inherited(
-    described: Mapping[str, ConfigEntry], own: ConfigSource = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    described: Mapping[str, ConfigEntry], own: ConfigSource | None = ConfigSource.DYNAMIC_TOPIC_CONFIG
 ) -> dict[str, str]:
     """Return the value of each config that is in force if the resource itself, with this source, does not set it."""
     inherited_values: dict[str, str] = {}

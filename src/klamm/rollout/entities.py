@@ -56,6 +56,26 @@ def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> 
     return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
 
 
+def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
+    """Return the configs set on the entity itself, including roll-outs."""
+    components = tuple(
+        FilterComponent.of_default_entity(kind) if name is None else FilterComponent.of_entity(kind, name)
+        for kind, name in entity.components
+    )
+    descriptions = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
+    return {key: value for described in descriptions for key, value in described.configs.items()}
+
+
+def config_op(name: str, value: str | None) -> AlterConfigOp:
+    """Return the operation that sets a config. None removes it."""
+    return AlterConfigOp(ConfigEntry(name, value), OpType.DELETE if value is None else OpType.SET)
+
+
+def quota_op(name: str, value: str | None) -> ClientQuotaOp:
+    """Return the operation that sets a quota. None removes it."""
+    return ClientQuotaOp(name, None if value is None else float(value))
+
+
 def changes_of(waves: Iterable[Wave]) -> tuple[Change, ...]:
     """Return what all waves of a roll-out change in the end, for a prediction of the impact."""
     values = {
@@ -103,17 +123,8 @@ class Entities:
             for entity in quotas:
                 by_entity[entity] = {key: quota_text(value) for key, value in values.get(entity, {}).items()}
         for entity, user in users.items():
-            by_entity[entity] = self._client_configs(user)
+            by_entity[entity] = configs_of(self._admin, user)
         return by_entity
-
-    def _client_configs(self, user: ClientConfigEntity) -> dict[str, str | None]:
-        component = (
-            FilterComponent.of_default_entity(EntityType.USER)
-            if user.user is None
-            else FilterComponent.of_entity(EntityType.USER, user.user)
-        )
-        described = self._admin.describe_client_configs(EntityFilter(components=(component,), strict=True)).result()
-        return {key: value for each in described for key, value in each.configs.items()}
 
     def secrets(self, settings: Values) -> list[str]:
         """Return each config of settings whose value the cluster does not show, so that it cannot be restored."""
@@ -143,14 +154,14 @@ class Entities:
         results: dict[str, Any] = {}
         if configs:
             operations = {
-                _resource(entity): [_config_op(key, value) for key, value in settings[entity].items()]
+                _resource(entity): [config_op(key, value) for key, value in settings[entity].items()]
                 for entity in configs
             }
             options = AlterConfigsOptions(validate_only=validate_only)
             altered = self._admin.incremental_alter_configs(operations, options).values()
             results |= {entity: altered[_resource(entity)] for entity in configs}
         if quotas:
-            quota_ops = {_quota(entity): [_quota_op(*each) for each in settings[entity].items()] for entity in quotas}
+            quota_ops = {_quota(entity): [quota_op(*each) for each in settings[entity].items()] for entity in quotas}
             changed = self._admin.alter_client_quotas(quota_ops, validate_only=validate_only).values()
             results |= {entity: changed[_quota(entity)] for entity in quotas}
         if users:
@@ -195,11 +206,3 @@ def _user(entity: str) -> ClientConfigEntity:
 
 def _quota(entity: str) -> ClientQuotaEntity:
     return ClientQuotaEntity(parse_quota_resource(entity.partition(":")[2]))
-
-
-def _quota_op(key: str, value: str | None) -> ClientQuotaOp:
-    return ClientQuotaOp(key, None if value is None else float(value))
-
-
-def _config_op(key: str, value: str | None) -> AlterConfigOp:
-    return AlterConfigOp(ConfigEntry(key, value), OpType.DELETE if value is None else OpType.SET)

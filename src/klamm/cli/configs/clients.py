@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ClientConfigEntity, ClientConfigOp, EntityFilter, EntityType, FilterComponent
 from klamm.cli.connection import RequestError
-from klamm.cli.history.live import configs_of
 from klamm.client_configs.rollout import Rollout, parse_rollout, rollout_key
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import KafkaApiError
+from klamm.rollout.entities import configs_of
 from klamm.security.principals import ANONYMOUS, user_name
 
 if TYPE_CHECKING:

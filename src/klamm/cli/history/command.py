@@ -298,11 +298,10 @@ def _way_back(resource: str) -> Callable[[Sequence[Reversal], argparse.Namespace
 
 
 def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entity: QuotaEntity) -> _Reverted:
-    from klamm.admin import ClientQuotaEntity, ClientQuotaOp  # noqa: PLC0415  # an empty plan needs no network library
+    from klamm.admin import ClientQuotaEntity  # noqa: PLC0415  # an empty plan needs no network library
+    from klamm.rollout.entities import quota_op  # noqa: PLC0415
 
-    operations = [
-        ClientQuotaOp(reversal.name, None if reversal.value is None else float(reversal.value)) for reversal in plan
-    ]
+    operations = [quota_op(reversal.name, reversal.value) for reversal in plan]
     altered = [QuotaAltered(entity=entity, name=operation.key, value=operation.value) for operation in operations]
     with connect(options) as admin:
         impact = predicted(admin, altered, options)
@@ -312,20 +311,11 @@ def _send_quotas(plan: Sequence[Reversal], options: argparse.Namespace, *, entit
 
 
 def _send_configs(plan: Sequence[Reversal], options: argparse.Namespace, *, kind: ResourceType, name: str) -> _Reverted:
-    from klamm.admin import (  # noqa: PLC0415  # an empty plan needs no network library
-        AlterConfigOp,
-        AlterConfigsOptions,
-        ConfigEntry,
-        ConfigResource,
-        OpType,
-    )
+    # an empty plan needs no network library
+    from klamm.admin import AlterConfigsOptions, ConfigResource  # noqa: PLC0415
+    from klamm.rollout.entities import config_op  # noqa: PLC0415
 
-    operations = [
-        AlterConfigOp(
-            ConfigEntry(reversal.name, reversal.value), OpType.DELETE if reversal.value is None else OpType.SET
-        )
-        for reversal in plan
-    ]
+    operations = [config_op(reversal.name, reversal.value) for reversal in plan]
     altered = [
         ConfigAltered(resource_type=kind, resource_name=name, name=reversal.name, value=reversal.value)
         for reversal in plan
@@ -343,7 +333,7 @@ def _send_client_configs(
     plan: Sequence[Reversal], options: argparse.Namespace, *, entity: ClientConfigEntity
 ) -> _Reverted:
     from klamm.admin import ClientConfigOp  # noqa: PLC0415  # an empty plan needs no network library
-    from klamm.cli.history.live import configs_of  # noqa: PLC0415
+    from klamm.rollout.entities import configs_of  # noqa: PLC0415
 
     with connect(options) as admin:
         values = _with_rollouts(plan, configs_of(admin, entity))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from klamm.admin import ClientQuotaFilter, ConfigResource, EntityFilter, FilterComponent
+from klamm.admin import ClientQuotaFilter, ConfigResource
 from klamm.admin.types import own_source
 from klamm.configs.quotas import QUOTA_RESOURCE, entity_text, quota_text
 from klamm.history.change import NOT_KEPT, PARTITIONS
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient
-    from klamm.client_configs.entities import ClientConfigEntity
     from klamm.history.change import RecordedChange
 
 
@@ -51,16 +50,6 @@ def live_values(admin: AdminClient, names: Iterable[str]) -> dict[str, Mapping[s
             entries = {} if isinstance(error, UnknownTopicOrPartitionError) else configs.result()
             live[wanted[resource]] = own_values(resource, entries)
     return live
-
-
-def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
-    """Return the configs set on the entity itself, including roll-outs."""
-    components = tuple(
-        FilterComponent.of_default_entity(kind) if name is None else FilterComponent.of_entity(kind, name)
-        for kind, name in entity.components
-    )
-    descriptions = admin.describe_client_configs(EntityFilter(components=components, strict=True)).result()
-    return {key: value for described in descriptions for key, value in described.configs.items()}
 
 
 def differences(changes: Sequence[RecordedChange], live: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -33,8 +33,7 @@ from klamm.gateway.policies.facts import (
     inherited,
     own_configs,
 )
-from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
-from klamm.gateway.relay.filter import Filter
+from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.history.change import HIDDEN, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.lazy_dataclass import dataclass
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import ConfigEntry
-    from klamm.gateway.policies.policy_api import ResourceTurns
+    from klamm.gateway.policies.policy_api import PolicyApi, ResourceTurns
     from klamm.gateway.relay.filter import FilterContext
     from klamm.policy.answers import Override
     from klamm.policy_runtime import Policies
@@ -283,12 +282,8 @@ def _policy_setting(resource: Resource) -> str | None:
 
 def policy_of(api: AlterConfigsApi) -> PolicyApi:
     """Return how policies decide on one of the two APIs."""
-    return PolicyApi(
-        key=api.api_key,
-        kind=ALTER_CONFIG,
-        filter=lambda policies, turns: Filter.serving(
-            api.request, api.response, AlteredConfigs(policies, turns, api).handle
-        ),
+    return change_policy(
+        ALTER_CONFIG, api.request, api.response, lambda policies, turns: AlteredConfigs(policies, turns, api).handle
     )
 
 

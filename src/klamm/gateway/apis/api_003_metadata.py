@@ -33,9 +33,8 @@ from klamm.gateway.frames.addresses import AddressCarrier
 from klamm.gateway.frames.wire import INT32
 from klamm.gateway.policies.decisions import Allowed
 from klamm.gateway.policies.divided_requests import replaced
-from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.policy_api import change_policy
 from klamm.gateway.relay.api import RelayedApi
-from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.policy.kinds import CREATE_TOPIC
 from klamm.protocol.api import ApiKey
@@ -232,10 +231,8 @@ async def _send(request: MetadataRequest, context: FilterContext) -> MetadataRes
     return answer
 
 
-POLICY: Final = PolicyApi(
-    key=ApiKey.METADATA,
-    kind=CREATE_TOPIC,
-    filter=lambda policies, _: Filter.serving(MetadataRequest, MetadataResponse, RequestedTopics(policies).handle),
+POLICY: Final = change_policy(
+    CREATE_TOPIC, MetadataRequest, MetadataResponse, lambda policies, _: RequestedTopics(policies).handle
 )
 API: Final = RelayedApi(
     key=ApiKey.METADATA,

@@ -15,9 +15,8 @@ from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, to
 from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import default_configs, read
-from klamm.gateway.policies.policy_api import PolicyApi
+from klamm.gateway.policies.policy_api import change_policy
 from klamm.gateway.relay.api import RelayedApi
-from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import CREATE_TOPIC
@@ -272,12 +271,8 @@ def created(request: CreateTopicsRequest, response: CreateTopicsResponse | None,
         yield from config_changes((ResourceType.TOPIC, topic.name), values, {}, is_confirmed=is_confirmed)
 
 
-POLICY: Final = PolicyApi(
-    key=ApiKey.CREATE_TOPICS,
-    kind=CREATE_TOPIC,
-    filter=lambda policies, _: Filter.serving(
-        CreateTopicsRequest, CreateTopicsResponse, CreatedTopics(policies).handle
-    ),
+POLICY: Final = change_policy(
+    CREATE_TOPIC, CreateTopicsRequest, CreateTopicsResponse, lambda policies, _: CreatedTopics(policies).handle
 )
 RECORDED: Final = RecordedApi(
     request=CreateTopicsRequest, response=CreateTopicsResponse, read=_read_nothing, changes=created

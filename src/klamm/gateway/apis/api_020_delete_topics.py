@@ -21,9 +21,8 @@ from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, to
 from klamm.gateway.policies.decisions import denial, forward_in_turn
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_configs
-from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.gateway.relay.api import RelayedApi
-from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.lazy_dataclass import dataclass
@@ -267,12 +266,8 @@ def deleted(
         yield from config_changes((ResourceType.TOPIC, topic.name), values, topic.configs, is_confirmed=is_confirmed)
 
 
-POLICY: Final = PolicyApi(
-    key=ApiKey.DELETE_TOPICS,
-    kind=DELETE_TOPIC,
-    filter=lambda policies, turns: Filter.serving(
-        DeleteTopicsRequest, DeleteTopicsResponse, DeletedTopics(policies, turns).handle
-    ),
+POLICY: Final = change_policy(
+    DELETE_TOPIC, DeleteTopicsRequest, DeleteTopicsResponse, lambda *shared: DeletedTopics(*shared).handle
 )
 RECORDED: Final = RecordedApi(
     request=DeleteTopicsRequest, response=DeleteTopicsResponse, read=_read_deleted, changes=deleted

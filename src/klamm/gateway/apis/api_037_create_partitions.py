@@ -15,9 +15,8 @@ from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi, to
 from klamm.gateway.policies.decisions import Allowed, denial, divide
 from klamm.gateway.policies.divided_requests import PartedApi
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.gateway.relay.api import RelayedApi
-from klamm.gateway.relay.filter import Filter
 from klamm.history.change import PARTITIONS, UNKNOWN
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
@@ -124,12 +123,11 @@ def grown(
             yield Change(topic_resource(topic.name), PARTITIONS, old, str(topic.count), is_confirmed)
 
 
-POLICY: Final = PolicyApi(
-    key=ApiKey.CREATE_PARTITIONS,
-    kind=CREATE_PARTITIONS,
-    filter=lambda policies, turns: Filter.serving(
-        CreatePartitionsRequest, CreatePartitionsResponse, AddedPartitions(policies, turns).handle
-    ),
+POLICY: Final = change_policy(
+    CREATE_PARTITIONS,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    lambda *shared: AddedPartitions(*shared).handle,
 )
 RECORDED: Final = RecordedApi(
     request=CreatePartitionsRequest, response=CreatePartitionsResponse, read=_read_counts, changes=grown

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.policies.decisions import denial, forward_in_turn
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.facts import TopicFacts, describe_topics
-from klamm.gateway.policies.policy_api import ChangeServer, PolicyApi
+from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.gateway.relay.api import RelayedApi
-from klamm.gateway.relay.filter import Filter
 from klamm.policy.kinds import CREATE_PARTITIONS
 from klamm.policy_runtime.details import partitions_details
 from klamm.protocol.api import ApiKey
@@ -130,13 +129,10 @@ class AlteredReassignments(ChangeServer):
         return changed, error
 
 
-POLICY: Final = PolicyApi(
-    key=ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    kind=CREATE_PARTITIONS,
-    filter=lambda policies, turns: Filter.serving(
-        AlterPartitionReassignmentsRequest,
-        AlterPartitionReassignmentsResponse,
-        AlteredReassignments(policies, turns).handle,
-    ),
+POLICY: Final = change_policy(
+    CREATE_PARTITIONS,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    lambda *shared: AlteredReassignments(*shared).handle,
 )
 API: Final = RelayedApi(key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1))

@@ -20,7 +20,7 @@ from klamm.protocol.types import ResourceType
 from klamm.server.attempt import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from klamm.gateway.relay.filter import FilterContext, FilterResult
     from klamm.policy.kinds import PolicyKind
@@ -80,6 +80,27 @@ class ChangeServer:
     def __init__(self, policies: Policies, turns: ResourceTurns) -> None:
         self._policies = policies
         self._turns = turns
+
+
+def change_policy(
+    kind: PolicyKind,
+    request: type[Message],
+    response: type[Message],
+    handler: Callable[[Policies, ResourceTurns], Callable[[Any, FilterContext], Awaitable[Message]]],
+) -> PolicyApi:
+    """Return the decision of policies on an API that changes resources.
+
+    Args:
+        kind: Policies that decide.
+        request: Class of the request.
+        response: Class of the response.
+        handler: Function that returns the method which serves the API.
+    """
+    return PolicyApi(
+        key=request.API_KEY,
+        kind=kind,
+        filter=lambda policies, turns: Filter.serving(request, response, handler(policies, turns)),
+    )
 
 
 def group_policy(

@@ -63,6 +63,10 @@ def change_entries(records: Iterable[Record]) -> Iterator[RecordedChange]:
     return read_changes_of(records, TOPIC, lambda key: (key or b"").decode(errors="replace"))
 
 
+ENTRIES: Final = {TOPIC: change_entries, CLIENT_CONFIGS_TOPIC: history_entries}
+"""Function that yields the entries of the records of a topic."""
+
+
 def read_change_history(
     settings: ConnectionSettings, topics: Iterable[str], *, resource: str | None = None, limit: int = 1000
 ) -> tuple[RecordedChange, ...]:
@@ -89,9 +93,8 @@ def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit
     """Return the newest entries of one topic, newest first."""
     topic = InternalTopic(settings, name)
     try:
-        wanted = (
-            (number, entry) for number, entry in enumerate(_entries(topic, name)) if resource in (None, entry.resource)
-        )
+        entries = (entry for records in topic.read_all() for entry in ENTRIES[name](records))
+        wanted = ((number, entry) for number, entry in enumerate(entries) if resource in (None, entry.resource))
         if name == CLIENT_CONFIGS_TOPIC:
             return [entry for _, entry in reversed(deque(wanted, maxlen=limit))]
         # A gateway that could not write for a while writes later than others.
@@ -99,12 +102,6 @@ def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit
         return dict.fromkeys(entry for _, entry in newest)
     finally:
         topic.close()
-
-
-def _entries(topic: InternalTopic, name: str) -> Iterator[RecordedChange]:
-    entries_of = history_entries if name == CLIENT_CONFIGS_TOPIC else change_entries
-    for records in topic.read_all():
-        yield from entries_of(records)
 
 
 def _kept(value: str | None) -> str | None:

@@ -8,8 +8,7 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, history_entries
-from klamm.gateway.history.log import TOPIC, change_entries
+from klamm.gateway.history.log import ENTRIES
 from klamm.gateway.upstream.internal_topic import PARTITION
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import Cluster
@@ -28,7 +27,6 @@ CHANGES_KEPT_S: Final = 10.0
 _TAIL_OFFSETS: Final = 100
 """Offsets at the end of a topic that are read. Each transaction of client configs ends with a marker, which has one."""
 _TIMEOUT_S: Final = 3.0
-_ENTRIES: Final = {TOPIC: change_entries, HISTORY_TOPIC: history_entries}
 
 
 class LatestChanges:
@@ -36,7 +34,7 @@ class LatestChanges:
 
     Args:
         settings: Settings of connections to the upstream.
-        topics: Topics of histories: ``TOPIC``, ``HISTORY_TOPIC``, or both.
+        topics: Topics of histories: keys of ``ENTRIES``.
         now: Monotonic clock, in seconds.
     """
 
@@ -85,6 +83,6 @@ class LatestChanges:
         offsets = log_bounds(self._cluster, topic)[topic, PARTITION]
         last = range(max(offsets.start, offsets.stop - _TAIL_OFFSETS), offsets.stop)
         fetches = read_partition(self._cluster, (topic, PARTITION), last, timeout_s=_TIMEOUT_S)
-        changes = dict.fromkeys(change for records, _ in fetches for change in _ENTRIES[topic](records))
+        changes = dict.fromkeys(change for records, _ in fetches for change in ENTRIES[topic](records))
         # of one moment, the change that was written last comes first
         return sorted(changes, key=lambda change: change.at_ms)[::-1]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from klamm.cli.arguments import add_timeout, seconds
 from klamm.cli.output import table_lines
 from klamm.config_providers import resolve
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from klamm.mirror.groups.cutover import Cutover, CutoverRow
     from klamm.mirror.settings.flow import FlowSettings
 
-_OK: Final = 0
-_NOT_NOW: Final = 1
-_USAGE: Final = 2
 _TRY_EVERY_S: Final = 1.0
 _COLUMNS: Final = ("GROUP", "TOPIC", "PARTITION", "SOURCE OFFSET", "TARGET OFFSET", "LAG", "AGAIN", "REASON")
 
@@ -39,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         properties = read_properties(options.properties)
     except SettingsError as error:
         sys.stderr.write(f"klamm mirror cutover: {error}\n")
-        return _USAGE
+        return EXIT_USAGE
     try:
         settings = parse_settings(resolve(properties))
         settings.check_clients()
@@ -47,10 +45,10 @@ def main(arguments: Sequence[str]) -> int:
         return _run(flow.with_timeout(options.api_timeout_ms), options)
     except CLUSTER_ERRORS as error:  # before OSError, to which ConnectionError and TimeoutError belong
         sys.stderr.write(f"klamm mirror cutover: {error_text(error)}\n")
-        return _NOT_NOW
+        return EXIT_FAILED
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror cutover: {options.properties}: {error}\n")
-        return _USAGE
+        return EXIT_USAGE
 
 
 def chosen_flow(flows: Sequence[FlowSettings], wanted: str | None) -> FlowSettings:
@@ -93,7 +91,7 @@ def _show(outcome: Cutover, flow: FlowSettings) -> int:
     else:
         end = f"can be moved to cluster {alias}; nothing was changed"
     sys.stdout.write(f"{outcome.flow}: group {outcome.group} {end}\n")
-    return _OK if outcome.is_ready else _NOT_NOW
+    return EXIT_OK if outcome.is_ready else EXIT_FAILED
 
 
 def _cells(group: str, row: CutoverRow) -> tuple[str, ...]:

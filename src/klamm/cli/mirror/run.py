@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from klamm.cli import EXIT_FAILED, EXIT_USAGE
 from klamm.display import log_to_stderr, one_line
 from klamm.extras import require_extra
 from klamm.java import JavaNotFoundError, require_java
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         read_properties(options.properties)
     except SettingsError as error:
         sys.stderr.write(f"klamm mirror: {one_line(str(error))}\n")
-        return 2
+        return EXIT_USAGE
     stop: threading.Event | None = None
     if not options.plan:  # with --plan, the default KeyboardInterrupt ends the run at once
         stop = threading.Event()
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             os.environ["JAVA_HOME"] = str(require_java())
         except JavaNotFoundError as error:
             sys.stderr.write(f"klamm mirror: {error}\n")
-            return 1
+            return EXIT_FAILED
 
     with MirrorDisplay() as display:
         return run(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from klamm.cli.arguments import ToolParser, add_common, add_timeout
 from klamm.cli.connection import read_client_properties
 from klamm.cli.output import print_error, print_result, table_lines
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from klamm.mirror.status.report import FlowStatus, MirroredTopic
 
 _PROG: Final = "klamm mirror status"
-_OK: Final = 0
-_FAILED: Final = 1
-_USAGE: Final = 2
 _TARGET: Final = "target"
 """Alias of a target whose alias is not known; its heartbeats may contain the real alias."""
 _NOWHERE: Final = "localhost:1"
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     except (SettingsError, OSError, *CLUSTER_ERRORS) as error:
         wrong = isinstance(error, SettingsError)
         print_error(f"{_PROG}: {' '.join(error_text(error).split())}")
-        return _USAGE if wrong else _FAILED
+        return EXIT_USAGE if wrong else EXIT_FAILED
 
 
 def _queries(options: argparse.Namespace) -> list[FlowQuery]:
@@ -140,7 +138,7 @@ def _show(queries: Sequence[FlowQuery], output: str) -> int:
     for status in statuses:
         if not status.exists:
             print_error(f"{_PROG}: {status.name}: the target shows no trace of this flow")
-    return _OK if len(statuses) == len(queries) and all(status.exists for status in statuses) else _FAILED
+    return EXIT_OK if len(statuses) == len(queries) and all(status.exists for status in statuses) else EXIT_FAILED
 
 
 def _parser() -> ToolParser:

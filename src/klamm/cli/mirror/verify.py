@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from klamm.cli.arguments import add_timeout
 from klamm.config_providers import resolve
 from klamm.dataframes.errors import ReadingError
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
     from klamm.mirror.status.verify import PartitionVerdict
 
-_OK: Final = 0
-_DIFFERENT: Final = 1
-_USAGE: Final = 2
-
 
 def main(arguments: Sequence[str]) -> int:
     """Compare. Return 0 if both sides agree up to the mirrored offsets, 1 if not or unreadable, 2 for wrong usage."""
@@ -36,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         properties = read_properties(options.properties)
     except SettingsError as error:
         sys.stderr.write(f"klamm mirror verify: {error}\n")
-        return _USAGE
+        return EXIT_USAGE
     try:
         wanted = compile_pattern(options.topics)
         settings = parse_settings(resolve(properties), target_aliases=options.clusters)
@@ -46,10 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
     except re.error as error:
         sys.stderr.write(f"klamm mirror verify: --topics {options.topics}: expected a regular expression: {error}\n")
-        return _USAGE
+        return EXIT_USAGE
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror verify: {options.properties}: {error}\n")
-        return _USAGE
+        return EXIT_USAGE
 
 
 def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) -> int:
@@ -67,13 +64,13 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
             lag += verdict.lag
     except (*CLUSTER_ERRORS, ReadingError) as error:
         sys.stderr.write(f"{flow.name}: could not be compared: {error_text(error)}\n")
-        return _DIFFERENT
+        return EXIT_FAILED
     read = f"{counted(same, 'record')} equal on both sides" if read_records else "no records read"
     differs = "differs" if problems == 1 else "differ"
     verdict_words = f"{counted(problems, 'partition')} {differs}" if problems else "nothing differs"
     compared = f"{counted(partitions, 'partition')}, {read}, {lag:,} not mirrored yet"
     sys.stdout.write(f"{flow.name}: {compared}: {verdict_words}\n")
-    return _DIFFERENT if problems else _OK
+    return EXIT_FAILED if problems else EXIT_OK
 
 
 def _line(verdict: PartitionVerdict) -> str:

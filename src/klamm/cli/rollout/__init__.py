@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_FAILED, EXIT_OK
+from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, UsageError, client_properties, connect, guarded, parse_addresses
 from klamm.cli.output import print_error, print_line, print_result
@@ -229,6 +229,3 @@ def _operator() -> str:
     except (KeyError, OSError):  # a user id without a name, as in containers
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
-
-
-__all__ = ["EXIT_FAILED", "EXIT_NOT_DONE", "main", "parser"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +24,7 @@ from klamm.gateway.upstream.internal_topic import (
     TransactionalTopic,
     create_internal_topics,
 )
+from klamm.gateway.upstream.topic_worker import TopicWorker
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.properties import SettingsError
 from klamm.protocol.errors import KafkaApiError, StorageError
@@ -173,7 +173,7 @@ class UpstreamRegistrations:
     def __init__(self, settings: ConnectionSettings, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._topic = InternalTopic(settings, TOPIC)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
+        self._worker = TopicWorker(f"write-{TOPIC}", self._topic.close)
         self._loaded: Sequence[Record] = ()
         self.log = RegistrationLog(self)
 
@@ -200,11 +200,10 @@ class UpstreamRegistrations:
         """
         record = Record(key=key, value=value, timestamp=self._now_ms())
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._topic.append, [record])
+            await self._worker.call(self._topic.append, [record])
         except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
             raise StorageError(f"The registration cannot be written: {error}") from error
 
     async def close(self) -> None:
         """Close the connections."""
-        self._thread.submit(self._topic.close)
-        self._thread.shutdown(wait=False)
+        await self._worker.close()

@@ -23,9 +23,8 @@ import logging
 import random
 import uuid
 from collections import ChainMap, Counter, deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from klamm.client_config_runtime.source import SkippedRecords
 from klamm.client_configs.entities import ClientConfigEntity
@@ -38,8 +37,8 @@ from klamm.gateway.client_configs.config_log import (
     config_records,
     history_records,
 )
-from klamm.gateway.client_configs.topic_image import log_failure
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.topic_worker import TopicWorker
 from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from klamm.protocol.records import Record
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 _ALTER_TIMEOUT_S: Final = 25.0
 _READ_BACK_S: Final = 10.0
@@ -152,8 +150,7 @@ class ClientConfigStore:
         self._is_owner = False
         self._latest_failure = ""
         """Why the latest transaction could not be written; empty if it was."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
-        self._task: asyncio.Task[None] | None = None
+        self._worker = TopicWorker(f"write-{TOPIC}", writer.close)
 
     @property
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
@@ -180,16 +177,11 @@ class ClientConfigStore:
 
     def start(self) -> None:
         """Start serving changes."""
-        self._task = asyncio.create_task(self._write())
-        self._task.add_done_callback(log_failure)
+        self._worker.start(self._write(), "Client configs: a task")
 
     async def close(self) -> None:
         """Stop. Waiting changes get no response."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._thread.submit(self._writer.close)
-        self._thread.shutdown(wait=False)
+        await self._worker.close()
 
     async def alter(
         self, entries: Sequence[AlterEntry], *, validate_only: bool, author: Author
@@ -267,7 +259,7 @@ class ClientConfigStore:
             pending.plans = await self._plan(pending.entries, draft, pending.author)
         if draft.authors:
             self._last = _Change(id=uuid.uuid4().hex, requests=some, was_read=asyncio.Event())
-            await self._call(self._writer.commit, self._records(draft, self._last.id))
+            await self._worker.call(self._writer.commit, self._records(draft, self._last.id))
             async with asyncio.timeout(_READ_BACK_S):
                 await self._last.was_read.wait()
             self._last = None
@@ -285,7 +277,7 @@ class ClientConfigStore:
         if self._is_topic_gone:
             await self._create()
         load = self._topic.loads
-        records, position = await self._call(self._writer.take_over, self._topic.position)
+        records, position = await self._worker.call(self._writer.take_over, self._topic.position)
         if load != self._topic.loads:
             raise InternalTopicGoneError(f"{TOPIC} was loaded again")
         self._topic.take(records, position, load=load)
@@ -311,9 +303,6 @@ class ClientConfigStore:
                 draft.apply(plan, author)
             plans.append(plan)
         return tuple(plans)
-
-    async def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
 
 def _log_changes(pending: _PendingAlter) -> None:

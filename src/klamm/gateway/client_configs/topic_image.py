@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.topic_worker import TopicWorker
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.retries import LoggedReasons
 
@@ -25,12 +25,6 @@ _STALE_S: Final = 12 * 3600.0
 """Time without a successful read after which the topic is loaded again. Tombstones are kept for twice as long
 (``delete.retention.ms``).
 """
-
-
-def log_failure(task: asyncio.Task[None]) -> None:
-    """Log why a task ended that should run as long as the gateway: a defect."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("Client configs: a task has ended; restart the gateway", exc_info=error)
 
 
 class TopicImage(Protocol):
@@ -66,8 +60,7 @@ class FollowedTopic:
         self._create = create
         self._image: TopicImage | None = None
         self._topic = topic
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-{topic.name}")
-        self._task: asyncio.Task[None] | None = None
+        self._worker = TopicWorker(topic.name, topic.close)
         self._loaded = asyncio.Event()
         self._read_at = 0.0
         self.position = 0
@@ -83,8 +76,7 @@ class FollowedTopic:
     def start(self, image: TopicImage) -> None:
         """Load the topic into an image, then apply new records until ``close``."""
         self._image = image
-        self._task = asyncio.create_task(self._run(image))
-        self._task.add_done_callback(log_failure)
+        self._worker.start(self._run(image), "Client configs: a task")
 
     async def loaded(self, timeout_s: float) -> bool:
         """Wait until the image is loaded; return whether it was loaded in time."""
@@ -111,14 +103,9 @@ class FollowedTopic:
 
     async def close(self) -> None:
         """Stop reading, and close the connections."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._thread.submit(self._topic.close)
-        self._thread.shutdown(wait=False)
+        await self._worker.close()
 
     async def _run(self, image: TopicImage) -> None:
-        loop = asyncio.get_running_loop()
         is_current = False
         failures = 0
         logged = LoggedReasons()
@@ -126,14 +113,14 @@ class FollowedTopic:
             try:
                 if not is_current or time.monotonic() - self._read_at > _STALE_S:
                     await self._create()
-                    records, position = await loop.run_in_executor(self._thread, self._topic.load)
+                    records, position = await self._worker.call(self._topic.load)
                     self.position, self.loads = position, self.loads + 1
                     image.on_load(records)
                     self._loaded.set()
                     is_current = True
                 else:
                     load = self.loads
-                    records, position = await loop.run_in_executor(self._thread, self._topic.poll, self.position)
+                    records, position = await self._worker.call(self._topic.poll, self.position)
                     self.take(records, position, load=load)
                 self._read_at = time.monotonic()
                 failures = 0

@@ -12,11 +12,11 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.gateway.history.log import TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.topic_worker import TopicWorker
 from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.protocol.errors import ErrorCode
@@ -100,14 +100,12 @@ class HistoryWriter:
         self._failures = 0
         self._written_count = 0
         self._lost_count = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"klamm-write-{TOPIC}")
-        self._task: asyncio.Task[None] | None = None
+        self._worker = TopicWorker(f"write-{TOPIC}", topic.close)
 
     def start(self) -> None:
         """Create the topic if it does not exist, then write records until ``close``."""
         self._wanted.set()
-        self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(_log_end)
+        self._worker.start(self._run(), "The change history")
 
     def add(self, records: Sequence[Record], *, author: str) -> None:
         """Queue the records of one request, all or none.
@@ -142,19 +140,15 @@ class HistoryWriter:
 
     async def close(self) -> None:
         """Write what waits, for a moment at most, then close the connections."""
-        if self._task is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await self._none_left.wait()
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._none_left.wait()
+        await self._worker.close()
         if self._waiting:
             authors = ", ".join(sorted(set(self._authors)))
             logger.error(
                 "The change history lacks %d changes by %s: it could not be written", len(self._waiting), authors
             )
-        self._thread.submit(self._topic.close)
-        self._thread.shutdown(wait=False)
 
     def report(self, page: Page) -> None:
         """Add the metrics."""
@@ -194,7 +188,7 @@ class HistoryWriter:
             return
         some = self._next_batch()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._topic.append, some)
+            await self._worker.call(self._topic.append, some)
         except RecordsRejectedError as error:
             if not error.codes & _REJECTED:
                 raise
@@ -250,8 +244,3 @@ class HistoryWriter:
 
 def _size(records: Sequence[Record]) -> int:
     return sum(len(record.key or b"") + len(record.value or b"") + _RECORD_BYTES for record in records)
-
-
-def _log_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("The change history has ended; restart the gateway", exc_info=error)

@@ -80,7 +80,9 @@ def connect(
     """
     from klamm.admin import AdminClient  # noqa: PLC0415  # --help and wrong flags need no network library
 
-    properties = {_TIMEOUT: str(timeout_ms), **(client_properties(options) if properties is None else properties)}
+    if properties is None:
+        properties = read_client_properties(options.command_config)
+    properties = {_TIMEOUT: str(timeout_ms), **properties}
     if (flag := getattr(options, TIMEOUT, None)) is not None:
         properties[_TIMEOUT] = str(flag)
     if client_id is not None:
@@ -97,15 +99,6 @@ def connect(
             yield admin
     finally:
         timer.cancel()
-
-
-def client_properties(options: argparse.Namespace) -> dict[str, str]:
-    """Return the properties of ``--command-config``; none without it.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
-    return read_client_properties(options.command_config)
 
 
 def read_client_properties(path: Path | str | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ import pytest
 from klamm import cli
 from klamm.cli import connection
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import client_properties, connect, guarded
+from klamm.cli.connection import connect, guarded, read_client_properties
 from klamm.kafka_client.errors import api_error, explain
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
@@ -38,7 +38,7 @@ def test_properties_resolve_config_providers(tmp_path: Path) -> None:
         "config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
         f"ssl.key.password=${{file:{tmp_path}/secrets.properties:password}}\n"
     )
-    assert client_properties(Namespace(command_config=str(config)))["ssl.key.password"] == "geheim"
+    assert read_client_properties(config)["ssl.key.password"] == "geheim"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_misspelt_properties_are_reported(tmp_path: Path, capsys: pytest.Capture
         "security.protocl=SSL\nssl.truststore.locaton=/a.jks\nssl.keymanager.algorithm=PKIX\nacks=all\nlinger.ms=5\n"
         "ssl.key.password=x\nsasl.oauthbearer.token.endpoint.url=http://a\nbootstrap.servers=a:1\n"
     )
-    client_properties(Namespace(command_config=str(config)))
+    read_client_properties(config)
     assert capsys.readouterr().err.splitlines() == [
         f"Warning: {config}: security.protocl has no effect; did you mean security.protocol?",
         f"Warning: {config}: ssl.truststore.locaton has no effect; did you mean ssl.truststore.location?",

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.connection import RequestError, client_properties, connect, parse_addresses
+from klamm.cli.connection import RequestError, connect, parse_addresses, read_client_properties
 from klamm.cli.output import print_error
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, shown_quota_resource
 from klamm.display import escaped
@@ -114,7 +114,7 @@ def _of_gateways(
         topics = [wanted]
 
     servers = parse_addresses(options.bootstrap_server)
-    settings = ConnectionSettings.of(tuple(servers), client_properties(options), "klamm-admin")
+    settings = ConnectionSettings.of(tuple(servers), read_client_properties(options.command_config), "klamm-admin")
     try:
         changes = read_change_history(settings, topics, resource=resource, limit=limit)
     except InternalTopicGoneError as error:

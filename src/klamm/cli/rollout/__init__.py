@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RequestError, UsageError, client_properties, connect, guarded, parse_addresses
+from klamm.cli.connection import RequestError, UsageError, connect, guarded, parse_addresses, read_client_properties
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.cli.rollout.display import dry_run_document, dry_run_lines, list_lines, status_lines, step_line
 from klamm.clock import wall_clock_ms
@@ -133,7 +133,7 @@ def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tup
         servers = tuple(parse_addresses(options.bootstrap_server))
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    settings = ConnectionSettings.of(servers, client_properties(options), client_id)
+    settings = ConnectionSettings.of(servers, read_client_properties(options.command_config), client_id)
     with connect(options, client_id=client_id) as admin:
         store = RolloutStore(settings, admin)
         try:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli import EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.output import print_result
+from klamm.cli.output import print_result, table_lines
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.display import counted
 from klamm.lazy_dataclass import dataclass
@@ -241,12 +241,9 @@ def _test(options: argparse.Namespace) -> int:
         "topics": len(topics),
         "denied": len({verdict.topic for verdict in bad if verdict.verdict != "overridden"}),
         "overridden": len({verdict.topic for verdict in bad if verdict.verdict == "overridden"}),
-        "verdicts": [
-            {"topic": v.topic, "kind": v.kind, "verdict": v.verdict, "code": v.code, "message": v.message}
-            for v in verdicts
-        ],
+        "verdicts": [asdict(verdict) for verdict in verdicts],
     }
-    print_result(options.output, document, lambda: _table(spec.name, len(topics), bad))
+    print_result(options.output, document, lambda: _table(document, bad))
     return EXIT_DENIED if bad else EXIT_OK
 
 
@@ -269,17 +266,12 @@ def _judged_in_cluster(
             ]
 
 
-def _table(name: str, count: int, bad: Sequence[Verdict]) -> list[str]:
-    lines = []
-    if bad:
-        rows = [("TOPIC", "REQUEST", "VERDICT", "REASON")]
-        rows += [(v.topic, v.kind, v.verdict if v.code is None else v.code, v.message or "") for v in bad]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        lines = ["  ".join([*(row[c].ljust(widths[c]) for c in range(3)), row[3]]) for row in rows] + [""]
-    broken = len({verdict.topic for verdict in bad if verdict.verdict != "overridden"})
-    changed = len({verdict.topic for verdict in bad if verdict.verdict == "overridden"})
-    also = f" and override {changed}" if changed else ""
-    return [*lines, f"{name} would deny {broken}{also} of {counted(count, 'topic')}."]
+def _table(document: Mapping[str, Any], bad: Sequence[Verdict]) -> list[str]:
+    rows = [(v.topic, v.kind, v.verdict if v.code is None else v.code, v.message or "") for v in bad]
+    lines = [*table_lines([("TOPIC", "REQUEST", "VERDICT", "REASON"), *rows]), ""] if bad else []
+    also = f" and override {document['overridden']}" if document["overridden"] else ""
+    of_all = f"of {counted(document['topics'], 'topic')}"
+    return [*lines, f"{document['policy']} would deny {document['denied']}{also} {of_all}."]
 
 
 def _spec(name: str, kinds: Sequence[str]) -> PolicySpec:

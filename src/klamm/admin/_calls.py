@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigValue, OpType
 from klamm.configs.values import config_text
 from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
-from klamm.kafka_client.pool.keyed_calls import KeyedCall
+from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicError, KafkaApiError
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from klamm.admin.results import PerKeyResult
+    from klamm.kafka_client.pool.calls import Deadline
     from klamm.kafka_client.pool.keyed_calls import Ask
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.types import TopicPartition
@@ -70,6 +71,14 @@ def controller_change(
     return KeyedCall(
         what=what, ask=ask, settle=settle, node_id=CONTROLLER, retriable=RETRIABLE_CHANGE_CODES, check=check
     )
+
+
+async def ask_coordinators(
+    what: str, pool: ConnectionPool, deadline: Deadline, ask: Ask[str, Value], result: PerKeyResult[str, Value]
+) -> None:
+    """Call the coordinator of each group, and settle the groups."""
+    find = functools.partial(find_coordinators, pool, deadline)
+    await KeyedCall(what=what, ask=ask, settle=result.settle, find=find).run(pool, deadline, result.values())
 
 
 def check_topic(name: str) -> KafkaApiError | None:

@@ -6,6 +6,7 @@ import functools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.admin._calls import ask_coordinators
 from klamm.admin.types import OffsetAndMetadata
 from klamm.kafka_client.errors import RETRIABLE_CODES, RETRIABLE_COMMIT_CODES, api_error, raise_for_code
 from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators, result_of
@@ -64,8 +65,7 @@ async def list_all(
         )
         return response.groups or [_as_group(group_ids[0], response)]
 
-    find = functools.partial(find_coordinators, pool, deadline)
-    await KeyedCall(what="OffsetFetch", ask=ask, settle=result.settle, find=find).run(pool, deadline, groups)
+    await ask_coordinators("OffsetFetch", pool, deadline, ask, result)
 
 
 def _fetch_request(

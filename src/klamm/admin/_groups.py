@@ -26,14 +26,14 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.admin import _group_offsets
-from klamm.admin._calls import AdminCalls
+from klamm.admin._calls import AdminCalls, ask_coordinators
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult
 from klamm.admin.types import GroupDescription, GroupMember
 from klamm.kafka_client.errors import api_error
-from klamm.kafka_client.pool.keyed_calls import Ask, KeyedCall, find_coordinators, result_of
+from klamm.kafka_client.pool.keyed_calls import result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
-Value = TypeVar("Value")
 
 _DEAD: Final = "Dead"
 _CONSUMER_PROTOCOL_TYPE: Final = "consumer"
@@ -152,14 +151,7 @@ async def _describe(pool: ConnectionPool, deadline: Deadline, *, result: Describ
         )
         return {group.group_id: _described(group, node_id) for group in response.groups}
 
-    await _ask_coordinators("DescribeGroups", pool, deadline, ask, result)
-
-
-async def _ask_coordinators(
-    what: str, pool: ConnectionPool, deadline: Deadline, ask: Ask[str, Value], result: PerKeyResult[str, Value]
-) -> None:
-    find = functools.partial(find_coordinators, pool, deadline)
-    await KeyedCall(what=what, ask=ask, settle=result.settle, find=find).run(pool, deadline, result.values())
+    await ask_coordinators("DescribeGroups", pool, deadline, ask, result)
 
 
 def _described(
@@ -241,7 +233,7 @@ async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyRes
         )
         return {group.group_id: result_of(group.error_code, group.group_id, None) for group in response.results}
 
-    await _ask_coordinators("DeleteGroups", pool, deadline, ask, result)
+    await ask_coordinators("DeleteGroups", pool, deadline, ask, result)
 
 
 def partitions_of(assignment: bytes) -> tuple[TopicPartition, ...] | None:

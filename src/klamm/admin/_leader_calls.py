@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from klamm.admin import _topics
@@ -11,8 +11,7 @@ from klamm.admin._calls import NO_LEADERS, AdminCalls
 from klamm.admin.results import PerKeyResult
 from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions
 from klamm.kafka_client.described import describe_producers_request
-from klamm.kafka_client.errors import RETRIABLE_LEADER_CODES
-from klamm.kafka_client.pool.keyed_calls import KeyedCall, result_of
+from klamm.kafka_client.pool.keyed_calls import result_of
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.describe_producers import DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchResponse
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from klamm.kafka_client.pool.calls import Deadline, Outcome
-    from klamm.kafka_client.pool.keyed_calls import Ask
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
-
-_Value = TypeVar("_Value")
 
 _LAST_WITH_TOPIC_NAMES: Final = 12
 """Last version of Fetch that identifies topics by name. Kafka 4 still serves it."""
@@ -118,7 +114,7 @@ async def _producers(
             for entry in topic.partitions
         }
 
-    await _ask_leaders("DescribeProducers", pool, deadline, ask, leaders=leaders, result=result)
+    await _topics.ask_leaders("DescribeProducers", pool, deadline, ask, leaders=leaders, result=result)
 
 
 def _state(producer: DescribeProducersResponse.ProducerState) -> ActiveProducer:
@@ -171,18 +167,4 @@ async def _batches(
             for entry in fetched_partitions(response, {}, with_topic_ids=False, read_committed=False)
         }
 
-    await _ask_leaders("Fetch", pool, deadline, ask, leaders=leaders, result=result)
-
-
-async def _ask_leaders(
-    what: str,
-    pool: ConnectionPool,
-    deadline: Deadline,
-    ask: Ask[TopicPartition, _Value],
-    *,
-    leaders: Mapping[TopicPartition, int],
-    result: PerKeyResult[TopicPartition, _Value],
-) -> None:
-    find = _topics.leader_lookup(pool, deadline, leaders)
-    call = KeyedCall(what=what, ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
-    await call.run(pool, deadline, result.values())
+    await _topics.ask_leaders("Fetch", pool, deadline, ask, leaders=leaders, result=result)

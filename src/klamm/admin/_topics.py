@@ -34,15 +34,17 @@ from klamm.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from klamm.admin._calls import Value
     from klamm.admin.results import (
         CreatePartitionsResult,
         CreateTopicsResult,
         DeleteTopicsResult,
         DescribeTopicsResult,
         ListOffsetsResult,
+        PerKeyResult,
     )
     from klamm.kafka_client.pool.calls import Deadline
-    from klamm.kafka_client.pool.keyed_calls import Find
+    from klamm.kafka_client.pool.keyed_calls import Ask, Find
     from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.errors import KafkaApiError
 
@@ -257,12 +259,25 @@ async def list_offsets(
             for partition in topic.partitions
         }
 
-    find = leader_lookup(pool, deadline, leaders)
-    call = KeyedCall(what="ListOffsets", ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
-    await call.run(pool, deadline, specs)
+    await ask_leaders("ListOffsets", pool, deadline, ask, leaders=leaders, result=result)
 
 
-def leader_lookup(
+async def ask_leaders(
+    what: str,
+    pool: ConnectionPool,
+    deadline: Deadline,
+    ask: Ask[TopicPartition, Value],
+    *,
+    leaders: Mapping[TopicPartition, int],
+    result: PerKeyResult[TopicPartition, Value],
+) -> None:
+    """Call the leader of each partition, and settle the partitions."""
+    find = _leader_lookup(pool, deadline, leaders)
+    call = KeyedCall(what=what, ask=ask, settle=result.settle, find=find, retriable=RETRIABLE_LEADER_CODES)
+    await call.run(pool, deadline, result.values())
+
+
+def _leader_lookup(
     pool: ConnectionPool, deadline: Deadline, leaders: Mapping[TopicPartition, int]
 ) -> Find[TopicPartition]:
     """Return a function that looks up leaders with a Metadata request, except those that the caller has looked up.

@@ -289,10 +289,10 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
             left_alone.append(f"{entity} does not exist any more")
             continue
         value = current[entity].get(key)
-        if _equal(key, value, old):
+        if is_equal(key, value, old):
             continue
         written = [wave.settings[entity][key] for wave in _waves_so_far(record) if key in wave.settings.get(entity, {})]
-        if any(_equal(key, value, each) for each in written):
+        if any(is_equal(key, value, each) for each in written):
             restored.setdefault(entity, {})[key] = old
         else:
             left_alone.append(
@@ -310,7 +310,8 @@ def _entries(values: Values) -> Iterator[tuple[str, str, str | None]]:
     return ((entity, key, value) for entity, of in values.items() for key, value in of.items())
 
 
-def _equal(key: str, value: str | None, other: str | None) -> bool:
+def is_equal(key: str, value: str | None, other: str | None) -> bool:
+    """Return whether two values of a config mean the same. None means that it is not set."""
     return value == other or (value is not None and other is not None and is_same(key, value, other))
 
 

@@ -140,11 +140,7 @@ class Runner:
             entity: {key: current[entity].get(key) for key in settings} for entity, settings in wave.settings.items()
         }
         begun = record if baselines is None else replace(record, baselines=baselines)
-        written = self._records.replace(
-            record, advance(begun, RolloutEvent.NEXT, at_ms=self._now_ms(), before=before, reason=f"wave {wave.name}")
-        )
-        self._on_step(written)
-        return written
+        return self._write(begun, RolloutEvent.NEXT, before=before, reason=f"wave {wave.name}")
 
     def _apply(self, record: RolloutRecord) -> RolloutRecord:
         wave = record.waves[record.wave]

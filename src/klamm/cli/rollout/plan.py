@@ -14,7 +14,6 @@ from klamm.cli.topics.names import matching, parse_pattern
 from klamm.client_configs.definitions import SETTABLE
 from klamm.configs.durations import DURATION_UNITS, parse_amount
 from klamm.configs.quotas import QUOTA_RESOURCE, USER, quota_resource, quota_text, unescaped_name
-from klamm.configs.topics import is_same
 from klamm.display import counted
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError
@@ -26,7 +25,7 @@ from klamm.resources.model import NUMBERS, Kind
 from klamm.rollout import waves as division
 from klamm.rollout.entities import Entities, RejectedSettingsError
 from klamm.rollout.guards import GuardKind, LimitBase, parse_guard
-from klamm.rollout.record import RolloutRecord, Values, Wave
+from klamm.rollout.record import RolloutRecord, Values, Wave, is_equal
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -189,12 +188,8 @@ def _differing(wanted: Values, current: Values) -> dict[str, dict[str, str | Non
     return {
         entity: left
         for entity, values in wanted.items()
-        if (left := {key: value for key, value in values.items() if not _is_set(key, current[entity].get(key), value)})
+        if (left := {key: value for key, value in values.items() if not is_equal(key, current[entity].get(key), value)})
     }
-
-
-def _is_set(key: str, now: str | None, value: str | None) -> bool:
-    return now == value if now is None or value is None else is_same(key, now, value)
 
 
 def _validated(entities: Entities, waves: tuple[Wave, ...]) -> tuple[Wave, ...]:

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from klamm.impact.findings import Impact
     from klamm.kafka_client.pool.calls import Outcome
 
-MAX_SAMPLING_S: Final = 5.0
+_MAX_SAMPLING_S: Final = 5.0
+"""Time after which no further batches are requested, in seconds."""
 _MAX_RESPONSE_BYTES: Final = 16 * MAX_PARTITION_BYTES
 _PARTITIONS_PER_FETCH: Final = 64
 _INACTIVE: Final = frozenset({"Empty", "Dead", None})
@@ -73,8 +74,6 @@ def impact_of(
     changes: Sequence[Change],
     admin: AdminClient,
     *,
-    max_sampled_bytes: int = MAX_SAMPLED_BYTES,
-    max_sampling_s: float = MAX_SAMPLING_S,
     timeout_s: float | None = None,
     sums_up: bool = True,
 ) -> Impact:
@@ -83,8 +82,6 @@ def impact_of(
     Args:
         changes: The changes. Those of resources that do not exist have no impact.
         admin: Client of the cluster: klamm, its gateway, or Apache Kafka (tested with 3.9 and 4.4).
-        max_sampled_bytes: Limit for the newest batches that are read, in bytes.
-        max_sampling_s: Time after which no further batches are requested, in seconds.
         timeout_s: Time limit in seconds. Facts that are missing then are listed in ``Impact.unknown``. None means that
             each request has the time limit of ``admin``.
         sums_up: Whether findings of one kind and level beyond ten are summed up in one.
@@ -92,17 +89,15 @@ def impact_of(
     Raises:
         KafkaApiError, TimeoutError, ConnectionError: The topics or their configs cannot be described.
     """
-    collector = _Collector(admin, max_sampled_bytes, max_sampling_s, timeout_s)
+    collector = _Collector(admin, timeout_s)
     return predict(changes, collector.facts(changes), sums_up=sums_up)
 
 
 class _Collector:
     """One collection of facts."""
 
-    def __init__(self, admin: AdminClient, max_bytes: int, max_s: float, timeout_s: float | None) -> None:
+    def __init__(self, admin: AdminClient, timeout_s: float | None) -> None:
         self._admin = admin
-        self._max_bytes = max_bytes
-        self._max_s = max_s
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._now_ms = int(time.time() * 1000)
@@ -287,8 +282,8 @@ class _Collector:
             for place in places
             if place in self._leaders and (p := topics[place.topic].partitions[place.partition]).record_count
         }
-        read, left, left_s = dict[TopicPartition, memoryview](), self._max_bytes, self._left_s()
-        max_s = self._max_s if left_s is None else min(self._max_s, left_s)
+        read, left, left_s = dict[TopicPartition, memoryview](), MAX_SAMPLED_BYTES, self._left_s()
+        max_s = _MAX_SAMPLING_S if left_s is None else min(_MAX_SAMPLING_S, left_s)
         deadline = time.monotonic() + max_s
         queue = list(wanted)
         while queue and left > 0 and time.monotonic() < deadline:
@@ -315,7 +310,7 @@ class _Collector:
                 break
         if len(read) < len(wanted):
             left_out = counted(len(wanted) - len(read), "partition")
-            limits = f"{size(self._max_bytes)} or {max_s:.3g} s"
+            limits = f"{size(MAX_SAMPLED_BYTES)} or {max_s:.3g} s"
             self._note(Need.BATCHES, f"the newest batches of {left_out}: reading ended at {limits}")
 
         def with_batches(topic: str, p: PartitionFacts) -> PartitionFacts:

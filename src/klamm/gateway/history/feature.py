@@ -35,15 +35,9 @@ class HistoryFeature(Feature):
     """
 
     def __init__(self, upstream: ConnectionSettings, apis: Sequence[RecordedApi]) -> None:
-        self._admin: AdminClient | None = None
-        self._writer = HistoryWriter(InternalTopic(upstream, TOPIC), self._create)
+        self._writer = HistoryWriter(InternalTopic(upstream, TOPIC))
         self._recorder = ChangeRecorder({api.request: api for api in apis}, self._writer, wall_clock_ms)
         self.filters = recording_filters(apis)
-
-    async def _create(self) -> None:
-        if self._admin is None:
-            raise RuntimeError("start was not called")
-        await create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS})
 
     def observe(self, context: FilterContext) -> FilterContext:
         """Return a context that records the changes in forwarded requests."""
@@ -51,8 +45,7 @@ class HistoryFeature(Feature):
 
     async def start(self, admin: AdminClient) -> None:
         """Start to write the history."""
-        self._admin = admin
-        self._writer.start()
+        self._writer.start(lambda: create_internal_topics(admin, {TOPIC: TOPIC_CONFIGS}))
 
     def report(self, page: Page) -> None:
         """Add the metrics of the writer."""

@@ -73,12 +73,10 @@ class HistoryWriter:
 
     Args:
         topic: The internal topic. It is used in the writer's thread only.
-        create: Coroutine function that creates the topic if it does not exist.
     """
 
-    def __init__(self, topic: AppendedTopic, create: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, topic: AppendedTopic) -> None:
         self._topic = topic
-        self._create = create
         self._waiting: deque[Record] = deque()
         self._authors: deque[str] = deque()
         """Authors of the records that wait, one for each."""
@@ -102,10 +100,10 @@ class HistoryWriter:
         self._lost_count = 0
         self._worker = TopicWorker(f"write-{TOPIC}", topic.close)
 
-    def start(self) -> None:
-        """Create the topic if it does not exist, then write records until ``close``."""
+    def start(self, create: Callable[[], Awaitable[None]]) -> None:
+        """Write records until ``close``. ``create`` creates the topic if it does not exist."""
         self._wanted.set()
-        self._worker.start(self._run(), "The change history")
+        self._worker.start(self._run(create), "The change history")
 
     def add(self, records: Sequence[Record], *, author: str) -> None:
         """Queue the records of one request, all or none.
@@ -165,13 +163,13 @@ class HistoryWriter:
             [({}, len(self._waiting))],
         )
 
-    async def _run(self) -> None:
+    async def _run(self, create: Callable[[], Awaitable[None]]) -> None:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             while self._waiting or self._is_topic_missing:
                 try:
-                    await self._step()
+                    await self._step(create)
                 except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
                     await self._pause(error)
                 else:
@@ -179,10 +177,10 @@ class HistoryWriter:
                         logger.info("The change history can be written again")
                     self._failures, self._is_slow = 0, False
 
-    async def _step(self) -> None:
+    async def _step(self, create: Callable[[], Awaitable[None]]) -> None:
         """Create the topic if it is missing, then write one batch."""
         if self._is_topic_missing:
-            await self._create()
+            await create()
             self._is_topic_missing = False
         if not self._waiting:
             return

@@ -62,8 +62,8 @@ class FakeTopic:
 
 def run(topic: FakeTopic, test: Callable[[HistoryWriter], Awaitable[None]], *, create: Any = None) -> HistoryWriter:
     async def main() -> HistoryWriter:
-        writer = HistoryWriter(topic, create or topic.create)
-        writer.start()
+        writer = HistoryWriter(topic)
+        writer.start(create or topic.create)
         try:
             await test(writer)
         finally:

@@ -77,6 +77,12 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
+def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
+    """Return the values that are set on a resource itself; secrets have none."""
+    source = own_source(resource)
+    return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
+
+
 class OpType(IntEnum):
     """Wire values of ``config_operation`` in IncrementalAlterConfigsRequest (KIP-339)."""
 

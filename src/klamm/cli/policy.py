@@ -349,7 +349,8 @@ def _check_upstream(policy: object, described: Sequence[Mapping[str, ConfigEntry
 
 def _described(admin: AdminClient) -> list[tuple[ExistingTopic, Mapping[str, ConfigEntry]]]:
     """Return all topics of the cluster, each with the description of its configs."""
-    from klamm.admin import ConfigResource, ResourceType  # noqa: PLC0415  # the network library
+    from klamm.admin import ConfigResource, ConfigSource, ResourceType  # noqa: PLC0415  # the network library
+    from klamm.admin.types import own_values  # noqa: PLC0415
 
     names = sorted(admin.list_topics().result())
     described = admin.describe_topics(names).all().result() if names else {}
@@ -362,30 +363,24 @@ def _described(admin: AdminClient) -> list[tuple[ExistingTopic, Mapping[str, Con
         if name in names_described and config.default is not None
     }
     for entries in configs.values():  # each topic shows the values that it inherits; a topic that sets one does not
-        defaults |= _values(entries, are_own=False)
+        defaults |= {
+            entry.name: entry.value
+            for entry in entries.values()
+            if entry.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
+        }
     return [
         (
             ExistingTopic(
                 name=name,
                 num_partitions=len(described[name].partitions),
                 replication_factor=len(described[name].partitions[0].replicas),
-                configs=_values(configs[resource], are_own=True),
+                configs=own_values(resource, configs[resource]),
                 defaults=defaults,
             ),
             configs[resource],
         )
         for name, resource in zip(names, resources, strict=True)
     ]
-
-
-def _values(described: Mapping[str, ConfigEntry], *, are_own: bool) -> dict[str, str]:
-    from klamm.admin import ConfigSource  # noqa: PLC0415  # the network library
-
-    return {
-        entry.name: entry.value
-        for entry in described.values()
-        if (entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG) == are_own and entry.value is not None
-    }
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from klamm.admin import (
     FilterComponent,
     OpType,
 )
-from klamm.admin.types import own_source
+from klamm.admin.types import own_values
 from klamm.client_configs.rollout import PREFIX
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, quota_text
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
@@ -48,12 +48,6 @@ class RejectedSettingsError(Exception):
     def __init__(self, reasons: Mapping[str, KafkaApiError]) -> None:
         self.reasons = reasons
         super().__init__("; ".join(f"{entity}: {error}" for entity, error in reasons.items()))
-
-
-def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
-    """Return the values that are set on a resource itself; secrets have none."""
-    source = own_source(resource)
-    return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
 
 
 def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:

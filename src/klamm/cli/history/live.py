@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from klamm.admin import ClientQuotaFilter, ConfigResource
-from klamm.admin.types import own_source
+from klamm.admin.types import own_source, own_values
 from klamm.configs.quotas import QUOTA_RESOURCE, entity_text, quota_text
 from klamm.history.change import NOT_KEPT, PARTITIONS
 from klamm.kafka_client.errors import CLUSTER_ERRORS
@@ -14,7 +14,6 @@ from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 from klamm.resources.equality import is_same
 from klamm.resources.model import Kind
-from klamm.rollout.entities import own_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -39,7 +39,7 @@ help:
 	@echo 'make demo         set up, then show the whole of klamm on real data (KEEP=1 leaves the brokers running)'
 	@echo 'make test         set up, then run all checks and all tests'
 	@echo 'make test-long    the same with the long tests, which make test leaves out: before a release and every night'
-	@echo 'make test-fast    the unit tests that start no process: for the inner loop, a minute'
+	@echo 'make test-fast    the unit tests that start no process: for the inner loop, 45 s'
 	@echo 'make setup        only set up: .venv/bin/klamm'
 	@echo 'make check        mypy --strict, ruff, imports of the tests, import contracts, links of the docs, packages, workflows'
 	@echo 'make format       let ruff mend and format what it can'
@@ -107,7 +107,6 @@ run-tests:
 test-long:
 	@$(MAKE) --no-print-directory test PYTEST_FLAGS='--long $(PYTEST_FLAGS)'
 
-test-fast: PYTEST_AT_ONCE = 4
 test-fast: setup
 	$(PYTHON_BIN)/pytest -q $(DISTRIBUTED) -m 'not process' $(IN_ORDER) $(PYTEST_FLAGS) tests/unit
 

@@ -62,8 +62,13 @@ class CrashableLogs:
         self.partitions = [(TOPIC_ID, "t", 0)]
         self.manager = self.open()
 
+    def __del__(self) -> None:
+        """Close the files: a search of thousands of histories in one test has as many directories."""
+        self.pool.close()
+
     def open(self) -> LogManager:
-        """Open the directory. An earlier manager is abandoned, as a crash would do."""
+        """Open the directory. An earlier manager is abandoned and its files are closed, as a crash would do."""
+        self.pool.close()
         self.pool = FailingPool()
         self.manager = LogManager(self.data_dir, configs_of=lambda _: self.configs, now_ms=self.clock, pool=self.pool)
         for topic_id, topic, partition in self.partitions:

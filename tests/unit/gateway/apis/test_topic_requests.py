@@ -274,7 +274,6 @@ def deletion(name: str, *, by_id: bool) -> DeleteTopicsRequest.DeleteTopicState:
     return DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID)
 
 
-@settings(deadline=None, max_examples=40)
 @given(names=st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=6), denied=SOME)
 def test_every_deleted_topic_has_one_entry_in_order(names: list[tuple[str, bool]], denied: set[str]) -> None:
     # given: each topic either by name or by id
@@ -359,7 +358,6 @@ GROWN = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=2, assignm
 REPLICAS = st.none() | st.lists(st.integers(1, 3), min_size=1, max_size=3, unique=True)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     wanted=st.dictionaries(st.sampled_from(NAMES), st.dictionaries(st.integers(0, 3), REPLICAS, min_size=1)),
     denied=SOME,

@@ -36,7 +36,7 @@ def latest(records: list[Record]) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in records}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     rows=st.lists(st.lists(st.tuples(st.sampled_from("abcdefg"), st.integers()), min_size=1, max_size=4), max_size=40),
     codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
@@ -254,7 +254,7 @@ class CrashingDisk(segment_swap.Disk):
         super().fsync(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | st.integers()), min_size=30, max_size=60),
     crashes=st.lists(st.integers(0, 60), min_size=1, max_size=4),

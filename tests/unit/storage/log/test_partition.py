@@ -100,7 +100,7 @@ def test_read_within_a_batch_returns_the_whole_batch(crashable: CrashableLogs) -
     assert [record.offset for record in records_in(crashable.log.read(2, 1000))] == [0, 1, 2]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(min_value=0, max_value=3000), min_size=1, max_size=40), data=st.data())
 def test_any_offset_is_found_in_any_segment(
     sizes: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

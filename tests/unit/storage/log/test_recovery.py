@@ -50,7 +50,7 @@ def test_appended_records_survive_a_crash(tmp_path: Path) -> None:
     assert crashable.log.append(batch("z")).base_offset == 100
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(min_value=1), noise=st.binary(max_size=50))
 def test_torn_end_is_truncated_at_any_byte(cut: int, noise: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     # given

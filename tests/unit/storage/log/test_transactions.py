@@ -255,7 +255,7 @@ STEPS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, segment_bytes=st.sampled_from(["300", "1000", "100000"]), max_bytes=st.sampled_from([1, 400, 9999]))
 def test_read_committed_is_correct_after_any_history(
     steps: list[tuple[int, str]], segment_bytes: str, max_bytes: int, tmp_path_factory: pytest.TempPathFactory

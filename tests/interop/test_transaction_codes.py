@@ -185,10 +185,11 @@ def test_fenced_producer_learns_that_before_anything_else(transactional: Transac
     group = f"group-of-{topic}"
     find_group_coordinator(transactional.client, group)
     assert ours.init(4)[0] == 0
+    transactional.begin(transactional.epoch(1), 1)  # the log of this partition knows the newer epoch
 
-    assert ours.produce(zombie, transactional.dialect.produce, topic, 0, "x", sequence=0, ahead_ms=TOO_FAR) == (
-        STALE_EPOCH
-    )
+    for partition in range(2):
+        code = ours.produce(zombie, transactional.dialect.produce, topic, partition, "x", sequence=0, ahead_ms=TOO_FAR)
+        assert code == STALE_EPOCH
     assert ours.commit_offset(zombie, transactional.dialect.offsets, group, topic, 5, member="m", generation=3) == (
         STALE_EPOCH
     )

@@ -94,7 +94,7 @@ class ProduceAdmission:
         by_producer: dict[ProducerIdentity, set[TransactionPartition]] = {}
         async for log, records in slices.over(wanted):
             producer = _producer(records)
-            if producer is not None and not _is_answered_by(log, producer):
+            if producer is not None and not log.producers.has_open(*producer):
                 by_producer.setdefault(producer, set()).add(TransactionPartition(log.topic_id, log.partition))
         for producer, partitions in by_producer.items():
             try:
@@ -110,7 +110,7 @@ class ProduceAdmission:
                 version.
         """
         producer = _producer(records)
-        if producer is None or _is_answered_by(log, producer):
+        if producer is None or log.producers.has_open(*producer):
             return False
         if not self._ability.adds and not self._coordinator.verifies_partitions:
             return True
@@ -123,15 +123,6 @@ class ProduceAdmission:
                 raise  # "raise error from error" would make the error its own cause
             raise self._ability.translate(error) from error
         return True
-
-
-def _is_answered_by(log: PartitionLog, producer: ProducerIdentity) -> bool:
-    """Return whether the log itself can accept or fence the producer, without asking the coordinator.
-
-    It can if the producer's transaction is already open in the partition, or if the log knows a newer producer epoch.
-    """
-    known_epoch = log.producers.epoch_of(producer.producer_id)
-    return log.producers.has_open(*producer) or producer.producer_epoch < known_epoch
 
 
 def _producer(records: memoryview) -> ProducerIdentity | None:

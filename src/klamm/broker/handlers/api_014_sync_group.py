@@ -27,10 +27,10 @@ _PROTOCOL_SINCE: Final = 5
 async def handle(request: SyncGroupRequest, context: RequestContext) -> SyncGroupResponse:
     """Return the assignment of a member."""
     try:
-        require_group(context, AclOperation.READ, request.group_id)
-        require_coordinator(request.group_id, context.node_id, context.services.cluster)
         if context.api_version >= _PROTOCOL_SINCE and None in {request.protocol_type, request.protocol_name}:
             raise InconsistentGroupProtocolError("SyncGroup v5 needs a protocol type and a protocol name")
+        require_group(context, AclOperation.READ, request.group_id)
+        require_coordinator(request.group_id, context.node_id, context.services.cluster)
     except KafkaApiError as error:
         return SyncGroupResponse(error_code=error.error_code)
     reply = await context.services.groups.classic.sync(

@@ -76,3 +76,11 @@ def test_sync_on_other_broker_is_not_coordinator() -> None:
         codes = [broker.ask(ROUTE, request, SyncGroupResponse, 5, node_id=node_id).error_code for node_id in (1, 2)]
 
     assert sorted(codes) == [ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+def test_missing_protocol_is_reported_before_the_coordinator() -> None:
+    with GroupBroker(brokers=2) as broker:
+        request = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+        codes = {broker.ask(ROUTE, request, SyncGroupResponse, 5, node_id=node_id).error_code for node_id in (1, 2)}
+
+    assert codes == {ErrorCode.INCONSISTENT_GROUP_PROTOCOL}

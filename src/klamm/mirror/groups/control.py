@@ -132,8 +132,8 @@ class GroupControl:
         """Status of each offset, by group and source partition."""
         self._latencies: dict[str, dict[PartitionTuple, RecentAges]] = {}
         self._logged = LoggedReasons()
-        self._not_listed = LoggedRejections()
         """Logged reasons of failed rounds."""
+        self._not_listed = LoggedRejections()
         self._logged_reasons: dict[tuple[str, str], frozenset[str]] = {}
         """Logged reasons, by group and kind."""
         self._problem = ""

@@ -71,16 +71,14 @@ def writes_of(item: Outgoing | SkippedOffsets, position: int, *, max_bytes: int)
 
 def _runs(outgoing: Outgoing) -> Iterator[Outgoing]:
     """Yield a batch for each run of consecutive source offsets."""
-    offsets = outgoing.offsets
-    if not offsets or offsets[-1] - offsets[0] == len(offsets) - 1:
-        next_offset = offsets[-1] + 1 if offsets else outgoing.next_offset
-        yield replace(outgoing, next_offset=next_offset, last_offset=next_offset - 1, offsets=(), is_dense=True)
+    if outgoing.is_dense:
+        yield replace(outgoing, next_offset=outgoing.last_offset + 1, offsets=())
         return
     batch = RecordBatch(outgoing.view)
     records = decode_records(batch)
-    for start, end in _bounds(offsets):
+    for start, end in _bounds(outgoing.offsets):
         run = [record._replace(offset=at) for at, record in enumerate(records[start:end])]
-        next_offset = offsets[end - 1] + 1
+        next_offset = outgoing.offsets[end - 1] + 1
         yield Outgoing(
             memoryview(encode_batch(run, codec=Codec(batch.codec))),
             len(run),

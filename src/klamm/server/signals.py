@@ -41,7 +41,7 @@ async def unless_stopped(stop: asyncio.Event, step: Coroutine[Any, Any, T]) -> T
     finally:
         stopping.cancel()
         working.cancel()
-    await asyncio.wait((working,))
+    await asyncio.gather(working, return_exceptions=True)
     raise StartStoppedError
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.server.signals import StartStoppedError, unless_stopped
 from tests.support.processes import start_process, stop_process, wait_until
 
 if TYPE_CHECKING:
@@ -99,3 +102,22 @@ def test_server_whose_policy_hangs_in_configure_can_be_stopped(
         assert b"Stopped during the start" in log.read_bytes()
     finally:
         stop_process(process)
+
+
+async def test_error_of_a_cancelled_step_is_not_reported() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    stop = asyncio.Event()
+    stop.set()
+
+    async def step() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError
+
+    with pytest.raises(StartStoppedError):
+        await unless_stopped(stop, step())
+    gc.collect()
+
+    assert reported == []

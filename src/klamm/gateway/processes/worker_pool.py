@@ -332,13 +332,15 @@ class WorkerPool:
             worker.send({"reload": True})
 
     async def stop(self) -> None:
-        """Stop the workers after they have served their requests in flight."""
+        """Stop the workers after they have served their requests in flight. Those that still start are killed."""
         self.is_stopping = True
         if self._offer is not None:
             self._offer.cancel()
         self._close_waiting()
-        for worker in self.workers:
+        for worker, task in zip(self.workers, self._tasks, strict=False):  # there are no tasks before the start
             worker.send({"stop": True})
+            if not worker.is_up:  # it may not read the message for long, such as while a policy is being created
+                task.cancel()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=self._grace_s + _STOP_S)
             for task in late:

@@ -70,6 +70,40 @@ async def test_gateway_does_not_start_if_process_limit_is_reached(
     await pool.stop()
 
 
+class HangingProcess:
+    """Process that hangs in its start."""
+
+    def __init__(self) -> None:
+        self._killed = asyncio.Event()
+
+    def kill(self) -> None:
+        self._killed.set()
+
+    async def wait(self) -> int:
+        await self._killed.wait()
+        return -9
+
+
+async def test_worker_that_hangs_in_its_start_is_killed_at_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: asyncio.Queue[HangingProcess] = asyncio.Queue()
+
+    async def start(*_command: object, **_more: object) -> Any:
+        process = HangingProcess()
+        processes.put_nowait(process)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    pool = WorkerPool(1, [], grace_s=600.0)
+    starting = asyncio.create_task(pool.start())
+    process = await processes.get()
+
+    starting.cancel()
+    async with asyncio.timeout(5):
+        await pool.stop()
+
+    assert await process.wait() == -9
+
+
 async def test_counters_of_ended_processes_stay_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     # given: a process that ends after it has reported its metrics, three times
     page = Page()

@@ -40,7 +40,7 @@ _OWN_SOURCES: Final = {
 
 
 def own_source(resource: ConfigResource) -> ConfigSource | None:
-    """Return the source of the values that are set on a resource itself. None: its values have no other source."""
+    """Return the source of the values that are set on a resource itself. None: all its values are, as with loggers."""
     is_default = resource == ConfigResource(ResourceType.BROKER, "")
     return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG if is_default else _OWN_SOURCES.get(resource.type)
 
@@ -80,7 +80,11 @@ class ConfigEntry:
 def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
     """Return the values that are set on a resource itself; secrets have none."""
     source = own_source(resource)
-    return {entry.name: entry.value for entry in entries.values() if entry.source is source and entry.value is not None}
+    return {
+        entry.name: entry.value
+        for entry in entries.values()
+        if source in {None, entry.source} and entry.value is not None
+    }
 
 
 class OpType(IntEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,13 +76,14 @@ async def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: D
 async def test_internal_topic_is_created_once_with_configured_partitions(tmp_path: Path) -> None:
     configs = "offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=2000000"
     async with running(tmp_path, *(part for config in configs for part in ("--set", config))) as services:
-        created = ensure_internal_topic(CONSUMER_OFFSETS, services)
+        created = await ensure_internal_topic(CONSUMER_OFFSETS, services)
         assert created is not None
-        assert ensure_internal_topic(CONSUMER_OFFSETS, services) is created
+        assert await ensure_internal_topic(CONSUMER_OFFSETS, services) is created
         assert (created.is_internal, created.partitions) == (True, ((1,),) * 7)
+        assert services.logs.get(created.topic_id, 6) is not None
         in_force = services.configs.topic_config(CONSUMER_OFFSETS)
         assert (in_force["cleanup.policy"], in_force["segment.bytes"]) == (("compact",), 2_000_000)
-        assert ensure_internal_topic("__share_group_state", services) is None
+        assert await ensure_internal_topic("__share_group_state", services) is None
     async with running(tmp_path) as services:
         assert services.topics.get(CONSUMER_OFFSETS) == created
 
@@ -93,11 +93,10 @@ async def test_internal_topic_that_failed_to_be_stored_is_created_again(
 ) -> None:
     async with running(tmp_path) as services:
         disk.failures = 1
-        assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
-        while "could not be stored and will be created again later" not in caplog.text:  # noqa: ASYNC110 -- no event says so
-            await asyncio.sleep(0.01)
+        assert await ensure_internal_topic(TRANSACTION_STATE, services) is None
+        assert "could not be stored and will be created again later" in caplog.text
         assert services.topics.get(TRANSACTION_STATE) is None
-        assert ensure_internal_topic(TRANSACTION_STATE, services) is not None
+        assert await ensure_internal_topic(TRANSACTION_STATE, services) is not None
     async with running(tmp_path) as services:
         assert services.topics.get(TRANSACTION_STATE) is not None
 

@@ -113,7 +113,7 @@ async def _answer(
     if error_code:
         return _failed(error_code, name=name)
     if name in INTERNAL_TOPICS:
-        internal = ensure_internal_topic(name, context.services)
+        internal = await ensure_internal_topic(name, context.services)
         return (
             _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
             if internal is None

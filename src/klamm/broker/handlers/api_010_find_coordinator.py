@@ -36,11 +36,11 @@ async def handle(request: FindCoordinatorRequest, context: RequestContext) -> Fi
     if context.api_version >= FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
             coordinators=[
-                _answer(key, request.key_type, context)
+                await _answer(key, request.key_type, context)
                 async for key in context.time_slice.over(request.coordinator_keys)
             ]
         )
-    answer = _answer(request.key, request.key_type, context)
+    answer = await _answer(request.key, request.key_type, context)
     words = f"No coordinator for keys of type {request.key_type}."
     if answer.error_code != ErrorCode.INVALID_REQUEST:
         # Only in these versions, Kafka sets the message NONE for success.
@@ -54,9 +54,9 @@ async def handle(request: FindCoordinatorRequest, context: RequestContext) -> Fi
     )
 
 
-def _answer(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
+async def _answer(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
     error_code = _denied(key, key_type, context)
-    node = None if error_code else _find(key, key_type, context)
+    node = None if error_code else await _find(key, key_type, context)
     if node is None and not error_code:
         error_code = ErrorCode.INVALID_REQUEST
     host, port, node_id = NOWHERE if node is None else (node.host, node.port, node.node_id)
@@ -77,10 +77,10 @@ def _denied(key: str, key_type: int, context: RequestContext) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _find(key: str, key_type: int, context: RequestContext) -> AdvertisedBroker | None:
+async def _find(key: str, key_type: int, context: RequestContext) -> AdvertisedBroker | None:
     if key_type not in _TOPICS:
         return None
-    ensure_internal_topic(_TOPICS[key_type], context.services)
+    await ensure_internal_topic(_TOPICS[key_type], context.services)
     cluster = context.services.cluster
     return cluster.node(cluster.coordinator(key), context.session.listener)
 

@@ -15,7 +15,6 @@ from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from klamm.protocol.errors import StorageError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping
 
     from klamm.broker.context import Services
@@ -51,28 +50,23 @@ _SHAPES: Final[Mapping[str, _Shape]] = MappingProxyType(
 """The internal topics that klamm creates."""
 
 
-def ensure_internal_topic(name: str, services: Services) -> Topic | None:
-    """Create an internal topic if it does not exist, without waiting for the disk: nothing is written to it.
+async def ensure_internal_topic(name: str, services: Services) -> Topic | None:
+    """Create an internal topic if it does not exist, with its logs: the next request may ask for their offsets.
 
     Returns:
-        The topic; None for a name that klamm does not create, or if the metadata store is closed.
+        The topic; None for a name that klamm does not create, or if the topic cannot be stored.
     """
     existing = services.topics.get(name)
     if existing is not None or name not in _SHAPES:
         return existing
     configs, shape, node_ids = services.configs, _SHAPES[name], services.cluster.node_ids
     replicas = min(len(node_ids), configs.int_value(shape.replicas))
-    count = configs.int_value(shape.partitions)
-    partitions = place(count, replicas, node_ids=node_ids, first=0)
+    partitions = place(configs.int_value(shape.partitions), replicas, node_ids=node_ids, first=0)
     try:
-        topic, durable = services.topics.begin_create(
-            name, partitions, configs=_configs(name, services), is_internal=True
-        )
+        return await services.topics.create(name, partitions, configs=_configs(name, services), is_internal=True)
     except StorageError as error:
-        logger.error("Topic %s cannot be created: %s", name, error)  # noqa: TRY400 -- the message is complete
+        logger.error("Topic %s could not be stored and will be created again later: %s", name, error)  # noqa: TRY400 -- the message is complete
         return None
-    durable.add_done_callback(_report)
-    return topic
 
 
 def _configs(name: str, services: Services) -> Mapping[str, str]:
@@ -92,8 +86,3 @@ def _configs(name: str, services: Services) -> Mapping[str, str]:
         "compression.type": _CODECS[codec] if 0 < codec < len(_CODECS) else "producer",
         "segment.bytes": segment_bytes,
     }
-
-
-def _report(durable: asyncio.Future[None]) -> None:
-    if not durable.cancelled() and (error := durable.exception()) is not None:
-        logger.error("An internal topic could not be stored and will be created again later: %s", error)

@@ -1,19 +1,22 @@
-"""Planning of a whole AlterClientConfigs request in one step, and clients that a broker has seen."""
+"""Planning and description of client configs in one step, and clients that a broker has seen."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from typing import TYPE_CHECKING, Any
 
+from klamm.client_config_runtime import source
+from klamm.client_config_runtime.source import plan_entries
 from klamm.client_configs.definitions import ClientKind
-from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.plan import parse_entry, plan_entry
 from klamm.server.client_registry import SeenClient
+from klamm.server.time_slice import TimeSlice, run_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.client_configs.definitions import BrokerLimits
+    from klamm.client_configs.description import Compatibility, DescribedEntity, EntityFilter
+    from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.plan import AlterEntry, EntryPlan
 
 
@@ -21,16 +24,18 @@ def plan_alter(
     entries: Sequence[AlterEntry],
     current: Mapping[ClientConfigEntity, Mapping[str, str]],
     limits: BrokerLimits,
-) -> tuple[EntryPlan, ...]:
-    """Plan each entry independently, in the order of the request.
+) -> Sequence[EntryPlan]:
+    """Plan each entry independently, in the order of the request."""
+    return run_at_once(plan_entries(entries, current, limits, TimeSlice(math.inf)))
 
-    An entity that appears in several entries fails in all of them. A key that appears twice fails its entry.
-    """
-    parsed = [parse_entry(entry) for entry in entries]
-    appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-    return tuple(
-        plan_entry(entry, entity, appearances, current, limits) for entry, entity in zip(entries, parsed, strict=True)
-    )
+
+def describe(
+    entity_filter: EntityFilter,
+    configs: Mapping[ClientConfigEntity, Mapping[str, str]],
+    registered: Mapping[ClientConfigEntity, Compatibility],
+) -> Sequence[DescribedEntity]:
+    """Return the entities that match the filter."""
+    return run_at_once(source.describe(entity_filter, configs, registered, TimeSlice(math.inf)))
 
 
 def seen_client(**facts: Any) -> SeenClient:

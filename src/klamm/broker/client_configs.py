@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from klamm.client_config_runtime.source import SkippedRecords
+from klamm.client_config_runtime.skipped_records import SkippedRecords
+from klamm.client_config_runtime.source import ClientConfigSource, plan_entries
 from klamm.client_configs.definitions import usable_configs
-from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.plan import (
-    AlterEntry,
-    ClientConfigChange,
-    EntryPlan,
-    parse_entry,
-    plan_entry,
-)
-from klamm.client_configs.resolution import resolve
 from klamm.history.change import RecordedChange
 from klamm.policy_runtime.decision import Revision
 from klamm.server.time_slice import TimeSlice, decide_in_slices
@@ -28,13 +19,13 @@ if TYPE_CHECKING:
 
     from klamm.client_config_runtime.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.description import Compatibility, EntityFilter
-    from klamm.client_configs.registrations import Registration
+    from klamm.client_configs.plan import AlterEntry, ClientConfigChange, EntryPlan
+    from klamm.history.change import Author
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
 
-class ClientConfigService:
+class ClientConfigService(ClientConfigSource):
     """Owner of the configs of users and client ids, in memory and in the metadata store. Used on the event loop only.
 
     Args:
@@ -52,12 +43,11 @@ class ClientConfigService:
         limits: Callable[[], BrokerLimits],
         now_ms: Callable[[], int],
     ) -> None:
+        super().__init__(registrations, SkippedRecords("Metadata"))
         self._store = store
-        self._registrations = registrations
         self._limits = limits
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
-        self._skipped = SkippedRecords("Metadata")
         self._revision = Revision()
         self._listeners: list[Callable[[], None]] = []
         self.load()
@@ -88,75 +78,35 @@ class ClientConfigService:
         """Configs of every entity that has any."""
         return self._configs
 
-    def describe(self, entity_filter: EntityFilter) -> tuple[DescribedEntity, ...]:
-        """Return the entities that match a filter, with their configs and registrations."""
-        return describe(entity_filter, self._configs, self._registrations.image)
-
-    def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
-        """Return the configs that apply to the application ``<user, client-id>``."""
-        return resolve(self._configs, entity)
-
-    @property
-    def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
-        """Supported keys by client information, for each ``<user, client-id>``."""
-        return self._registrations.image
-
-    @property
-    def skipped(self) -> Sequence[str]:
-        """Reason of each stored config and registration that cannot be used."""
-        return [*self._skipped.reasons, *self._registrations.skipped.reasons]
-
-    async def register(self, registered: Registration) -> None:
-        """Record which configs an application supports.
-
-        Raises:
-            StorageError: The record cannot be written.
-        """
-        await self._registrations.register(registered)
-
     async def alter(
         self,
         entries: Sequence[AlterEntry],
         *,
         validate_only: bool,
-        principal: str,
-        client_id: str | None,
+        author: Author,
         time_slice: TimeSlice | None = None,
-    ) -> tuple[EntryPlan, ...]:
+    ) -> Sequence[EntryPlan]:
         """Apply each entry completely or not at all; return when the changes are durable.
 
         Other requests may run while many entries are planned. If one of them changed the configs, all entries are
         planned again without a pause. The plans are applied in one step.
 
-        Args:
-            entries: Entries of the request, in its order.
-            validate_only: Whether to plan without applying.
-            principal: Requesting principal, for the change history.
-            client_id: Requesting client id, for the change history.
-            time_slice: Time slice of the request; None creates one.
-
         Raises:
             StorageError: The metadata cannot be written. Nothing was changed.
         """
         slices = TimeSlice() if time_slice is None else time_slice
-        plans, rows = await decide_in_slices(partial(self._plan, entries, principal, client_id), self._revision, slices)
+        plans, rows = await decide_in_slices(partial(self._plan, entries, author), self._revision, slices)
         if rows and not validate_only:
             self._revision.advance()
             self._apply([change for plan in plans for change in plan.changes])
             await self._store.submit(rows)
-        return tuple(plans)
+        return plans
 
     async def _plan(
-        self, entries: Sequence[AlterEntry], principal: str, client_id: str | None, slices: TimeSlice
+        self, entries: Sequence[AlterEntry], author: Author, slices: TimeSlice
     ) -> tuple[Sequence[EntryPlan], Sequence[Change]]:
-        limits = self._limits()
-        parsed = await slices.listed(parse_entry(entry) for entry in entries)
-        appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-        both = zip(entries, parsed, strict=True)
-        plans = await slices.listed(
-            plan_entry(entry, entity, appearances, self._configs, limits) for entry, entity in both
-        )
-        return plans, await slices.listed(self._rows(plans, principal, client_id))
+        plans = await plan_entries(entries, self._configs, self._limits(), slices)
+        return plans, await slices.listed(self._rows(plans, author))
 
     def _apply(self, changes: Sequence[ClientConfigChange]) -> None:
         for change in changes:
@@ -170,7 +120,7 @@ class ClientConfigService:
                 del self._configs[change.entity]
         self._notify()
 
-    def _rows(self, plans: Sequence[EntryPlan], principal: str, client_id: str | None) -> Iterator[Change]:
+    def _rows(self, plans: Sequence[EntryPlan], author: Author) -> Iterator[Change]:
         for change in (change for plan in plans for change in plan.changes):
             entity = change.entity
             yield PutClientConfig(
@@ -187,6 +137,6 @@ class ClientConfigService:
                     name=change.name,
                     old=change.old,
                     new=change.new,
-                    principal=principal,
-                    client_id=client_id,
+                    principal=author.principal,
+                    client_id=author.client_id,
                 )

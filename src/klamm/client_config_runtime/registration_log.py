@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from klamm.client_config_runtime.source import SkippedRecords
+from klamm.client_config_runtime.skipped_records import SkippedRecords
 from klamm.client_configs.json_records import RecordFormatError
 from klamm.client_configs.registrations import (
     TOPIC,

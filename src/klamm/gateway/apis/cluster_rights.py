@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from klamm.protocol.errors import ClusterAuthorizationError, ErrorCode
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -21,7 +21,6 @@ from klamm.security.acls import AclOperation
 if TYPE_CHECKING:
     from klamm.gateway.relay.filter import FilterContext
 
-_DENIED: Final = "Cluster authorization failed."
 _ALL_BROKERS: Final = ""
 """Name of the resource with the default configs of all brokers."""
 _SOME_CONFIG: Final = "log.retention.ms"
@@ -71,9 +70,3 @@ async def _may_alter_brokers(context: FilterContext) -> bool:
     )
     responses = (await context.call(request, IncrementalAlterConfigsResponse)).responses
     return bool(responses) and {each.error_code for each in responses} <= _AUTHORIZED
-
-
-def require(*, is_allowed: bool) -> None:
-    """Raise ClusterAuthorizationError unless the client has a right."""
-    if not is_allowed:
-        raise ClusterAuthorizationError(_DENIED)

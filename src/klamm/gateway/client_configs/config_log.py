@@ -23,7 +23,7 @@ from klamm.protocol.records import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from klamm.client_config_runtime.source import SkippedRecords
+    from klamm.client_config_runtime.skipped_records import SkippedRecords
     from klamm.client_configs.plan import ClientConfigChange
     from klamm.history.change import Author, RecordedChange
 

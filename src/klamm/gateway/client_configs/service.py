@@ -9,10 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_config_runtime.registration_log import RegistrationLog
+from klamm.client_config_runtime.source import ClientConfigSource
 from klamm.client_configs import registrations as registration_rules
-from klamm.client_configs.description import DescribedEntity, describe
 from klamm.client_configs.registrations import TOPIC
-from klamm.client_configs.resolution import resolve
 from klamm.gateway.client_configs import config_log
 from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS
 from klamm.gateway.client_configs.store import ClientConfigStore
@@ -36,9 +35,11 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.description import Compatibility, EntityFilter
     from klamm.client_configs.entities import ClientConfigEntity
+    from klamm.client_configs.plan import AlterEntry, EntryPlan
+    from klamm.history.change import Author
     from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.server.time_slice import TimeSlice
 
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,8 @@ _LOAD_S: Final = 10.0
 """Time that a start waits for the topics. After it the gateway listens, and ``/ready`` reports that it is not ready."""
 
 
-class UpstreamClientConfigs:
-    """Owner of the configs and registrations, a ``ClientConfigSource``. Used on the event loop only.
+class UpstreamClientConfigs(ClientConfigSource):
+    """Owner of the configs and registrations. Used on the event loop only.
 
     Args:
         settings: Settings of connections to the upstream.
@@ -61,7 +62,7 @@ class UpstreamClientConfigs:
         self, settings: ConnectionSettings, *, limits: Callable[[], BrokerLimits], now_ms: Callable[[], int]
     ) -> None:
         self._admin: AdminClient | None = None
-        self._registrations = UpstreamRegistrations(settings, now_ms)
+        self._registration_records = UpstreamRegistrations(settings, now_ms)
         self._config_topic = FollowedTopic(
             InternalTopic(settings, config_log.TOPIC),
             create=self._create_config_topics,
@@ -77,6 +78,7 @@ class UpstreamClientConfigs:
             now_ms=now_ms,
             create=self._create_config_topics,
         )
+        super().__init__(self._registration_records.log, self.store.skipped)
 
     async def start(self, admin: AdminClient) -> None:
         """Load the topics, and create them if they do not exist.
@@ -93,7 +95,7 @@ class UpstreamClientConfigs:
                     f"{CLIENT_CONFIGS.key}=true: the upstream serves client configs itself, so remove this setting"
                 )
         self._config_topic.start(self.store)
-        self._registration_topic.start(self._registrations)
+        self._registration_topic.start(self._registration_records)
         self.store.start()
         topics = (self._config_topic, self._registration_topic)
         if not all(await asyncio.gather(*(topic.loaded(_LOAD_S) for topic in topics))):
@@ -109,42 +111,27 @@ class UpstreamClientConfigs:
         await self.store.close()
         await self._config_topic.close()
         await self._registration_topic.close()
-        await self._registrations.close()
+        await self._registration_records.close()
 
     @property
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
         """Configs of every entity that has any."""
         return self.store.configs
 
-    @property
-    def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
-        """Supported keys by client information, for each ``<user, client-id>``."""
-        return self._registrations.log.image
-
-    @property
-    def skipped(self) -> Sequence[str]:
-        """Reason of each stored config and registration that cannot be used."""
-        return [*self.store.skipped.reasons, *self._registrations.log.skipped.reasons]
-
-    def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
-        """Return the configs that apply to the application ``<user, client-id>``."""
-        return resolve(self.store.configs, entity)
-
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change of configs."""
         self.store.subscribe(listener)
 
-    def describe(self, entity_filter: EntityFilter) -> tuple[DescribedEntity, ...]:
-        """Return the entities that match a filter, with their configs and registrations."""
-        return describe(entity_filter, self.configs, self.registered)
-
-    async def register(self, registered: registration_rules.Registration) -> None:
-        """Record which configs an application supports.
-
-        Raises:
-            StorageError: The record cannot be written.
-        """
-        await self._registrations.log.register(registered)
+    async def alter(
+        self,
+        entries: Sequence[AlterEntry],
+        *,
+        validate_only: bool,
+        author: Author,
+        time_slice: TimeSlice | None = None,
+    ) -> Sequence[EntryPlan]:
+        """Apply each entry completely or not at all; return when the changes are committed and visible here."""
+        return await self.store.alter(entries, validate_only=validate_only, author=author, time_slice=time_slice)
 
     async def _create_config_topics(self) -> None:
         """Create the topics of configs and of their history. Without a history, configs are served but not changed."""

@@ -22,13 +22,12 @@ import asyncio
 import logging
 import random
 import uuid
-from collections import ChainMap, Counter, deque
+from collections import ChainMap, deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from klamm.client_config_runtime.source import SkippedRecords
-from klamm.client_configs.entities import ClientConfigEntity
-from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
+from klamm.client_config_runtime.skipped_records import SkippedRecords
+from klamm.client_config_runtime.source import plan_entries
 from klamm.gateway.client_configs.config_log import (
     HISTORY_TOPIC,
     TOPIC,
@@ -49,7 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.plan import AlterEntry, ClientConfigChange
+    from klamm.client_configs.entities import ClientConfigEntity
+    from klamm.client_configs.plan import AlterEntry, ClientConfigChange, EntryPlan
     from klamm.gateway.client_configs.topic_image import FollowedTopic
     from klamm.gateway.upstream.internal_topic import TransactionalTopic
     from klamm.history.change import Author
@@ -72,8 +72,8 @@ class _PendingAlter:
 
     entries: Sequence[AlterEntry]
     author: Author
-    outcome: asyncio.Future[tuple[EntryPlan, ...]]
-    plans: tuple[EntryPlan, ...] = ()
+    outcome: asyncio.Future[Sequence[EntryPlan]]
+    plans: Sequence[EntryPlan] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +184,13 @@ class ClientConfigStore:
         await self._worker.close()
 
     async def alter(
-        self, entries: Sequence[AlterEntry], *, validate_only: bool, author: Author
-    ) -> tuple[EntryPlan, ...]:
+        self,
+        entries: Sequence[AlterEntry],
+        *,
+        validate_only: bool,
+        author: Author,
+        time_slice: TimeSlice | None = None,
+    ) -> Sequence[EntryPlan]:
         """Apply each entry completely or not at all; return when the changes are committed and visible here.
 
         Raises:
@@ -194,7 +199,7 @@ class ClientConfigStore:
         if not self._topic.is_loaded:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TOPIC} is being read")
         if validate_only:
-            return await self._plan(entries, _Draft(image=self._configs))
+            return await plan_entries(entries, self._configs, self._limits(), time_slice or TimeSlice())
         pending = _PendingAlter(entries=entries, author=author, outcome=asyncio.get_running_loop().create_future())
         self._pending.append(pending)
         self._wanted.set()
@@ -254,9 +259,11 @@ class ClientConfigStore:
             if last.was_read.is_set():
                 self._settle(last.requests)
                 return
-        draft = _Draft(image=self._configs)
+        draft, slices = _Draft(image=self._configs), TimeSlice()
         for pending in some:
-            pending.plans = await self._plan(pending.entries, draft, pending.author)
+            pending.plans = await plan_entries(pending.entries, draft.configs, self._limits(), slices)
+            async for plan in slices.over(pending.plans):
+                draft.apply(plan, pending.author)
         if draft.authors:
             self._last = _Change(id=uuid.uuid4().hex, requests=some, was_read=asyncio.Event())
             await self._worker.call(self._writer.commit, self._records(draft, self._last.id))
@@ -288,21 +295,6 @@ class ClientConfigStore:
             _log_changes(pending)
             if not pending.outcome.done():
                 pending.outcome.set_result(pending.plans)
-
-    async def _plan(
-        self, entries: Sequence[AlterEntry], draft: _Draft, author: Author | None = None
-    ) -> tuple[EntryPlan, ...]:
-        """Plan each entry; with an author, add its changes to the draft."""
-        slices = TimeSlice()
-        parsed = await slices.listed(parse_entry(entry) for entry in entries)
-        appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-        plans: list[EntryPlan] = []
-        async for entry, entity in slices.over(zip(entries, parsed, strict=True)):
-            plan = plan_entry(entry, entity, appearances, draft.configs, self._limits())
-            if author is not None:
-                draft.apply(plan, author)
-            plans.append(plan)
-        return tuple(plans)
 
 
 def _log_changes(pending: _PendingAlter) -> None:

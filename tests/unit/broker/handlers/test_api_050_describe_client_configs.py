@@ -16,6 +16,7 @@ from klamm.broker.security.credentials import ScramCredentials
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.plan import AlterEntry, AlterOp
+from klamm.history.change import BROKER_ITSELF
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
@@ -51,9 +52,7 @@ class Broker:
     def set(self, user: str, key: str, value: str, client_id: str | None = None) -> None:
         components = (("user", user),) if client_id is None else (("user", user), ("client-id", client_id))
         entry = AlterEntry(components=components, ops=(AlterOp(key=key, value=value, remove=False),))
-        (plan,) = self.runner.run(
-            self.service.alter([entry], validate_only=False, principal="User:admin", client_id=None)
-        )
+        (plan,) = self.runner.run(self.service.alter([entry], validate_only=False, author=BROKER_ITSELF))
         assert plan.error is None
 
     def ask(
@@ -263,6 +262,13 @@ def test_too_many_supported_configs_are_rejected(broker: Broker) -> None:
     """K649-48: The registration topic is not mirrored and not writable by clients."""
     response = broker.ask(supported=["k"] * 101, resolve=True)
     assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+
+
+@pytest.mark.parametrize("resolve", [False, True])
+def test_too_many_filter_components_are_rejected(broker: Broker, resolve: bool) -> None:
+    response = broker.ask(*[("user", 2, None)] * 1_001, resolve=resolve)
+    assert (response.error_code, response.entries) == (ErrorCode.INVALID_REQUEST, None)
+    assert "1001 components of a filter" in (response.error_message or "")
 
 
 def test_failed_registration_is_a_storage_error(broker: Broker) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client_configs.description import describe
+from klamm.client_config_runtime.source import describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan
 from klamm.client_configs.resolution import resolve
@@ -54,15 +54,15 @@ class ConfiguredGateway:
         async def register(registration: Registration) -> None:
             self.registered.append(registration)
 
-        async def alter(entries: Any, *, validate_only: bool, author: Any) -> tuple[EntryPlan, ...]:
+        async def alter(entries: Any, *, validate_only: bool, author: Any, time_slice: Any) -> tuple[EntryPlan, ...]:
             self.altered.append((entries, validate_only, author))
             return tuple(EntryPlan() for _ in entries)
 
         service = SimpleNamespace(
-            describe=lambda wanted: describe(wanted, configs, {}),
+            describe=lambda wanted, slices: describe(wanted, configs, {}, slices),
             resolve=lambda entity: resolve(configs, entity),
             register=register,
-            store=SimpleNamespace(alter=alter),
+            alter=alter,
         )
         self.service = cast("Any", service)
         session = Session(connection_id=1, node_id=0, principal="User:anna", software_name="s", software_version="1")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.client_config_runtime.source import SkippedRecords
+from klamm.client_config_runtime.skipped_records import SkippedRecords
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import enforced_values, held_acks
 from klamm.client_configs.entities import ClientConfigEntity
@@ -31,7 +31,7 @@ from tests.support.fenced_log import FencedLog, FencedWriter
 from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
 AUTHOR = Author(principal="User:ops", client_id="tool")
 
@@ -63,7 +63,7 @@ class Gateway:
         self.store.start()
         assert await self.topic.loaded(10)
 
-    async def alter(self, *entries: AlterEntry, validate_only: bool = False) -> tuple[EntryPlan, ...]:
+    async def alter(self, *entries: AlterEntry, validate_only: bool = False) -> Sequence[EntryPlan]:
         return await self.store.alter(entries, validate_only=validate_only, author=AUTHOR)
 
     async def close(self) -> None:

@@ -45,6 +45,7 @@ _CONNECTION: Final = (
     "sasl_kerberos_service_name",
     "sasl_kerberos_domain_name",
 )
+_DEFAULT_CONNECTION: Final = {"bootstrap_servers": "localhost"}
 _DEFAULT_MAX_AGE_MS: Final = 300_000
 _DEFAULT_BACKOFF_MS: Final = 100
 
@@ -98,7 +99,8 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
     """An ``aiokafka.AIOKafkaProducer`` that follows the dynamic config ``acks``.
 
     ``start`` makes the first request, before the first record, and waits for it at most five seconds. Later values take
-    effect with the next Produce request. A producer with idempotence or transactions accepts only ``all``.
+    effect with the next Produce request. A producer with idempotence or transactions accepts only ``all``. With ``0``,
+    aiokafka has no metadata of the record: ``send_and_wait`` returns None.
 
     Args:
         enable_dynamic_config: Whether to request dynamic configs (``enable.dynamic.config``).
@@ -159,7 +161,6 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
     ) -> None:
         super().__init__(*topics, **configs)
         self._dynamic: OwnConnection | None = None
-        self._restarting: asyncio.Task[None] | None = None
         is_wanted = enable_dynamic_config and configs.get("group_id") is not None
         self._wanted = (configs, on_dynamic_config_change) if is_wanted else None
 
@@ -178,9 +179,6 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
     async def stop(self) -> None:
         """Leave the group and stop requesting configs."""
         await _stop(self._dynamic)
-        if self._restarting is not None:
-            # Otherwise it could start heartbeats of a consumer that has left.
-            await asyncio.gather(self._restarting, return_exceptions=True)
         await super().stop()
 
     def _decide(self) -> tuple[Values, Callable[[Values], Values]]:
@@ -202,13 +200,25 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         if any(change.name == SESSION_TIMEOUT_MS for change in update.changes):
             coordinator.request_rejoin()  # restarts the heartbeats afterwards
         else:
-            self._restarting = asyncio.get_running_loop().create_task(_restart_heartbeats(coordinator))
+            restart_heartbeats(coordinator)
 
 
-async def _restart_heartbeats(coordinator: Any) -> None:
-    await coordinator._stop_heartbeat_task()
-    if coordinator.generation > 0:
-        coordinator._start_heartbeat_task()
+def restart_heartbeats(coordinator: Any) -> None:
+    """Restart the heartbeats of a coordinator if they are running.
+
+    While they are not running, or are being stopped, the consumer joins or leaves. A join starts them itself, and
+    heartbeats of the earlier generation would only ask for one more join.
+
+    Args:
+        coordinator: aiokafka's ``GroupCoordinator`` of a started consumer.
+    """
+    running = coordinator._heartbeat_task
+    if running is None or running.done() or running.cancelling():
+        return
+    # At once, not after the end of the task, so that nothing else can start or stop heartbeats meanwhile.
+    running.cancel()
+    coordinator._heartbeat_task = None
+    coordinator._start_heartbeat_task()
 
 
 async def _start(
@@ -239,7 +249,9 @@ async def _start(
 
     connection = OwnConnection(
         owner=client,
-        settings={name: configs[name] for name in _CONNECTION if name in configs} | {"client_id": client_id},
+        settings=_DEFAULT_CONNECTION
+        | {name: configs[name] for name in _CONNECTION if name in configs}
+        | {"client_id": client_id},
         software_name=SOFTWARE,
         configs=DynamicConfigs(
             client_id=client_id,
@@ -252,7 +264,7 @@ async def _start(
         on_change=None,
     )
     async with _ended_by_failure(connection):  # or by cancellation
-        await asyncio.to_thread(connection.start)  # received records are queued before this coroutine continues
+        await connection.start_async()  # received changes are queued before this coroutine continues
     return connection
 
 
@@ -275,4 +287,4 @@ async def _ended_by_failure(connection: OwnConnection | None) -> AsyncIterator[N
 
 async def _stop(connection: OwnConnection | None) -> None:
     if connection is not None:
-        await asyncio.to_thread(connection.close)
+        await connection.close_async()

@@ -9,9 +9,9 @@ disables dynamic configs for good.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import Future, wait
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -34,6 +34,10 @@ Values: TypeAlias = "Mapping[str, str]"
 
 _SHORTEST_PAUSE_S: Final = 0.01
 """Minimum pause in seconds when intervals and backoffs are 0, so that the client's own work is not starved."""
+_UNANSWERED_BEFORE_OFF: Final = 5
+"""Unanswered requests in a row after which a broker that has never answered one is an old broker. One is not enough: a
+broker that announces the feature may be restarting or paused.
+"""
 _OLD_BROKER_CODES: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 MAX_WAIT_FOR_FIRST_S: Final = 5.0
 
@@ -93,6 +97,7 @@ class DynamicConfigs:
         self._interval_s = max(interval_s, _SHORTEST_PAUSE_S)
         self._retry_backoff_s = retry_backoff_s
         self._failures = 0
+        self._unanswered = 0
         self._due_at: float | None = None
         self._in_flight = False
         self._succeeded = False
@@ -143,7 +148,8 @@ class DynamicConfigs:
 
     def on_no_answer(self, now: float, error: BaseException) -> None:
         """Record that the connection closed without an answer, as old brokers do with unknown requests."""
-        if not self._succeeded:
+        self._unanswered += 1
+        if not self._succeeded and self._unanswered >= _UNANSWERED_BEFORE_OFF:
             self._disable(f"the broker did not answer: {error}")
         else:
             self._retry_later(now)
@@ -154,6 +160,7 @@ class DynamicConfigs:
 
     def on_answer(self, now: float, response: DescribeClientConfigsResponse) -> ConfigUpdate | None:
         """Process an answer. Return the changes for the client, or None if nothing changes."""
+        self._unanswered = 0
         if response.error_code in _OLD_BROKER_CODES:
             self._disable(f"the broker answered error {response.error_code}: {response.error_message}")
             return None
@@ -281,7 +288,7 @@ class DynamicConfigLoop(ABC):
         self._configs = configs
         self._apply = apply
         self._on_change = on_change
-        self._first = threading.Event()
+        self._first: Future[None] = Future()
 
     async def _run(self) -> None:
         try:
@@ -294,7 +301,7 @@ class DynamicConfigLoop(ABC):
             if not self._is_closed:  # otherwise the client is closing and its event loop accepts no further waits
                 logger.exception("Dynamic configs have stopped: the client keeps %s", dict(self._configs.effective))
         finally:
-            self._first.set()
+            self._end_first_wait()
 
     @property
     @abstractmethod
@@ -313,7 +320,15 @@ class DynamicConfigLoop(ABC):
         update = self._configs.on_answer(time.monotonic(), response)
         if update is not None:
             self._take(update)
-        self._first.set()
+        self._end_first_wait()
+
+    def _wait_for_first(self, timeout_s: float) -> bool:
+        """Return whether an answer arrives, or dynamic configs are disabled for good, within ``timeout_s`` seconds."""
+        return bool(wait([self._first], timeout_s).done)
+
+    def _end_first_wait(self) -> None:
+        if not self._first.done():
+            self._first.set_result(None)
 
     def _take(self, update: ConfigUpdate) -> None:
         self._apply(update)

@@ -228,7 +228,7 @@ class KafkaPythonLoop(DynamicConfigLoop):
             Whether an answer arrived, or dynamic configs were disabled for good.
         """
         self._net.call_soon_threadsafe(self._run)
-        return self._first.wait(min(MAX_WAIT_FOR_FIRST_S, self._manager.config["request_timeout_ms"] / 1000))
+        return self._wait_for_first(min(MAX_WAIT_FOR_FIRST_S, self._manager.config["request_timeout_ms"] / 1000))
 
     @property
     def _is_closed(self) -> bool:

@@ -6,6 +6,7 @@ with the same client id, so the broker resolves the same values, and sleeps betw
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import weakref
@@ -74,10 +75,22 @@ class OwnConnection:
 
         If dynamic configs are disabled for good, the thread ends at once.
         """
-        came = self._loop.start()
+        self._loop.start()
+        came = self._loop.wait_for_first()
         if not self.is_on:
             self.close()
         return came
+
+    async def start_async(self) -> None:
+        """Do the same as ``start`` without blocking the running event loop or one of its threads."""
+        self._loop.start()
+        await self._loop.until_first()
+        if not self.is_on:
+            await self.close_async()
+
+    async def close_async(self) -> None:
+        """Do the same as ``close`` without blocking the running event loop."""
+        await asyncio.to_thread(self.close)
 
     def close(self) -> None:
         """Stop the thread and close its connection. Idempotent. Must not be called from the thread itself."""
@@ -98,9 +111,14 @@ class _OwnLoop(DynamicConfigLoop):
         super().__init__(configs, apply, on_change)
         self._pool = pool
 
-    def start(self) -> bool:
+    def start(self) -> None:
         self._pool.submit(lambda _: self._run())
-        return self._first.wait(MAX_WAIT_FOR_FIRST_S)
+
+    def wait_for_first(self) -> bool:
+        return self._wait_for_first(MAX_WAIT_FOR_FIRST_S)
+
+    async def until_first(self) -> None:
+        await asyncio.wait([asyncio.wrap_future(self._first)], timeout=MAX_WAIT_FOR_FIRST_S)
 
     @property
     def _is_closed(self) -> bool:

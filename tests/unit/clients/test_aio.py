@@ -1,0 +1,152 @@
+"""aiokafka's clients with dynamic configs: their heartbeats, start and default server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator  # type: ignore[import-untyped]
+from aiokafka.errors import KafkaConnectionError  # type: ignore[import-untyped]
+
+from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.clients import aio
+from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate, Origin
+from klamm.clients.own_connection import OwnConnection
+from tests.support.processes import free_port
+
+
+class Coordinator:
+    """aiokafka's handling of the heartbeat task, without a broker."""
+
+    _start_heartbeat_task = GroupCoordinator._start_heartbeat_task
+    _stop_heartbeat_task = GroupCoordinator._stop_heartbeat_task
+
+    def __init__(self) -> None:
+        self.generation = 7
+        self.intervals: list[int] = []
+        """Intervals of the heartbeats that run now."""
+        self._heartbeat_interval_ms = 3000
+        self._heartbeat_task: asyncio.Task[None] | None = None
+
+    async def _heartbeat_routine(self) -> None:
+        interval = self._heartbeat_interval_ms
+        self.intervals.append(interval)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass  # as aiokafka does
+        finally:
+            self.intervals.remove(interval)
+
+
+def of_interval(interval_ms: int) -> ConfigUpdate:
+    change = ConfigChange(name=HEARTBEAT_INTERVAL_MS, old="3000", new=str(interval_ms), origin=Origin.DYNAMIC)
+    return ConfigUpdate(
+        changes=(change,), effective={SESSION_TIMEOUT_MS: "10000", HEARTBEAT_INTERVAL_MS: str(interval_ms)}
+    )
+
+
+async def consumer_in_a_group() -> tuple[aio.AIOKafkaConsumer, Coordinator]:
+    consumer = aio.AIOKafkaConsumer("t", group_id="g")
+    consumer._coordinator = coordinator = Coordinator()
+    coordinator._start_heartbeat_task()
+    await settle()
+    assert coordinator.intervals == [3000]
+    return consumer, coordinator
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def end(consumer: aio.AIOKafkaConsumer, coordinator: Coordinator) -> None:
+    await coordinator._stop_heartbeat_task()
+    assert coordinator.intervals == []
+    consumer._coordinator = None
+    await consumer.stop()
+
+
+async def test_changed_interval_restarts_the_heartbeats() -> None:
+    """K649-79: Changed heartbeat.interval.ms takes effect at the next heartbeat."""
+    consumer, coordinator = await consumer_in_a_group()
+    consumer._apply_dynamic_configs(of_interval(500))
+    await settle()
+    assert coordinator.intervals == [500]
+    await end(consumer, coordinator)
+
+
+async def test_two_changes_at_once_leave_one_heartbeat_task() -> None:
+    consumer, coordinator = await consumer_in_a_group()
+    consumer._apply_dynamic_configs(of_interval(500))
+    consumer._apply_dynamic_configs(of_interval(600))
+    await settle()
+    assert coordinator.intervals == [600]
+    await end(consumer, coordinator)
+
+
+async def test_heartbeats_stay_off_while_the_consumer_joins() -> None:
+    consumer, coordinator = await consumer_in_a_group()
+    await coordinator._stop_heartbeat_task()
+    consumer._apply_dynamic_configs(of_interval(500))
+    await settle()
+    assert coordinator.intervals == []
+    await end(consumer, coordinator)
+
+
+async def test_join_that_is_stopping_the_heartbeats_keeps_them_off() -> None:
+    consumer, coordinator = await consumer_in_a_group()
+    joining = asyncio.create_task(coordinator._stop_heartbeat_task())
+    await asyncio.sleep(0)
+    consumer._apply_dynamic_configs(of_interval(500))
+    await joining
+    await settle()
+    assert coordinator.intervals == []
+    await end(consumer, coordinator)
+
+
+async def test_start_waits_without_a_thread_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.clients.own_connection.MAX_WAIT_FOR_FIRST_S", 0.05)
+    release = threading.Event()
+    starts: list[None] = []
+    start = OwnConnection.start_async
+
+    async def start_and_release(self: OwnConnection) -> None:
+        await start(self)
+        starts.append(None)
+        release.set()
+
+    monkeypatch.setattr(OwnConnection, "start_async", start_and_release)
+    # given: all threads of the event loop are busy
+    executor = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(executor)
+    busy = executor.submit(release.wait)
+    client = aio.AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{free_port()}")
+    # when, then
+    try:
+        with pytest.raises(KafkaConnectionError):
+            await asyncio.wait_for(client.start(), 20)
+    finally:
+        release.set()
+        busy.result()
+    assert starts == [None]
+    await client.stop()
+
+
+@pytest.mark.parametrize("family", [aio.AIOKafkaProducer, aio.AIOKafkaConsumer])
+async def test_default_server_is_that_of_aiokafka(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = []
+
+    def no_connection(**arguments: Any) -> None:
+        servers.append(arguments["settings"]["bootstrap_servers"])
+        raise ConnectionError
+
+    monkeypatch.setattr(aio, "OwnConnection", no_connection)
+    client = family(**({"group_id": "g"} if family is aio.AIOKafkaConsumer else {}))
+    with pytest.raises(ConnectionError):
+        await client.start()
+    assert servers == ["localhost"]
+    await client.stop()

@@ -142,8 +142,8 @@ def test_follower_reloads_a_recreated_topic(
             if topic not in await admin.list_topics():
                 await admin.create_topics([NewTopic(topic, 1, 1)])
 
-        image, follower = Image(), FollowedTopic(InternalTopic(settings, topic), create=create)
-        follower.start(image)
+        image, follower = Image(), FollowedTopic(InternalTopic(settings, topic))
+        follower.start(image, create)
         writer = InternalTopic(settings, topic)
         try:
             assert await follower.loaded(20)

@@ -33,6 +33,7 @@ from klamm.client_config_runtime.enforcement import EnforcementService
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits, Switch
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.client_configs.registrations import TOPIC_CONFIGS as REGISTRATIONS_TOPIC_CONFIGS
 from klamm.clock import wall_clock_ms
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS, CLIENT_CONFIG_ENFORCEMENT
 from klamm.configs.values import format_value
@@ -404,7 +405,7 @@ def _open_registrations(
     registrations = RegistrationLog(
         InternalRecords(
             name=REGISTRATIONS_TOPIC,
-            configs={"cleanup.policy": "delete", "retention.ms": "-1"},
+            configs=REGISTRATIONS_TOPIC_CONFIGS,
             topics=topics,
             logs=logs,
             cluster=cluster,

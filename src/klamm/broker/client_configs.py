@@ -11,7 +11,7 @@ from klamm.client_configs.definitions import usable_configs
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.history.change import RecordedChange
 from klamm.policy_runtime.decision import Revision
-from klamm.server.time_slice import TimeSlice, decide_in_slices
+from klamm.server.time_slice import decide_in_slices
 from klamm.storage.metadata.changes import PutClientConfig
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.plan import AlterEntry, ClientConfigChange, EntryPlan
     from klamm.history.change import Author
+    from klamm.server.time_slice import TimeSlice
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
@@ -84,7 +85,7 @@ class ClientConfigService(ClientConfigSource):
         *,
         validate_only: bool,
         author: Author,
-        time_slice: TimeSlice | None = None,
+        slices: TimeSlice,
     ) -> Sequence[EntryPlan]:
         """Apply each entry completely or not at all; return when the changes are durable.
 
@@ -94,7 +95,6 @@ class ClientConfigService(ClientConfigSource):
         Raises:
             StorageError: The metadata cannot be written. Nothing was changed.
         """
-        slices = TimeSlice() if time_slice is None else time_slice
         plans, rows = await decide_in_slices(partial(self._plan, entries, author), self._revision, slices)
         if rows and not validate_only:
             self._revision.advance()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.client_config_runtime.source import describe
 from klamm.client_configs.description import parse_filter
 from klamm.client_configs.plan import AlterEntry, AlterOp
 from klamm.client_configs.registrations import client_information, registration
@@ -56,8 +57,10 @@ async def describe_client_configs(
         if request.resolve_entity:
             return [await _resolve(source, request, session, client_id)]
         _check_right(is_allowed=is_allowed)
-        matching = await source.describe(parse_filter(_components_of(request), strict=request.strict), slices)
-        return await slices.listed(map(_described_entry, matching))
+        wanted = parse_filter(_components_of(request), strict=request.strict)
+        return await slices.listed(
+            map(_described_entry, await describe(wanted, source.configs, source.registered, slices))
+        )
 
     entries, error = await attempt(step, api=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
     return DescribeClientConfigsResponse(
@@ -101,7 +104,7 @@ async def alter_client_configs(
         async for entry in slices.over(request.entries):
             _check_parts(entry.entity, "components of one entity")
             _check_parts(entry.ops, "configs of one entity")
-        return await source.alter(entries, validate_only=request.validate_only, author=author, time_slice=slices)
+        return await source.alter(entries, validate_only=request.validate_only, author=author, slices=slices)
 
     plans, error = await attempt(step, api=ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
     outcomes = [error] * len(entries) if plans is None else await slices.listed(map(_outcome_of, plans))

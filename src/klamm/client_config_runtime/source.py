@@ -53,7 +53,7 @@ class ClientConfigSource(ABC):
         *,
         validate_only: bool,
         author: Author,
-        time_slice: TimeSlice | None = None,
+        slices: TimeSlice,
     ) -> Sequence[EntryPlan]:
         """Apply each entry completely or not at all; return when the changes are durable.
 
@@ -61,7 +61,7 @@ class ClientConfigSource(ABC):
             entries: Entries of the request, in its order.
             validate_only: Whether to plan without applying.
             author: Author of the request, for the change history.
-            time_slice: Time slice of the request; None creates one.
+            slices: Time slice of the request.
 
         Raises:
             KafkaApiError: The changes cannot be written.
@@ -80,10 +80,6 @@ class ClientConfigSource(ABC):
     def resolve(self, entity: ClientConfigEntity) -> dict[str, str]:
         """Return the configs that apply to the application ``<user, client-id>``."""
         return resolve(self.configs, entity)
-
-    async def describe(self, entity_filter: EntityFilter, slices: TimeSlice) -> list[DescribedEntity]:
-        """Return the entities that match a filter, with their configs and registrations."""
-        return await describe(entity_filter, self.configs, self.registered, slices)
 
     async def register(self, registered: Registration) -> None:
         """Record which configs an application supports.

@@ -11,6 +11,7 @@ from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, EntryPlan
 from klamm.history.change import Author, RecordedChange
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutClientConfig
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
@@ -43,7 +44,7 @@ def entry(key: str, value: str | None, *, client_id: str | None = "", user: str 
 
 
 async def alter(service: ClientConfigService, *entries: AlterEntry, validate_only: bool = False) -> Sequence[EntryPlan]:
-    return await service.alter(entries, validate_only=validate_only, author=ADMIN)
+    return await service.alter(entries, validate_only=validate_only, author=ADMIN, slices=TimeSlice())
 
 
 async def test_configs_survive_a_restart(tmp_path: Path) -> None:

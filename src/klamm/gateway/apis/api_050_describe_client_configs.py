@@ -20,18 +20,18 @@ from klamm.security.acls import AclOperation
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from klamm.gateway.client_configs.service import UpstreamClientConfigs
+    from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.gateway.client_configs.watch import WatchedClient
     from klamm.gateway.relay.filter import FilterContext
 
 
 async def describe(
-    service: UpstreamClientConfigs, request: DescribeClientConfigsRequest, context: FilterContext
+    source: ClientConfigSource, request: DescribeClientConfigsRequest, context: FilterContext
 ) -> DescribeClientConfigsResponse:
     """Return the configs for an operator, or for an application that requests its own and thereby registers."""
     watch: WatchedClient | Any = context.watch
     return await describe_client_configs(
-        service,
+        source,
         request,
         watch.session,
         client_id=context.author.client_id,
@@ -40,12 +40,12 @@ async def describe(
     )
 
 
-def client_config_filter(service: UpstreamClientConfigs) -> Filter:
+def client_config_filter(source: ClientConfigSource) -> Filter:
     """Return the filter that answers requests for client configs."""
     return Filter.serving(
         DescribeClientConfigsRequest,
         DescribeClientConfigsResponse,
-        partial(describe, service),
+        partial(describe, source),
         partial(is_client_configs_request, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS),
     )
 

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from klamm.admin import ScramCredentialInfo
-    from klamm.gateway.client_configs.service import UpstreamClientConfigs
+    from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.gateway.relay.filter import FilterContext
 
 
 async def alter(
-    service: UpstreamClientConfigs, request: AlterClientConfigsRequest, context: FilterContext
+    source: ClientConfigSource, request: AlterClientConfigsRequest, context: FilterContext
 ) -> AlterClientConfigsResponse:
     """Return the outcome of each entry."""
     return await alter_client_configs(
-        service,
+        source,
         request,
         author=context.author,
         is_allowed=await may(AclOperation.ALTER_CONFIGS, context),
@@ -85,12 +85,12 @@ def _old_credential(
     return next((shown_credential(info.iterations) for info in credentials if info.mechanism is mechanism), None)
 
 
-def client_config_filter(service: UpstreamClientConfigs) -> Filter:
+def client_config_filter(source: ClientConfigSource) -> Filter:
     """Return the filter that answers requests for client configs."""
     return Filter.serving(
         AlterClientConfigsRequest,
         AlterClientConfigsResponse,
-        partial(alter, service),
+        partial(alter, source),
         partial(is_client_configs_request, ApiKey.ALTER_USER_SCRAM_CREDENTIALS),
     )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from klamm.admin import AdminClient
+    from klamm.client_config_runtime.source import ClientConfigSource
     from klamm.gateway.frames.peer import ConnectionWatch, Peer
     from klamm.gateway.relay.filter import Filter
     from klamm.gateway.settings import ClientConfigSettings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from klamm.monitoring.exposition import Page
 
 
-ClientConfigFilters: TypeAlias = "Mapping[int, Callable[[UpstreamClientConfigs], Filter]]"
+ClientConfigFilters: TypeAlias = "Mapping[int, Callable[[ClientConfigSource], Filter]]"
 
 
 class ClientConfigFeature(Feature):
@@ -47,8 +48,9 @@ class ClientConfigFeature(Feature):
     ) -> None:
         self._limits = limits = UpstreamLimits(settings)
         self._service = UpstreamClientConfigs(upstream, limits=lambda: limits.values, now_ms=wall_clock_ms)
+        self._configs: ClientConfigSource = self._service.store
         self._enforcement = EnforcementService(
-            self._service,
+            self._configs,
             is_on=lambda: settings.is_enforced,
             limits=lambda: limits.values,
             session_protocols=frozenset({GroupProtocol.CLASSIC}),
@@ -56,7 +58,7 @@ class ClientConfigFeature(Feature):
         limits.on_change = self._enforcement.refresh
         self._registry = ClientRegistry(now_ms=wall_clock_ms)
         self._watch = ClientWatch(self._registry, self._enforcement, timings=lambda: limits.timings)
-        self.filters = {key: filter_of(self._service) for key, filter_of in filters.items()}
+        self.filters = {key: filter_of(self._configs) for key, filter_of in filters.items()}
 
     def watch(self, peer: Peer) -> ConnectionWatch:
         """Return the observer of a new connection."""
@@ -64,7 +66,7 @@ class ClientConfigFeature(Feature):
 
     async def clients(self) -> list[dict[str, Any]]:
         """Return the known clients as JSON objects."""
-        return await client_documents(self._registry, self._service, self._enforcement)
+        return await client_documents(self._registry, self._configs, self._enforcement)
 
     async def start(self, admin: AdminClient) -> None:
         """Load the configs and the limits of the brokers."""
@@ -77,17 +79,17 @@ class ClientConfigFeature(Feature):
 
     def report(self, page: Page) -> None:
         """Add the metrics."""
-        report_client_configs(page, self._service, self._enforcement)
+        report_client_configs(page, self._configs, self._enforcement)
         page.family(
             "klamm_gateway_client_config_entities",
             "gauge",
             "Users and client ids with client configs.",
-            [({}, len(self._service.configs))],
+            [({}, len(self._configs.configs))],
         )
 
     def warnings(self) -> Sequence[str]:
         """Return the reason of each stored config and registration that cannot be used."""
-        return self._service.skipped
+        return self._configs.skipped
 
     async def close(self) -> None:
         """Close all connections."""

@@ -9,9 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_config_runtime.registration_log import RegistrationLog
-from klamm.client_config_runtime.source import ClientConfigSource
-from klamm.client_configs import registrations as registration_rules
-from klamm.client_configs.registrations import TOPIC
+from klamm.client_configs.registrations import TOPIC, TOPIC_CONFIGS
 from klamm.gateway.client_configs import config_log
 from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, HISTORY_TOPIC_CONFIGS
 from klamm.gateway.client_configs.store import ClientConfigStore
@@ -31,15 +29,11 @@ from klamm.protocol.records import Record
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from klamm.admin import AdminClient
     from klamm.client_configs.definitions import BrokerLimits
-    from klamm.client_configs.entities import ClientConfigEntity
-    from klamm.client_configs.plan import AlterEntry, EntryPlan
-    from klamm.history.change import Author
     from klamm.kafka_client.connection.transport import ConnectionSettings
-    from klamm.server.time_slice import TimeSlice
 
 
 logger = logging.getLogger(__name__)
@@ -49,8 +43,8 @@ _LOAD_S: Final = 10.0
 """Time that a start waits for the topics. After it the gateway listens, and ``/ready`` reports that it is not ready."""
 
 
-class UpstreamClientConfigs(ClientConfigSource):
-    """Owner of the configs and registrations. Used on the event loop only.
+class UpstreamClientConfigs:
+    """Configs and registrations in topics of the upstream. Used on the event loop only.
 
     Args:
         settings: Settings of connections to the upstream.
@@ -61,24 +55,16 @@ class UpstreamClientConfigs(ClientConfigSource):
     def __init__(
         self, settings: ConnectionSettings, *, limits: Callable[[], BrokerLimits], now_ms: Callable[[], int]
     ) -> None:
-        self._admin: AdminClient | None = None
-        self._registration_records = UpstreamRegistrations(settings, now_ms)
-        self._config_topic = FollowedTopic(
-            InternalTopic(settings, config_log.TOPIC),
-            create=self._create_config_topics,
-        )
-        self._registration_topic = FollowedTopic(
-            InternalTopic(settings, registration_rules.TOPIC),
-            create=partial(self._create, {registration_rules.TOPIC: registration_rules.TOPIC_CONFIGS}),
-        )
+        self._registrations = UpstreamRegistrations(settings, now_ms)
+        self._config_topic = FollowedTopic(InternalTopic(settings, config_log.TOPIC))
+        self._registration_topic = FollowedTopic(InternalTopic(settings, TOPIC))
         self.store = ClientConfigStore(
             self._config_topic,
             TransactionalTopic(settings, config_log.TOPIC),
+            registrations=self._registrations.log,
             limits=limits,
             now_ms=now_ms,
-            create=self._create_config_topics,
         )
-        super().__init__(self._registration_records.log, self.store.skipped)
 
     async def start(self, admin: AdminClient) -> None:
         """Load the topics, and create them if they do not exist.
@@ -88,15 +74,17 @@ class UpstreamClientConfigs(ClientConfigSource):
         Raises:
             SettingsError: The upstream is a klamm broker, which serves client configs itself.
         """
-        self._admin = admin
         with contextlib.suppress(*CLUSTER_ERRORS):
             if CLIENT_CONFIGS_FEATURE in (await admin.describe_cluster(timeout_ms=_ASK_MS)).features:
                 raise SettingsError(
                     f"{CLIENT_CONFIGS.key}=true: the upstream serves client configs itself, so remove this setting"
                 )
-        self._config_topic.start(self.store)
-        self._registration_topic.start(self._registration_records)
-        self.store.start()
+        create_config_topics = partial(_create_config_topics, admin)
+        self._config_topic.start(self.store, create_config_topics)
+        self._registration_topic.start(
+            self._registrations, partial(create_internal_topics, admin, {TOPIC: TOPIC_CONFIGS})
+        )
+        self.store.start(create_config_topics)
         topics = (self._config_topic, self._registration_topic)
         if not all(await asyncio.gather(*(topic.loaded(_LOAD_S) for topic in topics))):
             logger.warning("Client configs are not loaded yet; until then nothing is enforced")
@@ -111,40 +99,16 @@ class UpstreamClientConfigs(ClientConfigSource):
         await self.store.close()
         await self._config_topic.close()
         await self._registration_topic.close()
-        await self._registration_records.close()
+        await self._registrations.close()
 
-    @property
-    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
-        """Configs of every entity that has any."""
-        return self.store.configs
 
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after every change of configs."""
-        self.store.subscribe(listener)
-
-    async def alter(
-        self,
-        entries: Sequence[AlterEntry],
-        *,
-        validate_only: bool,
-        author: Author,
-        time_slice: TimeSlice | None = None,
-    ) -> Sequence[EntryPlan]:
-        """Apply each entry completely or not at all; return when the changes are committed and visible here."""
-        return await self.store.alter(entries, validate_only=validate_only, author=author, time_slice=time_slice)
-
-    async def _create_config_topics(self) -> None:
-        """Create the topics of configs and of their history. Without a history, configs are served but not changed."""
-        await self._create({config_log.TOPIC: config_log.TOPIC_CONFIGS})
-        try:
-            await self._create({HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS})
-        except KafkaApiError as error:
-            logger.warning("Client configs cannot be changed without their history: %s", error)
-
-    async def _create(self, topics: Mapping[str, Mapping[str, str]]) -> None:
-        if self._admin is None:
-            raise RuntimeError("start was not called")
-        await create_internal_topics(self._admin, topics)
+async def _create_config_topics(admin: AdminClient) -> None:
+    """Create the topics of configs and of their history. Without a history, configs are served but not changed."""
+    await create_internal_topics(admin, {config_log.TOPIC: config_log.TOPIC_CONFIGS})
+    try:
+        await create_internal_topics(admin, {HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS})
+    except KafkaApiError as error:
+        logger.warning("Client configs cannot be changed without their history: %s", error)
 
 
 class UpstreamRegistrations:

@@ -27,7 +27,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_config_runtime.skipped_records import SkippedRecords
-from klamm.client_config_runtime.source import plan_entries
+from klamm.client_config_runtime.source import ClientConfigSource, plan_entries
 from klamm.gateway.client_configs.config_log import (
     HISTORY_TOPIC,
     TOPIC,
@@ -47,6 +47,7 @@ from klamm.server.time_slice import TimeSlice
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from klamm.client_config_runtime.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.client_configs.entities import ClientConfigEntity
     from klamm.client_configs.plan import AlterEntry, ClientConfigChange, EntryPlan
@@ -113,15 +114,15 @@ class _Draft:
                 own[change.name] = change.new
 
 
-class ClientConfigStore:
+class ClientConfigStore(ClientConfigSource):
     """Configs of users and client ids. Used on the event loop only.
 
     Args:
         topic: Reader of the internal topic, whose image this is.
         writer: Writer of the internal topic.
+        registrations: Registrations of clients.
         limits: Function that returns the limits for values.
         now_ms: Wall clock, in milliseconds since the epoch.
-        create: Coroutine function that creates the internal topics that do not exist.
     """
 
     def __init__(
@@ -129,19 +130,17 @@ class ClientConfigStore:
         topic: FollowedTopic,
         writer: TransactionalTopic,
         *,
+        registrations: RegistrationLog,
         limits: Callable[[], BrokerLimits],
         now_ms: Callable[[], int],
-        create: Callable[[], Awaitable[None]],
     ) -> None:
-        self._create = create
+        super().__init__(registrations, SkippedRecords(TOPIC))
         self._is_topic_gone = False
         self._topic = topic
         self._writer = writer
         self._limits = limits
         self._now_ms = now_ms
         self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
-        self.skipped = SkippedRecords(TOPIC)
-        """Records of the topic that cannot be used, wholly or in part."""
         self._listeners: list[Callable[[], None]] = []
         self._pending: deque[_PendingAlter] = deque()
         self._wanted = asyncio.Event()
@@ -164,20 +163,20 @@ class ClientConfigStore:
     def on_load(self, records: Sequence[Record]) -> None:
         """Replace all configs by those of the topic's records."""
         self._configs = {}
-        self.skipped.begin()
+        self._skipped.begin()
         self.on_records(records)
 
     def on_records(self, records: Sequence[Record]) -> None:
         """Apply further records of the topic."""
-        apply_records(self._configs, records, self.skipped)
+        apply_records(self._configs, records, self._skipped)
         for listener in self._listeners:
             listener()
         if self._last is not None and self._last.id in change_ids(records):
             self._last.was_read.set()
 
-    def start(self) -> None:
-        """Start serving changes."""
-        self._worker.start(self._write(), "Client configs: a task")
+    def start(self, create: Callable[[], Awaitable[None]]) -> None:
+        """Start serving changes. ``create`` creates the internal topics that do not exist."""
+        self._worker.start(self._write(create), "Client configs: a task")
 
     async def close(self) -> None:
         """Stop. Waiting changes get no response."""
@@ -189,7 +188,7 @@ class ClientConfigStore:
         *,
         validate_only: bool,
         author: Author,
-        time_slice: TimeSlice | None = None,
+        slices: TimeSlice,
     ) -> Sequence[EntryPlan]:
         """Apply each entry completely or not at all; return when the changes are committed and visible here.
 
@@ -199,7 +198,7 @@ class ClientConfigStore:
         if not self._topic.is_loaded:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TOPIC} is being read")
         if validate_only:
-            return await plan_entries(entries, self._configs, self._limits(), time_slice or TimeSlice())
+            return await plan_entries(entries, self._configs, self._limits(), slices)
         pending = _PendingAlter(entries=entries, author=author, outcome=asyncio.get_running_loop().create_future())
         self._pending.append(pending)
         self._wanted.set()
@@ -212,14 +211,14 @@ class ClientConfigStore:
 
     # -- the only writer of this gateway
 
-    async def _write(self) -> None:
+    async def _write(self, create: Callable[[], Awaitable[None]]) -> None:
         failures = 0
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             while some := self._next_requests():
                 try:
-                    await self._commit(some)
+                    await self._commit(some, create)
                 except (*CLUSTER_ERRORS, TransactionLostError, InternalTopicGoneError) as error:
                     self._is_owner = False
                     self._is_topic_gone = isinstance(error, InternalTopicGoneError)
@@ -250,10 +249,10 @@ class ClientConfigStore:
                 some.append(pending)
         return some
 
-    async def _commit(self, some: Sequence[_PendingAlter]) -> None:
+    async def _commit(self, some: Sequence[_PendingAlter], create: Callable[[], Awaitable[None]]) -> None:
         """Decide and write requests in one transaction, and settle them when it has been read back."""
         if not self._is_owner:
-            await self._take_over()
+            await self._take_over(create)
         if self._last is not None:  # the commit was interrupted, and the take-over has revealed its outcome
             last, self._last = self._last, None
             if last.was_read.is_set():
@@ -280,9 +279,9 @@ class ClientConfigStore:
             records[HISTORY_TOPIC] = history_records(draft.history, at_ms=at_ms)
         return records
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, create: Callable[[], Awaitable[None]]) -> None:
         if self._is_topic_gone:
-            await self._create()
+            await create()
         load = self._topic.loads
         records, position = await self._worker.call(self._writer.take_over, self._topic.position)
         if load != self._topic.loads:

@@ -47,17 +47,10 @@ class FollowedTopic:
 
     Args:
         topic: The topic. It is used in the reader's thread only.
-        create: Coroutine function that creates the topic if it does not exist.
     """
 
-    def __init__(
-        self,
-        topic: InternalTopic,
-        *,
-        create: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, topic: InternalTopic) -> None:
         self._name = topic.name
-        self._create = create
         self._image: TopicImage | None = None
         self._topic = topic
         self._worker = TopicWorker(topic.name, topic.close)
@@ -73,10 +66,15 @@ class FollowedTopic:
         """Return whether the image has been loaded."""
         return self._loaded.is_set()
 
-    def start(self, image: TopicImage) -> None:
-        """Load the topic into an image, then apply new records until ``close``."""
+    def start(self, image: TopicImage, create: Callable[[], Awaitable[None]]) -> None:
+        """Load the topic into an image, then apply new records until ``close``.
+
+        Args:
+            image: The image.
+            create: Coroutine function that creates the topic if it does not exist.
+        """
         self._image = image
-        self._worker.start(self._run(image), "Client configs: a task")
+        self._worker.start(self._run(image, create), "Client configs: a task")
 
     async def loaded(self, timeout_s: float) -> bool:
         """Wait until the image is loaded; return whether it was loaded in time."""
@@ -105,14 +103,14 @@ class FollowedTopic:
         """Stop reading, and close the connections."""
         await self._worker.close()
 
-    async def _run(self, image: TopicImage) -> None:
+    async def _run(self, image: TopicImage, create: Callable[[], Awaitable[None]]) -> None:
         is_current = False
         failures = 0
         logged = LoggedReasons()
         while True:
             try:
                 if not is_current or time.monotonic() - self._read_at > _STALE_S:
-                    await self._create()
+                    await create()
                     records, position = await self._worker.call(self._topic.load)
                     self.position, self.loads = position, self.loads + 1
                     image.on_load(records)

@@ -25,6 +25,7 @@ from klamm.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
 )
 from klamm.server.session import Session
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
@@ -52,7 +53,9 @@ class Broker:
     def set(self, user: str, key: str, value: str, client_id: str | None = None) -> None:
         components = (("user", user),) if client_id is None else (("user", user), ("client-id", client_id))
         entry = AlterEntry(components=components, ops=(AlterOp(key=key, value=value, remove=False),))
-        (plan,) = self.runner.run(self.service.alter([entry], validate_only=False, author=BROKER_ITSELF))
+        (plan,) = self.runner.run(
+            self.service.alter([entry], validate_only=False, author=BROKER_ITSELF, slices=TimeSlice())
+        )
         assert plan.error is None
 
     def ask(

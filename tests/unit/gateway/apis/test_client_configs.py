@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.client_config_runtime.source import describe
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan
 from klamm.client_configs.resolution import resolve
@@ -54,12 +53,13 @@ class ConfiguredGateway:
         async def register(registration: Registration) -> None:
             self.registered.append(registration)
 
-        async def alter(entries: Any, *, validate_only: bool, author: Any, time_slice: Any) -> tuple[EntryPlan, ...]:
+        async def alter(entries: Any, *, validate_only: bool, author: Any, slices: Any) -> tuple[EntryPlan, ...]:
             self.altered.append((entries, validate_only, author))
             return tuple(EntryPlan() for _ in entries)
 
         service = SimpleNamespace(
-            describe=lambda wanted, slices: describe(wanted, configs, {}, slices),
+            configs=configs,
+            registered={},
             resolve=lambda entity: resolve(configs, entity),
             register=register,
             alter=alter,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_config_runtime.skipped_records import SkippedRecords
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import enforced_values, held_acks
@@ -26,8 +27,10 @@ from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.history.change import Author
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record
+from klamm.server.time_slice import TimeSlice
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
+from tests.support.registrations import MemoryRecords
 from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
@@ -50,21 +53,25 @@ class Gateway:
         self.writer = FencedWriter(log)
         self.created = 0
         """Number of times that missing topics were created."""
-        self.topic = FollowedTopic(log.reader(), create=self._create)
+        self.topic = FollowedTopic(log.reader())
         self.store = ClientConfigStore(
-            self.topic, self.writer.as_topic(), limits=BrokerLimits, now_ms=lambda: 5, create=self._create
+            self.topic,
+            self.writer.as_topic(),
+            registrations=RegistrationLog(MemoryRecords()),
+            limits=BrokerLimits,
+            now_ms=lambda: 5,
         )
 
     async def _create(self) -> None:
         self.created += 1
 
     async def start(self) -> None:
-        self.topic.start(self.store)
-        self.store.start()
+        self.topic.start(self.store, self._create)
+        self.store.start(self._create)
         assert await self.topic.loaded(10)
 
     async def alter(self, *entries: AlterEntry, validate_only: bool = False) -> Sequence[EntryPlan]:
-        return await self.store.alter(entries, validate_only=validate_only, author=AUTHOR)
+        return await self.store.alter(entries, validate_only=validate_only, author=AUTHOR, slices=TimeSlice())
 
     async def close(self) -> None:
         await self.store.close()

@@ -27,13 +27,18 @@ _STATES: Final = frozenset(state.value for state in TransactionState)
 
 async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
     """List the transactional ids that pass all filters."""
-    pattern, now_ms = request.transactional_id_pattern, context.services.now_ms()
+    pattern, slices, now_ms = request.transactional_id_pattern, context.time_slice, context.services.now_ms()
+    states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
     try:
         matches = full_matcher(pattern) if pattern else _any
         transactions = [
             item
-            for item in context.services.transactions.all()
-            if _passes(item, request, now_ms) and matches(item.transactional_id) and _is_ours(item, context)
+            async for item in slices.over(context.services.transactions.all())
+            if (not states or item.state.value in states)
+            and (not producer_ids or item.producer_id in producer_ids)
+            and _lasts(item, request.duration_filter, now_ms)
+            and matches(item.transactional_id)
+            and _is_ours(item, context)
         ]
     except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
@@ -41,14 +46,14 @@ async def handle(request: ListTransactionsRequest, context: RequestContext) -> L
         return ListTransactionsResponse(error_code=error.error_code)
     return ListTransactionsResponse(
         unknown_state_filters=[state for state in request.state_filters if state not in _STATES],
-        transaction_states=[
+        transaction_states=await slices.listed(
             ListTransactionsResponse.TransactionState(
                 transactional_id=item.transactional_id,
                 producer_id=item.producer_id,
                 transaction_state=item.state.value,
             )
             for item in transactions
-        ],
+        ),
     )
 
 
@@ -56,15 +61,9 @@ def _any(_: str) -> bool:
     return True
 
 
-def _passes(item: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
-    states, producer_ids = request.state_filters, request.producer_id_filters
-    if states and item.state.value not in states:
-        return False
-    if producer_ids and item.producer_id not in producer_ids:
-        return False
-    if request.duration_filter < 0:
-        return True
-    return item.started_ms >= 0 and now_ms - item.started_ms > request.duration_filter
+def _lasts(item: Transaction, duration_ms: int, now_ms: int) -> bool:
+    """Return whether a transaction has been open for longer than a duration. A negative one accepts all."""
+    return duration_ms < 0 or (item.started_ms >= 0 and now_ms - item.started_ms > duration_ms)
 
 
 def _is_ours(item: Transaction, context: RequestContext) -> bool:

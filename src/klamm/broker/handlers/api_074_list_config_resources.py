@@ -31,18 +31,14 @@ async def handle(request: ListConfigResourcesRequest, context: RequestContext) -
     """Return all resources of the requested types."""
     if not may_cluster(context, AclOperation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    wanted = request.resource_types or _ALL
-    if context.api_version == 0:
-        wanted = (ResourceType.CLIENT_METRICS,)
-    if not set(wanted) <= set(_ALL):
+    wanted = {ResourceType.CLIENT_METRICS} if context.api_version == 0 else set(request.resource_types or _ALL)
+    if not wanted <= set(_ALL):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    names = [(name, kind) for kind in _ALL if kind in wanted for name in context.services.configs.resource_names(kind)]
     return ListConfigResourcesResponse(
-        config_resources=[
-            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
-            for kind in _ALL
-            if kind in wanted
-            for name in context.services.configs.resource_names(kind)
-        ]
+        config_resources=await context.time_slice.listed(
+            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind) for name, kind in names
+        )
     )
 
 

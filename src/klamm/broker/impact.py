@@ -233,7 +233,7 @@ class _Collector:
         groups = self._services.groups
         names = {topic.topic_id: topic.name for topic in topics}
         facts = []
-        async for group in self._each("committed offsets of groups", groups.list_groups()):
+        async for group in self._each("committed offsets of groups", await self._slices.listed(groups.list_groups())):
             committed = groups.offsets.of_group(group.group_id)
             offsets = {
                 TopicPartition(names[topic_id], index): commit.offset

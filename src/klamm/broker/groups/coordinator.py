@@ -22,7 +22,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from uuid import UUID
 
     from klamm.broker.groups.classic.group import ClassicGroup
@@ -140,16 +140,16 @@ class GroupCoordinator:
 
     # ---- administration
 
-    def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[DescribedGroup]:
-        """Return all groups, or those with one of the given states and types. Upper and lower case are the same."""
+    def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> Iterator[DescribedGroup]:
+        """Yield all groups, or those with one of the given states and types. Upper and lower case are the same."""
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
-        return [
+        return (
             _described(group)
             for group in self._registry
             if (not wanted_states or group.state.value.lower() in wanted_states)
             and (not wanted_types or _type_of(group) in wanted_types)
-        ]
+        )
 
     def describe(self, group_id: str) -> DescribedGroup:
         """Return a classic group with its members.

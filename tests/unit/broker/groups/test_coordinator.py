@@ -277,7 +277,7 @@ async def test_join_above_limits_is_rejected_and_creates_no_group(
     async with host.running() as groups:
         reply = await groups.classic.join(group_id, attempt(**change))
         assert reply == JoinReply(error_code=error_code, member_id=change.get("member_id", ""))
-        assert groups.list_groups() == []
+        assert list(groups.list_groups()) == []
 
 
 async def test_member_ids_name_their_client(host: CoordinatorHost) -> None:
@@ -438,7 +438,7 @@ async def test_old_offsets_expire_and_their_group_with_them(host: CoordinatorHos
         assert await fetch(groups) == {("a", 0): 7}
         host.clock.skipped_s = 3601
         await asyncio.sleep(0.1)
-        assert groups.list_groups() == []
+        assert list(groups.list_groups()) == []
     async with host.running() as groups:
         assert await fetch(groups) == {}
 
@@ -448,7 +448,7 @@ async def test_offsets_of_deleted_topics_expire(host: CoordinatorHost) -> None:
         await commit(groups, offset("a"))
         host.topics.topics = []
         groups.offsets.expire()
-        assert groups.list_groups() == []
+        assert list(groups.list_groups()) == []
 
 
 # ---- administration
@@ -499,7 +499,7 @@ async def test_only_an_empty_group_is_deleted_with_its_offsets(host: Coordinator
         with pytest.raises(GroupIdNotFoundError):
             await groups.delete("g")
     async with host.running() as groups:
-        assert groups.list_groups() == []
+        assert list(groups.list_groups()) == []
         assert await fetch(groups) == {}
 
 

@@ -53,3 +53,11 @@ def test_each_broker_lists_the_groups_it_coordinates() -> None:
         ]
 
     assert sorted(group.group_id for answer in answers for group in answer.groups) == sorted(names)
+
+
+def test_groups_are_described_one_at_a_time_so_that_other_requests_run_meanwhile() -> None:
+    with GroupBroker() as broker:
+        create(broker, "g")
+        group = next(broker.groups.list_groups())
+
+    assert group.group_id == "g"

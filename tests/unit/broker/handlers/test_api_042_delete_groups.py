@@ -20,7 +20,7 @@ def test_groups_are_deleted_independently(version: int) -> None:
             api_008_offset_commit.ROUTE, OffsetCommitRequest(group_id="g", topics=[topic]), OffsetCommitResponse, 9
         )
         answer = broker.ask(ROUTE, DeleteGroupsRequest(groups_names=["unknown", "g"]), DeleteGroupsResponse, version)
-        left = broker.groups.list_groups()
+        left = list(broker.groups.list_groups())
 
     assert [(result.group_id, result.error_code) for result in answer.results] == [
         ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),

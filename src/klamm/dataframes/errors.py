@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class ReadingError(Exception):
     """Requested records cannot be delivered, and skipping them silently would be wrong."""
+
+
+class DataLossError(ReadingError):
+    """Records that were not read yet are gone, and ``failOnDataLoss`` is true."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}{DATA_LOSS_HINT}")
+
+
+DATA_LOSS_HINT: Final = ". Set failOnDataLoss=false to skip the missing records"
 
 
 class WritingError(Exception):

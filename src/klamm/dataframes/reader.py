@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.errors import DataLossError, ReadingError
 from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import Treatment, walk
@@ -248,7 +248,7 @@ class TopicReader:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise ReadingError(f"{what}. Set failOnDataLoss=false to skip the missing records")
+            raise DataLossError(what)
         logger.warning("%s", what)
 
     def read(self, wanted: OffsetRange) -> Iterator[list[RecordBatch]]:
@@ -407,7 +407,7 @@ class _Fetch:
             return
         what = f"{self._name}: offset {self.offset} is not there any more, it begins at {first}"
         if self._options.fail_on_data_loss:
-            raise ReadingError(f"{what}. Set failOnDataLoss=false to skip the missing records")
+            raise DataLossError(what)
         logger.warning("%s", what)
         self.offset = self._wanted.end if first <= self.offset else min(first, self._wanted.end)
 

@@ -6,6 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from klamm.dataframes.errors import DATA_LOSS_HINT, DataLossError, ReadingError
 from klamm.retries import backoff_s
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ logger = logging.getLogger(__name__)
 
 MAX_FAILURES: Final = 10
 """Consecutive failures after which the stream gives up. This takes some minutes, long enough for a broker restart."""
+MAX_LOSSES: Final = 3
+"""Consecutive failures after which the stream gives up if records are gone, as after the topic was deleted. A leader
+that has just been elected may report an earlier end for a moment.
+"""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
@@ -59,6 +64,7 @@ class SteadyStream(Generic[AnyQuery]):
         """Restart the query if it is due, and check whether it still runs.
 
         Raises:
+            ReadingError: Records are gone, so the state of the stream is not that of the topic.
             Exception: The error that ended the query, after too many failures.
         """
         if self._start_at is not None:
@@ -72,6 +78,11 @@ class SteadyStream(Generic[AnyQuery]):
     def _note(self, error: Exception) -> None:
         now = self._now()
         self._failures = 1 if now - self._started_at >= STEADY_S else self._failures + 1
+        is_loss = f"{DataLossError.__module__}.{DataLossError.__name__}: " in str(error)
+        if is_loss and self._failures >= MAX_LOSSES:
+            what = reason_of(str(error)).removesuffix(DATA_LOSS_HINT)
+            remedy = "start the report again, with another --checkpoint directory"
+            raise ReadingError(f"The stream of {self._name} lost records, {remedy}: {what}") from error
         if self._failures >= MAX_FAILURES:
             raise error
         pause_s = backoff_s(self._failures - 1, FIRST_PAUSE_S, LONGEST_PAUSE_S)

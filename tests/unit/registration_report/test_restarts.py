@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from klamm.dataframes.errors import DataLossError, ReadingError
 from klamm.registration_report.restarts import LONGEST_PAUSE_S, MAX_FAILURES, STEADY_S, SteadyStream
 
 TRACE = "[STREAM_FAILED] Query ended\nTraceback:\nklamm.wire.connection.ConnectionLostError: No broker\n=== Plan ==="
@@ -37,8 +38,8 @@ class Machine:
         self.started.append(Query())
         return self.started[-1]
 
-    def fail(self) -> None:
-        self.started[-1].error = RuntimeError(TRACE)
+    def fail(self, trace: str = TRACE) -> None:
+        self.started[-1].error = RuntimeError(trace)
         self.stream.tend()
 
     def pass_time(self, seconds: float) -> None:
@@ -76,6 +77,19 @@ def test_backoff_grows_and_the_last_failure_is_raised() -> None:
     assert pauses == [1, 2, 4, 8, 16] + [LONGEST_PAUSE_S] * (MAX_FAILURES - 6)
     with pytest.raises(RuntimeError, match="No broker"):
         machine.fail()
+
+
+def test_stream_ends_soon_with_a_remedy_if_records_are_gone() -> None:
+    error = DataLossError("registrations-0 ends at 2, before 6")
+    trace = (
+        f"[STREAM_FAILED] Query ended\nTraceback:\n{type(error).__module__}.{type(error).__name__}: {error}\n=== Plan"
+    )
+    machine = Machine()
+    for _ in range(2):
+        machine.fail(trace)
+        machine.pass_time(LONGEST_PAUSE_S)
+    with pytest.raises(ReadingError, match=r"^registrations-0 ends at 2, before 6: start .* another --checkpoint"):
+        machine.fail(trace)
 
 
 def test_steady_run_resets_the_failure_count() -> None:

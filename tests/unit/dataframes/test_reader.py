@@ -15,7 +15,7 @@ import pytest
 import klamm
 from klamm.admin import AdminClient, NewTopic
 from klamm.dataframes.columns import columns_of
-from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.errors import DataLossError, ReadingError
 from klamm.dataframes.options import read_options
 from klamm.dataframes.positions import EARLIEST, LATEST, OffsetRange, Timestamps
 from klamm.dataframes.reader import TopicReader, as_json, from_json
@@ -178,11 +178,11 @@ def test_deleted_records_fail_unless_data_loss_is_allowed(servers: str, readers:
     for reader in (strict, lenient):
         reader.partitions()
     # then
-    with pytest.raises(ReadingError, match="begins at 10: the records from 3 on are gone"):
+    with pytest.raises(DataLossError, match="begins at 10: the records from 3 on are gone"):
         strict.checked({("t", 0): 3}, {("t", 0): 20})
-    with pytest.raises(ReadingError, match="was the topic created again"):
+    with pytest.raises(DataLossError, match="was the topic created again"):
         strict.checked({("t", 0): 70}, {("t", 0): 20})
-    with pytest.raises(ReadingError, match="offset 3 is not there any more, it begins at 10"):
+    with pytest.raises(DataLossError, match="offset 3 is not there any more, it begins at 10"):
         offsets_of(strict, 3, 20)
     assert lenient.checked({("t", 0): 3}, {("t", 0): 20}) == {("t", 0): (10, 20)}
     # A batch that holds the new beginning comes whole.

@@ -133,9 +133,9 @@ async def plan_entries(
         limits: Limits for values.
         slices: Time slice of the request.
     """
-    parsed = await slices.listed(map(parse_entry, entries))
+    # Tracebacks end at the frame of a generator. Else errors in a list would refer to the frame that has the list.
+    parsed = await slices.listed(parse_entry(entry) for entry in entries)
     appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-    return [
-        plan_entry(entry, entity, appearances, current, limits)
-        async for entry, entity in slices.over(zip(entries, parsed, strict=True))
-    ]
+    both = zip(entries, parsed, strict=True)
+    plans = (plan_entry(entry, entity, appearances, current, limits) for entry, entity in both)
+    return [plan async for plan in slices.over(plans)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from contextlib import AsyncExitStack
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -181,9 +182,11 @@ class BrokerApp:
             SettingsError: A setting of a listener or of the authorizer is not allowed.
             PolicyLoadError: A policy that the properties name cannot be created.
         """
-        lock = DataDirectoryLock(settings.data_dir)
-        try:
+        async with AsyncExitStack() as opened:
+            lock = DataDirectoryLock(settings.data_dir)
+            opened.callback(lock.release)
             store, cluster_id, leader_epoch = await open_metadata(settings)
+            opened.push_async_callback(store.close)
             cluster = ClusterInfo(
                 cluster_id=cluster_id,
                 nodes=nodes[settings.listeners[0].name],
@@ -193,9 +196,7 @@ class BrokerApp:
             loading = PolicySettings.load(settings.static_configs, store.load_configs(), node_id=cluster.node_ids[0])
             policies = await (loading if stop is None else unless_stopped(stop, loading))
             app = await cls._assemble(settings, environment, lock=lock, store=store, cluster=cluster, policies=policies)
-        except BaseException:
-            lock.release()
-            raise
+            opened.pop_all()
         app._policies = policies.runtime
         policies.runtime.start()
         return app

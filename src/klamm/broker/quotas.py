@@ -168,7 +168,7 @@ class QuotaService:
                 raise InvalidRequestError(f"Ignoring duplicate entity {shown}")
             return _Plan(entity, plan_quotas(entity, self._quotas.get(entity, {}), changes))
         except KafkaApiError as error:
-            return error
+            return error.with_traceback(None)
 
     def _rows(self, plan: _Plan | KafkaApiError, author: Author) -> list[PutQuota | RecordedChange]:
         rows: list[PutQuota | RecordedChange] = []

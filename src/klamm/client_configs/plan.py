@@ -61,7 +61,7 @@ def parse_entry(entry: AlterEntry) -> ClientConfigEntity | KafkaApiError:
     try:
         return alterable_entity(entry.components)
     except KafkaApiError as error:
-        return error
+        return error.with_traceback(None)  # its traceback would refer to the list that keeps it
 
 
 def plan_entry(
@@ -87,7 +87,7 @@ def plan_entry(
             raise InvalidRequestError(f"The entity {entity} appears {appearances[entity]} times in the request")
         return EntryPlan(changes=_changes(entity, entry.ops, current.get(entity, {}), limits))
     except KafkaApiError as error:
-        return EntryPlan(error=error)
+        return EntryPlan(error=error.with_traceback(None))
 
 
 def _changes(

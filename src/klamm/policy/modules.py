@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,18 +69,24 @@ def _own_source(name: str, root: Path, package: str | None) -> Path | None:
 
 
 def _imports(name: str, source: Path) -> Iterator[str]:
-    """Iterate over possible names of imported modules."""
+    """Iterate over possible names of imported modules.
+
+    They are read from the compiled code. To build Python objects of the syntax tree fails in Python 3.11 if another
+    thread does so meanwhile, such as one that formats a traceback.
+    """
     try:
-        tree = ast.parse(source.read_bytes())
+        codes = [compile(source.read_bytes(), str(source), "exec", dont_inherit=True)]
     except (OSError, SyntaxError, ValueError):
         return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = name.split(".")[: -node.level]
-                base = ".".join([*parents, *filter(None, [node.module])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    for code in codes:
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+        loaded: list[Any] = []
+        """The last two constants. Before an import, these are the number of parents, and the imported names or None."""
+        for instruction in dis.get_instructions(code):
+            if instruction.opname.startswith("LOAD_"):
+                loaded = [*loaded[-1:], instruction.argval]
+            elif instruction.opname == "IMPORT_NAME":
+                level, imported = loaded
+                base = ".".join([*(name.split(".")[:-level] if level else ()), *filter(None, [instruction.argval])])
+                yield base
+                yield from (f"{base}.{each}" for each in imported or ())

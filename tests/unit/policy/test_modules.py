@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -52,6 +54,25 @@ def test_own_modules_lists_dependencies_first(tmp_path: Path, tag: str) -> None:
     module = importlib.import_module(f"{tag}_rules")
     assert list(own_modules(module)) == [f"{tag}_names", f"{tag}_limits"]
     assert own_modules(module)[f"{tag}_limits"] == tmp_path / f"{tag}_limits.py"
+
+
+def test_imports_are_found_in_functions_of_a_large_module_while_a_thread_parses(
+    tmp_path: Path, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ast, "parse", Mock(side_effect=SystemError("AST constructor recursion depth mismatch")))
+    constants = "".join(f"C{number} = {number}.5\n" for number in range(300))
+    write(
+        tmp_path,
+        {
+            f"{tag}_rules.py": f"{constants}class Rules:\n    def all(self):\n        import {tag}_limits as limits\n"
+            f"try:\n    from {tag}_names import A as B, C\nexcept ImportError:\n    pass\n",
+            f"{tag}_limits.py": "",
+            f"{tag}_names.py": "A = C = 1\n",
+        },
+    )
+    module = importlib.import_module(f"{tag}_rules")
+    importlib.import_module(f"{tag}_limits")
+    assert set(own_modules(module)) == {f"{tag}_names", f"{tag}_limits"}
 
 
 def test_changed_dependency_is_reloaded_and_restored_by_undo(tmp_path: Path, tag: str) -> None:

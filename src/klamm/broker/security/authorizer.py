@@ -134,7 +134,7 @@ class AclAuthorizer:
             try:
                 check_filter(wanted)
             except KafkaApiError as error:
-                outcomes.append(error)
+                outcomes.append(error.with_traceback(None))
                 continue
             matching = self.find(wanted)
             outcomes.append(matching)
@@ -190,7 +190,7 @@ def _rejection(acl: Acl) -> KafkaApiError | None:
     try:
         check_new_acl(acl)
     except KafkaApiError as error:
-        return error
+        return error.with_traceback(None)
     return None
 
 

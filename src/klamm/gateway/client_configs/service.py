@@ -1,4 +1,4 @@
-"""Service of client configs in one gateway: start and stop of its parts, and the view for operators."""
+"""Client configs of one gateway: start and stop of their topics, and the records of registrations."""
 
 from __future__ import annotations
 

@@ -34,10 +34,6 @@ Values: TypeAlias = "Mapping[str, str]"
 
 _SHORTEST_PAUSE_S: Final = 0.01
 """Minimum pause in seconds when intervals and backoffs are 0, so that the client's own work is not starved."""
-_UNANSWERED_BEFORE_OFF: Final = 5
-"""Unanswered requests in a row after which a broker that has never answered one is an old broker. One is not enough: a
-broker that announces the feature may be restarting or paused.
-"""
 _OLD_BROKER_CODES: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 MAX_WAIT_FOR_FIRST_S: Final = 5.0
 
@@ -97,7 +93,6 @@ class DynamicConfigs:
         self._interval_s = max(interval_s, _SHORTEST_PAUSE_S)
         self._retry_backoff_s = retry_backoff_s
         self._failures = 0
-        self._unanswered = 0
         self._due_at: float | None = None
         self._in_flight = False
         self._succeeded = False
@@ -148,8 +143,7 @@ class DynamicConfigs:
 
     def on_no_answer(self, now: float, error: BaseException) -> None:
         """Record that the connection closed without an answer, as old brokers do with unknown requests."""
-        self._unanswered += 1
-        if not self._succeeded and self._unanswered >= _UNANSWERED_BEFORE_OFF:
+        if not self._succeeded:
             self._disable(f"the broker did not answer: {error}")
         else:
             self._retry_later(now)
@@ -160,7 +154,6 @@ class DynamicConfigs:
 
     def on_answer(self, now: float, response: DescribeClientConfigsResponse) -> ConfigUpdate | None:
         """Process an answer. Return the changes for the client, or None if nothing changes."""
-        self._unanswered = 0
         if response.error_code in _OLD_BROKER_CODES:
             self._disable(f"the broker answered error {response.error_code}: {response.error_message}")
             return None

@@ -190,33 +190,14 @@ def test_unsupported_error_disables_dynamic_configs(code: int, caplog: pytest.Lo
     assert caplog.text.count("Dynamic configs are off") == 1
 
 
-def test_repeated_disconnect_on_first_request_disables_dynamic_configs() -> None:
+def test_disconnect_on_first_request_disables_dynamic_configs() -> None:
     """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
     the first try.
     """
     configs = producer()
-    for _ in range(4):
-        configs.request()
-        configs.on_no_answer(0.0, ConnectionError("closed"))
-        assert configs.due_in_s(1e9) == 0.0, "a broker that announces the feature may be restarting"
     configs.request()
     configs.on_no_answer(0.0, ConnectionError("closed"))
     assert configs.due_in_s(1e9) is None
-
-
-def test_only_disconnects_in_a_row_disable_dynamic_configs() -> None:
-    """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
-    the first try.
-    """
-    configs = producer()
-    for _ in range(4):
-        configs.request()
-        configs.on_no_answer(0.0, ConnectionError("closed"))
-    configs.request()
-    configs.on_answer(0.0, error_response(14))
-    configs.request()
-    configs.on_no_answer(0.0, ConnectionError("closed"))
-    assert configs.disabled_because is None
 
 
 def test_later_disconnect_is_retried() -> None:

@@ -139,16 +139,15 @@ def test_broker_with_invalid_response_is_queried_once(reply: Answer) -> None:
         assert len(stub.requests(50)) == 1
 
 
-def test_missing_responses_disable_dynamic_configs_but_not_the_producer() -> None:
+def test_missing_response_disables_dynamic_configs_but_not_the_producer() -> None:
     """K649-70: Also treat as "old broker": key absent in ApiVersions, error 35, unparsable answer, connection closed on
     the first try.
     """
     with StubBroker(features=ANNOUNCED, versions=KEY_50) as stub:
         stub.answer(50, lambda _: SILENCE)
-        with producer(stub, request_timeout_ms=100) as client:
-            stub.wait_for(lambda: len(stub.requests(50)) == 5)
+        with producer(stub, request_timeout_ms=500) as client:
             assert acks_on_the_wire(stub, client) == 1
-        assert len(stub.requests(50)) == 5
+        assert len(stub.requests(50)) == 1
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])

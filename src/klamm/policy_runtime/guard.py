@@ -253,13 +253,23 @@ class PolicyGuard:
             self._is_inline = instance.loaded.only_computes and not self._in_thread
             self.cache.clear()
         old.retire(self.spec)
+        asyncio.get_running_loop().call_later(self._timeout_s, self._report_unclosed, old.worker)
 
     async def close(self) -> None:
-        """Close the policy. A thread that hangs is abandoned after the time limit."""
+        """Close the policy. A thread that hangs is abandoned after the time limit, which is logged."""
         async with self.turn, self._calling:
             instance = self._instance
         instance.retire(self.spec)
         await asyncio.to_thread(instance.worker.join, self._timeout_s)
+        self._report_unclosed(instance.worker)
+
+    def _report_unclosed(self, worker: PolicyWorker) -> None:
+        if worker.is_alive:
+            logger.warning(
+                "%s: the policy did not close within %.0f ms (policy.timeout.ms); its thread is abandoned",
+                self.spec.origin,
+                self._timeout_s * 1000,
+            )
 
 
 async def make_instance(

@@ -24,9 +24,17 @@ from klamm.policy import (
     ProduceDetails,
     TopicDetails,
 )
-from klamm.policy.kinds import ALTER_CONFIG, CREATE_PARTITIONS, CREATE_TOPIC, DELETE_TOPIC, FLOW, GATEWAY_KINDS
+from klamm.policy.kinds import (
+    ALTER_CONFIG,
+    CREATE_PARTITIONS,
+    CREATE_TOPIC,
+    DELETE_TOPIC,
+    FLOW,
+    GATEWAY_KINDS,
+    read_specs,
+)
 from klamm.policy_runtime import Policies
-from klamm.policy_runtime.guard import make_instance
+from klamm.policy_runtime.guard import PolicyGuard, make_instance
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from tests.support.processes import wait_until
 
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
 HOUSE_RULES = """
     import os, sys, threading, time
+    RELEASED = threading.Event()
     from klamm.policy import InvalidRequestError, Override, PolicyViolationError
 
     class Silent(PolicyViolationError):
@@ -160,6 +169,9 @@ HOUSE_RULES = """
 
     class FailsToClose(All):
         def close(self): raise ValueError("no")
+
+    class HangsInClose(All):
+        def close(self): RELEASED.wait(20)  # longer than the test waits
 """
 CREATE_KEY = "create.topic.policy.class.name"
 DELETE_KEY = "delete.topic.policy.class.name"
@@ -181,6 +193,7 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         configured = f"{name}:AtOnceFromConfigure"
         several = f"{name}:Several"
         fails_to_close = f"{name}:FailsToClose"
+        hangs_in_close = f"{name}:HangsInClose"
 
         @property
         def module(self) -> Any:
@@ -521,6 +534,26 @@ async def test_failure_in_policy_close_does_not_block_shutdown(rules: Any, caplo
     async with serving({CREATE_KEY: rules.fails_to_close}) as policies:
         assert await create(policies, "fine") == "allowed"
     assert any("failed to close" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+async def test_policy_that_hangs_in_close_is_reported(
+    is_reloaded: bool, rules: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    properties = {CREATE_KEY: rules.hangs_in_close, "policy.timeout.ms": "50"}
+    guard = await PolicyGuard.load(read_specs(properties)[0], properties=properties, timeout_s=0.05)
+    try:
+        if is_reloaded:
+            await guard.swap(await make_instance(guard.spec, properties))
+            async with asyncio.timeout(10):
+                while not caplog.records:  # noqa: ASYNC110  # a log record is no event
+                    await asyncio.sleep(0.01)
+        else:
+            await guard.close()
+        assert "did not close within 50 ms (policy.timeout.ms)" in caplog.text
+    finally:
+        rules.module.RELEASED.set()
+        await guard.close()
 
 
 async def test_fast_policy_decides_without_suspending_the_event_loop(rules: Any) -> None:

@@ -110,10 +110,19 @@ class OpType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigOp:
-    """Change of one config. Equal if config entry and operation are equal."""
+    """Change of one config. Equal if config entry and operation are equal.
+
+    Raises:
+        TypeError: ``op_type`` is no ``OpType``, for example the text ``"SET"``.
+    """
 
     config_entry: ConfigEntry
     op_type: OpType
+
+    def __post_init__(self) -> None:
+        """Reject the name of an operation, which the wire format cannot carry."""
+        if not isinstance(self.op_type, int):
+            raise TypeError(f"op_type must be an OpType such as OpType.SET, not {self.op_type!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

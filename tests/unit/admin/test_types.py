@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from klamm import admin
 from klamm.admin import AlterConfigOp, ConfigEntry, ConfigSource, NewPartitions, NewTopic, OffsetAndMetadata, OpType
 
@@ -19,6 +23,12 @@ def test_for_id_returns_operation_or_none() -> None:
     assert [OpType.for_id(number) for number in range(4)] == [OpType.SET, OpType.DELETE, OpType.APPEND, OpType.SUBTRACT]
     assert OpType.for_id(4) is None
     assert OpType.for_id(-1) is None
+
+
+def test_operation_by_its_name_is_rejected() -> None:
+    name: Any = "SET"
+    with pytest.raises(TypeError, match=r"op_type must be an OpType such as OpType\.SET, not 'SET'"):
+        AlterConfigOp(ConfigEntry("retention.ms", "1000"), name)
 
 
 def test_remove_is_an_alias_of_delete() -> None:

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import InvalidTopicError, KafkaError, KafkaTimeoutError
 from kafka.serializer import Serializer
 
 from klamm.cli.connection import RequestError
@@ -112,7 +112,11 @@ class RecordSender:
         try:
             sent = self._producer.send(self._topic, value=value, key=line.key, headers=line.headers)
         except (KafkaError, ValueError, TypeError) as error:
-            self._failed(line, size, error)
+            is_internal = (
+                self._topic in self._producer._metadata.internal_topics
+            )  # kafka-python has no partition for it
+            internal = InvalidTopicError("The topic is internal: only brokers write to it")
+            self._failed(line, size, internal if is_internal else error)
             return
         sent.add_callback(functools.partial(self._acknowledged, size))
         sent.add_errback(functools.partial(self._failed, line, size))

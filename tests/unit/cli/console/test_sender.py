@@ -72,6 +72,17 @@ def test_wait_for_memory_times_out() -> None:
 
 
 @pytest.mark.process
+def test_internal_topic_is_named_as_the_reason(
+    klamm_session_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"bootstrap_servers": klamm_session_broker.bootstrap_servers}
+    with RecordSender("__consumer_offsets", settings, max_bytes=1000, output="human", waits=True) as used:
+        used.send(LINE)
+    assert used.failed == 1
+    assert "The topic is internal: only brokers write to it" in capsys.readouterr().err
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("flags", [[], ["--sync"], ["--max-memory-bytes", "1"]])
 def test_second_interrupt_drops_pending_records(
     flags: list[str], klamm_topic: str, klamm_session_broker: klamm.Broker

@@ -72,6 +72,7 @@ _SET_IN_GATEWAY: Final = (
 )
 CONFIGURED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
 """Types of resources that have configs. Loggers have levels."""
+_OPERATIONS: Final = frozenset(ConfigOperation)
 _INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
@@ -122,7 +123,9 @@ class AlteredConfigs(ChangeServer):
 
     async def handle(self, request: Request, context: FilterContext) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
-        api, rejected = self._api, await self._gateway_settings(request, context)
+        api, rejected = self._api, _unknown_operations(self._api, request)
+        known = set(map(resource_key, rejected))
+        rejected += [each for each in await self._gateway_settings(request, context) if resource_key(each) not in known]
 
         async def decide(resources: Sequence[Resource], _: object) -> list[Allowed[Resource] | Entry]:
             facts = await _read(resources, context)
@@ -264,6 +267,23 @@ async def _read(
             factor = None if topic is None else min(map(len, topic.replicas))
             facts[kind, name] = _Facts(configs=described, replication_factor=factor)
     return facts
+
+
+def _unknown_operations(api: AlterConfigsApi, request: Request) -> list[Entry]:
+    """Return the entries of resources with an operation that does not exist.
+
+    Kafka fails the whole request, and its active controller resigns. klamm's broker rejects the resource alone.
+    """
+    unknown: dict[tuple[int, str], int] = {}
+    for resource in request.resources:
+        if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
+            operations = [config.config_operation for config in resource.configs]
+            unknown |= {resource_key(resource): each for each in operations if each not in _OPERATIONS}
+    return [
+        api.denied(resource, ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown[key]}"))
+        for resource in request.resources
+        if (key := resource_key(resource)) in unknown
+    ]
 
 
 async def _is_klamm(context: FilterContext) -> bool:

@@ -203,6 +203,24 @@ def test_resource_of_a_type_that_no_policy_sees_is_denied() -> None:
     assert all(sent.validate_only for sent in context.forwarded)
 
 
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_unknown_operation_fails_its_resource_only(is_judged: bool) -> None:
+    """K339-30: Unknown op byte (e.g. 9) fails that resource with 42, neighbours are applied."""
+
+    class Policies(FakePolicies):
+        def guards_kind(self, kind: object) -> bool:
+            return is_judged
+
+    context = FakeContext(alters(()), with_own())
+    operation: Any = 9
+    unknown = incremental("b", ("flush.ms", operation, "5"))
+    other = incremental("a", ("flush.ms", ConfigOperation.SET, "5"))
+    response = ask(IncrementalAlterConfigsRequest(resources=[unknown, other]), Policies(), context)
+    assert [entry.error_code for entry in response.responses] == [ErrorCode.INVALID_REQUEST, 0]
+    assert response.responses[0].error_message == "Unknown operations type 9"
+    assert [each.resource_name for sent in context.forwarded for each in sent.resources] == ["a"] * (1 + is_judged)
+
+
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_resource_with_unreadable_configs_is_not_altered(is_legacy: bool) -> None:
     context = FakeContext(alters(()), FakeAdmin({}, {}))

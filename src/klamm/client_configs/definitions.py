@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.rollout import PREFIX, parse_rollout
 from klamm.configs.definitions import ALLOWED_CLIENT_CONFIGS
+from klamm.configs.values import JAVA_BLANKS
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidRequestError, KafkaApiError, PolicyViolationError
 
@@ -25,7 +26,8 @@ receive it. See ``enforcement``.
 """
 
 MAX_INT: Final = 2**31 - 1
-_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,10}")
+"""Integer as Java's clients read it, with a sign and leading zeros, but in ASCII for the other clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def _check_plain(name: str, value: str, limits: BrokerLimits) -> str:
             f"{name} must not be set for clients of this cluster:"
             f" {ALLOWED_CLIENT_CONFIGS} is {', '.join(sorted(limits.allowed_keys)) or 'empty'}"
         )
-    stripped = value.strip()
+    stripped = value.strip(JAVA_BLANKS)
     check = _check_switch if definition is None else definition.check
     check(stripped, limits)
     return stripped

@@ -24,7 +24,6 @@ from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.kafka_tools import run_tool
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
@@ -229,14 +228,6 @@ def test_kafkas_own_tool_moves_replicas_and_finds_them_moved(java: None, tmp_pat
         assert replicas(admin) == (2, 3)
 
 
-def replicas_by_node(cluster: KafkaCluster, topic: str) -> Iterator[list[int]]:
-    """Yield the replicas of the first partition that each node names. A node learns of a change later than another."""
-    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)])
-    for address in cluster.bootstrap_servers.split(","):
-        with WireClient(address) as client:
-            yield client.ask(request, MetadataResponse, 12).topics[0].partitions[0].replica_nodes
-
-
 def test_plan_ignores_a_reassignment_in_progress(
     real_kafka_3: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,6 +238,7 @@ def test_plan_ignores_a_reassignment_in_progress(
     (file := tmp_path / "topics.yaml").write_text(f"topics: {{{topic}: {{replication_factor: 2}}}}")
     with AdminClient(real_kafka_3.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).all().result()
+        real_kafka_3.wait_for_replicas(topic, 2)
         producer = KafkaProducer(bootstrap_servers=real_kafka_3.bootstrap_servers)
         producer.send(topic, b"x" * 500_000).get(timeout=60)
         producer.close()
@@ -258,7 +250,7 @@ def test_plan_ignores_a_reassignment_in_progress(
             # when
             admin.alter_partition_reassignments({TopicPartition(topic, 0): (2, 3)}).all().result()
             plan = ("configs", "plan", str(file), "--prune-configs", "--check", *at)
-            wait_until(lambda: cli.main([*plan]) == 0, timeout_s=60, what="all nodes to know the topic")
+            wait_until(lambda: cli.main([*plan]) == 0, timeout_s=60, what="all nodes to know the throttle and the move")
             moving = admin.list_partition_reassignments([TopicPartition(topic, 0)]).result()
         finally:
             for broker in (1, 2, 3):
@@ -270,11 +262,7 @@ def test_plan_ignores_a_reassignment_in_progress(
             timeout_s=60,
             what="the end of the reassignment",
         )
-        wait_until(
-            lambda: {len(nodes) for nodes in replicas_by_node(real_kafka_3, topic)} == {2},
-            timeout_s=60,
-            what="all nodes to know that two replicas are left",
-        )
+        real_kafka_3.wait_for_replicas(topic, 2)
         capsys.readouterr()
         assert cli.main([*plan]) == 0, "others own the throttle, also after the move"
         admin.delete_topics([topic]).all().result()

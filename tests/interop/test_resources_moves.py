@@ -56,6 +56,7 @@ def test_replication_factor_changes_by_a_throttled_reassignment(
     file = tmp_path / "topics.yaml"
     with AdminClient(real_kafka_3.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name="replicated", replicas_assignments={0: (1,), 1: (2,)})]).all().result()
+        real_kafka_3.wait_for_replicas("replicated", 1)
         file.write_text("topics: {replicated: {replication_factor: 4}}")
         # when
         assert cli.main(["plan", str(file), *at]) == 1
@@ -74,6 +75,7 @@ def test_replication_factor_changes_by_a_throttled_reassignment(
         assert [
             e.value for entries in configs.values() for e in entries.values() if ".throttled." in e.name and e.value
         ] == []
+        real_kafka_3.wait_for_replicas("replicated", 3)
         assert cli.main(["plan", str(file), *at, "--check"]) == 0
         admin.delete_topics(["replicated"]).all().result()
 

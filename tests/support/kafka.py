@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.support.class_archives import CACHE
 from tests.support.java import (
     KAFKA_RELEASE,
@@ -27,6 +28,7 @@ from tests.support.java import (
 )
 from tests.support.probe import broker_count_of
 from tests.support.processes import LoggedProcess, free_port, stop_process, wait_until
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -188,6 +190,22 @@ class KafkaCluster:
         """Wait until every node knows all others."""
         for node in self.nodes.values():
             node.wait_ready(expected_nodes=len(self.nodes))
+
+    def wait_for_replicas(self, topic: str, count: int) -> None:
+        """Wait until every node names this number of replicas of a topic's partitions.
+
+        Each node learns of a change some time after the response to it.
+        """
+        wanted = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)])
+
+        def counts() -> Iterator[int]:
+            for address in self.bootstrap_servers.split(","):
+                with WireClient(address) as client:
+                    (described,) = client.ask(wanted, MetadataResponse, 12).topics
+                yield from {len(partition.replica_nodes) for partition in described.partitions} or {0}
+
+        what = f"{count} replicas of {topic} at every node"
+        wait_until(lambda: set(counts()) == {count}, timeout_s=60, what=what)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None

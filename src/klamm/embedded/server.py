@@ -106,7 +106,7 @@ class EmbeddedServer(ABC):
     def start(self) -> Self:
         """Start the server and return when it responds. Does nothing if it is running.
 
-        A server that ran before restarts on the same ports with the same data.
+        A server that ran before restarts on the same ports with the same data, unless ``stop`` removed them.
 
         Raises:
             BrokerStartError: The server exited, or did not respond in time.

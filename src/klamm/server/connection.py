@@ -43,6 +43,7 @@ Reason                                                   How
 broken frame, API or version not served, failed login,   ``close``: bytes already written are still sent
 error in a handler, connection rate exceeded
 idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
+the server closes (``finish``)                           ``close`` after the responses; ``abort`` after a while
 no login within ``LOGIN_TIMEOUT_S``                      ``abort``
 peer does not read while the budget is exceeded          ``abort`` (``give_up``)
 log cannot be read after the size was sent               ``abort``: the client must notice the cut response
@@ -170,6 +171,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._frames: deque[bytearray] = deque()
         self._frames_bytes = 0
         self._reading_paused = False
+        self._is_finishing = False
         self._direct = False
         self._arrived: asyncio.Future[None] | None = None
         self._outbox: Outbox | None = None
@@ -238,6 +240,18 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.unread_bytes,
         )
         self.abort()
+
+    def finish(self) -> None:
+        """Close the connection if it is idle; otherwise receive no further requests, so that it becomes idle.
+
+        A consumer sends its next Fetch request as soon as it has the response to the last one, and would never be seen
+        to be idle.
+        """
+        self._is_finishing = True
+        if self.is_idle:
+            self.close()
+        elif self._transport is not None and not self._transport.is_closing():
+            self._pause_reading()
 
     def abort(self) -> None:
         """Close the connection at once and drop bytes that were not sent."""
@@ -374,7 +388,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         if self._reader.has_kept:
             self._take(self._reader.receive(max_frames=self._room()))
-        if not self._reader.has_kept and self._room():
+        if not self._reader.has_kept and self._room() and not self._is_finishing:
             self._resume_reading()
 
     async def _sit_out(self) -> None:

@@ -175,8 +175,7 @@ class Server:
         deadline = loop.time() + grace_s
         while self._shared.connections:
             for connection in list(self._shared.connections):
-                if connection.is_idle:
-                    connection.close()
+                connection.finish()
                 if connection.is_stalled(loop.time()):
                     connection.abort()
             if loop.time() >= deadline:

@@ -55,10 +55,13 @@ class Client:
         self._writer = writer
 
     async def ask(self, request: Message, answer: type[Answer], version: int) -> Answer:
-        self._writer.write(request_frame(request, version, client_id="gate"))
+        self.send(request, version)
         size = int.from_bytes(await self._reader.readexactly(4))
         reply = memoryview(await self._reader.readexactly(size))
         return decode(answer, version, reply, 4)
+
+    def send(self, request: Message, version: int) -> None:
+        self._writer.write(request_frame(request, version, client_id="gate"))
 
     def close(self) -> None:
         self._writer.close()
@@ -82,6 +85,14 @@ async def serve(
     return server, sock.getsockname()
 
 
+async def log_in(client: Client) -> tuple[int, int]:
+    """Return the error codes of the two steps."""
+    shaken = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
+    token = SaslAuthenticateRequest(auth_bytes=b"\0anna\0secret")
+    authenticated = await client.ask(token, SaslAuthenticateResponse, 1)
+    return shaken.error_code, authenticated.error_code
+
+
 async def test_server_runs_without_the_broker() -> None:
     # given
     handlers = (api_017_sasl_handshake.ROUTE, api_036_sasl_authenticate.ROUTE, LIST_GROUPS)
@@ -90,12 +101,10 @@ async def test_server_runs_without_the_broker() -> None:
     server, address = await serve(metrics, client_registry, traffic)
     client = Client(*await asyncio.open_connection(*address[:2]))
     # when
-    shaken = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse, 1)
-    token = SaslAuthenticateRequest(auth_bytes=b"\0anna\0secret")
-    authenticated = await client.ask(token, SaslAuthenticateResponse, 1)
+    codes = await log_in(client)
     listed = await client.ask(ListGroupsRequest(), ListGroupsResponse, 2)
     # then
-    assert (shaken.error_code, authenticated.error_code) == (0, 0)
+    assert codes == (0, 0)
     assert [group.group_id for group in listed.groups] == ["User:anna"]
     assert [(client.principal, client.client_id, client.connections) for client in client_registry.clients()] == [
         ("User:anna", "gate", 1)
@@ -107,3 +116,37 @@ async def test_server_runs_without_the_broker() -> None:
     # cleanup
     client.close()
     await server.close(grace_s=5)
+
+
+async def test_close_waits_for_received_requests_only() -> None:
+    """A consumer that polls all the time would otherwise keep its connection, and the server, until the grace ends."""
+    # given: a request in progress
+    served: list[None] = []
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: ListGroupsRequest, context: HandlerContext) -> ListGroupsResponse:
+        served.append(None)
+        started.set()
+        await release.wait()
+        return await list_groups(request, context)
+
+    slow = Route(api=LIST_GROUPS.api, request=ListGroupsRequest, handle=wait)
+    handlers = (api_017_sasl_handshake.ROUTE, api_036_sasl_authenticate.ROUTE, slow)
+    metrics = RequestMetrics({route.api.key: route for route in handlers})
+    server, address = await serve(metrics, ClientRegistry(now_ms=lambda: 0), Traffic())
+    client = Client(*await asyncio.open_connection(*address[:2]))
+    await log_in(client)
+    asking = asyncio.create_task(client.ask(ListGroupsRequest(), ListGroupsResponse, 2))
+    await started.wait()
+    # when: another one arrives after the server began to close
+    closing = asyncio.create_task(server.close(grace_s=30))
+    await asyncio.sleep(0)
+    client.send(ListGroupsRequest(), 2)
+    for _ in range(50):  # so that it would be received
+        await asyncio.sleep(0)
+    release.set()
+    # then
+    assert len((await asking).groups) == 1
+    await asyncio.wait_for(closing, 10)
+    assert len(served) == 1
+    client.close()

@@ -10,12 +10,15 @@ import pytest
 
 from klamm.broker.app import BrokerApp
 from klamm.broker.cluster import AdvertisedBroker
+from klamm.broker.context import RequestContext
 from klamm.broker.requests.internal_topics import ensure_internal_topic
+from klamm.broker.requests.partitions import leader_log
 from klamm.broker.settings import parse_arguments
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC, registration
 from klamm.configs.names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from klamm.protocol.errors import StorageError
+from klamm.protocol.errors import NotLeaderOrFollowerError, StorageError, UnknownTopicOrPartitionError
+from klamm.server.session import Session
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.broker_app import running
 from tests.support.failing_disk import Disk
@@ -126,3 +129,18 @@ async def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> No
     assert as_kafka in {102_400, 2 * 102_400}, "Linux doubles it"
     before, left_alone = await buffer_bytes("--set", "socket.send.buffer.bytes=-1")
     assert left_alone == before
+
+
+async def test_partition_that_is_being_created_has_an_error_that_clients_retry(tmp_path: Path) -> None:
+    """Kafka's ``ReplicaManager.getPartitionOrError``. Metadata names the topic already."""
+    async with running(tmp_path) as services:
+        session = Session(connection_id=1, node_id=1)
+        context = RequestContext(services=services, session=session, api_version=1, client_id=None)
+        topic, durable = services.topics.begin_create("t", [[1]], configs={})
+        with pytest.raises(NotLeaderOrFollowerError, match="t-0 is being created"):
+            leader_log(context, topic, 0)
+        await durable
+        assert leader_log(context, topic, 0).end_offset == 0
+        await services.topics.begin_delete(topic)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            leader_log(context, topic, 0)

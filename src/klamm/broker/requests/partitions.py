@@ -58,7 +58,9 @@ def leader_log(
 
     Raises:
         UnknownTopicOrPartitionError: The partition does not exist.
-        NotLeaderOrFollowerError: Another broker id leads it.
+        NotLeaderOrFollowerError: Another broker id leads it; or it is being created and has no log yet. Clients retry
+            this error, as with Kafka (``ReplicaManager.getPartitionOrError``). An unknown partition of a topic that
+            metadata names is final for librdkafka.
         FencedLeaderEpochError: The client's leader epoch is older than the current one.
         UnknownLeaderEpochError: The client's leader epoch is newer than the current one.
         StorageError: The log cannot be opened.
@@ -71,8 +73,10 @@ def leader_log(
         log = context.services.logs.get(topic.topic_id, partition)
     except OSError as error:
         raise StorageError(f"Cannot open {topic.name}-{partition}: {error}") from error
-    if log is None:  # the topic is being created or deleted
+    if log is None and context.services.topics.by_id(topic.topic_id) is None:  # deleted during the request
         raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+    if log is None:
+        raise NotLeaderOrFollowerError(f"{topic.name}-{partition} is being created")
     if current_leader_epoch not in (ANY_EPOCH, log.leader_epoch):
         if current_leader_epoch < log.leader_epoch:
             raise FencedLeaderEpochError(f"Leader epoch of {log.name} is {log.leader_epoch}")

@@ -7,7 +7,7 @@ from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from klamm.client_configs.description import DescribedEntity, merge_compatibility
+from klamm.client_configs.description import DescribedEntity, in_order, merge_compatibility
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import EntryPlan, parse_entry, plan_entry
 from klamm.client_configs.resolution import resolve
@@ -101,18 +101,16 @@ async def describe(
     A user's compatibility is the union over all client ids that registered under this user.
     """
     values: dict[ClientConfigEntity, tuple[tuple[str, str], ...]] = {}
-    matching: dict[ClientConfigEntity, list[Compatibility]] = {}
+    matching: dict[ClientConfigEntity, dict[str, dict[str, None]]] = {}
     async for entity, own in slices.over(list(configs.items())):
         if own and entity_filter.accepts(entity):
-            values[entity], matching[entity] = tuple(sorted(own.items())), []
+            values[entity], matching[entity] = tuple(sorted(own.items())), {}
     async for entity, compatibility in slices.over(list(registered.items())):
         for owner in (entity, ClientConfigEntity.of_user(entity.user)):
             if entity_filter.accepts(owner):
-                matching.setdefault(owner, []).append(compatibility)
+                merge_compatibility(matching.setdefault(owner, {}), compatibility)
     return [
-        DescribedEntity(
-            entity=entity, values=values.get(entity, ()), compatibility=merge_compatibility(matching[entity])
-        )
+        DescribedEntity(entity=entity, values=values.get(entity, ()), compatibility=in_order(matching[entity]))
         async for entity in slices.over(await slices.sorted(matching, key=attrgetter("sort_key")))
     ]
 

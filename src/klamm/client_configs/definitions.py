@@ -26,8 +26,11 @@ receive it. See ``enforcement``.
 """
 
 MAX_INT: Final = 2**31 - 1
-_INTEGER = re.compile(r"[+-]?0*[0-9]{1,10}")
-"""Integer as Java's clients read it, with a sign and leading zeros, but in ASCII for the other clients."""
+_INTEGER = re.compile(r"[+-]?0{0,1000}[0-9]{1,10}")
+"""Integer as Java's clients read it, with a sign and leading zeros, but in ASCII for the other clients.
+
+Python reads at most 4,300 digits.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,10 +144,12 @@ class DescribedEntity:
         return self.compatibility if kind is owner else ()
 
 
-def merge_compatibility(parts: Iterable[Compatibility]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the union of the keys per software version over several sources, ordered by client information."""
-    merged: dict[str, dict[str, None]] = {}
-    for part in parts:
-        for information, supported in part.items():
-            merged.setdefault(information, {}).update(dict.fromkeys(supported))
+def merge_compatibility(merged: dict[str, dict[str, None]], part: Compatibility) -> None:
+    """Add the keys that a source supports to those of others, by client information."""
+    for information, supported in part.items():
+        merged.setdefault(information, {}).update(dict.fromkeys(supported))
+
+
+def in_order(merged: Mapping[str, Iterable[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return merged keys ordered by client information."""
     return tuple((information, tuple(keys)) for information, keys in sorted(merged.items()))

@@ -206,14 +206,14 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
 def restart_heartbeats(coordinator: Any) -> None:
     """Restart the heartbeats of a coordinator if they are running.
 
-    While they are not running, or are being stopped, the consumer joins or leaves. A join starts them itself, and
-    heartbeats of the earlier generation would only ask for one more join.
+    While they are not running, or are being stopped, the consumer joins or leaves; it also joins soon if that is due.
+    A join starts them itself, and heartbeats of the earlier generation would only ask for one more join.
 
     Args:
         coordinator: aiokafka's ``GroupCoordinator`` of a started consumer.
     """
     running = coordinator._heartbeat_task
-    if running is None or running.done() or running.cancelling():
+    if running is None or running.done() or running.cancelling() or coordinator._rejoin_needed_fut.done():
         return
     # At once, not after the end of the task, so that nothing else can start or stop heartbeats meanwhile.
     running.cancel()

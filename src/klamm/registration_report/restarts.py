@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES: Final = 10
 """Consecutive failures after which the stream gives up. This takes some minutes, long enough for a broker restart."""
 MAX_LOSSES: Final = 3
-"""Consecutive failures after which the stream gives up if records are gone, as after the topic was deleted. A leader
+"""Consecutive losses after which the stream gives up: records are gone, as after the topic was deleted. A leader
 that has just been elected may report an earlier end for a moment.
 """
 FIRST_PAUSE_S: Final = 1.0
@@ -54,7 +54,7 @@ class SteadyStream(Generic[AnyQuery]):
         self._name = name
         self._start = start
         self._now = now
-        self._failures = 0
+        self._failures = self._losses = 0
         self._start_at: float | None = None
         """Time of the next restart; None while the query runs."""
         self._started_at = now()
@@ -77,9 +77,12 @@ class SteadyStream(Generic[AnyQuery]):
 
     def _note(self, error: Exception) -> None:
         now = self._now()
-        self._failures = 1 if now - self._started_at >= STEADY_S else self._failures + 1
+        if now - self._started_at >= STEADY_S:
+            self._failures = self._losses = 0
+        self._failures += 1
         is_loss = f"{DataLossError.__module__}.{DataLossError.__name__}: " in str(error)
-        if is_loss and self._failures >= MAX_LOSSES:
+        self._losses = self._losses + 1 if is_loss else 0
+        if self._losses >= MAX_LOSSES:
             what = reason_of(str(error)).removesuffix(DATA_LOSS_HINT)
             remedy = "start the report again, with another --checkpoint directory"
             raise ReadingError(f"The stream of {self._name} lost records, {remedy}: {what}") from error

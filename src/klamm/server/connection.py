@@ -242,16 +242,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.abort()
 
     def finish(self) -> None:
-        """Close the connection if it is idle; otherwise receive no further requests, so that it becomes idle.
+        """Close the connection if it is idle; otherwise drop further requests, so that it becomes idle.
 
         A consumer sends its next Fetch request as soon as it has the response to the last one, and would never be seen
-        to be idle.
+        to be idle. Dropped bytes are still read: the kernel resets a connection that is closed with unread bytes, and
+        the peer would lose the end of a response.
         """
         self._is_finishing = True
         if self.is_idle:
             self.close()
-        elif self._transport is not None and not self._transport.is_closing():
-            self._pause_reading()
 
     def abort(self) -> None:
         """Close the connection at once and drop bytes that were not sent."""
@@ -303,6 +302,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process ``nbytes`` bytes that the transport wrote into the buffer."""
+        if self._is_finishing:
+            return
         try:
             if self._direct:
                 frames = self._reader.received_directly(nbytes)
@@ -388,7 +389,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         if self._reader.has_kept:
             self._take(self._reader.receive(max_frames=self._room()))
-        if not self._reader.has_kept and self._room() and not self._is_finishing:
+        if not self._reader.has_kept and self._room():
             self._resume_reading()
 
     async def _sit_out(self) -> None:

@@ -51,6 +51,11 @@ def test_invalid_values_are_rejected(name: str, value: str) -> None:
         check_value(name, value, LIMITS)
 
 
+def test_more_zeros_than_python_reads_are_rejected() -> None:
+    with pytest.raises(InvalidRequestError, match="Invalid value 000"):
+        check_value("session.timeout.ms", "0" * 5_000 + "6000", LIMITS)
+
+
 def test_broker_limits_bound_the_session_timeout() -> None:
     """K649-56: Values are strings, checked like the static config: acks in {all,-1,0,1}; session.timeout.ms int in
     [6000, 1800000]; heartbeat.interval.ms int >= 1.

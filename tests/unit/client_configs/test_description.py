@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.client_configs.description import Compatibility, EntityFilter, FilterComponent, merge_compatibility
+from klamm.client_configs.description import Compatibility, EntityFilter, FilterComponent
 from klamm.client_configs.entities import ClientConfigEntity, EntityType
 from tests.support.client_configs import describe
 
@@ -55,7 +55,3 @@ def test_user_lists_the_union_over_its_client_ids() -> None:
     }
     alice = next(entry for entry in describe(EVERY_USER, {}, registered) if entry.entity == of_user("alice"))
     assert alice.compatibility_of(EntityType.USER) == (("a/1", ("acks", "session.timeout.ms")), ("b/1", ()))
-
-
-def test_merge_of_no_compatibility_is_empty() -> None:
-    assert merge_compatibility([]) == ()

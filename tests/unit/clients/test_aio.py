@@ -30,6 +30,7 @@ class Coordinator:
         """Intervals of the heartbeats that run now."""
         self._heartbeat_interval_ms = 3000
         self._heartbeat_task: asyncio.Task[None] | None = None
+        self._rejoin_needed_fut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _heartbeat_routine(self) -> None:
         interval = self._heartbeat_interval_ms
@@ -94,6 +95,15 @@ async def test_heartbeats_stay_off_while_the_consumer_joins() -> None:
     consumer._apply_dynamic_configs(of_interval(500))
     await settle()
     assert coordinator.intervals == []
+    await end(consumer, coordinator)
+
+
+async def test_join_that_is_due_restarts_the_heartbeats_itself() -> None:
+    """It would wait for the end of a task that was cancelled before it began, and be cancelled by it."""
+    consumer, coordinator = await consumer_in_a_group()
+    coordinator._rejoin_needed_fut.set_result(None)
+    consumer._apply_dynamic_configs(of_interval(500))
+    await coordinator._stop_heartbeat_task()
     await end(consumer, coordinator)
 
 

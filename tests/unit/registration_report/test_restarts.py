@@ -83,8 +83,13 @@ def test_stream_ends_soon_with_a_remedy_if_records_are_gone() -> None:
     error = DataLossError("registrations-0 ends at 2, before 6")
     trace = f"[STREAM_FAILED] Query ended\nTraceback:\nklamm.dataframes.errors.DataLossError: {error}\n=== Plan ==="
     machine = Machine()
-    for _ in range(2):
-        machine.fail(trace)
+    for each in (
+        TRACE,
+        TRACE,
+        trace,
+        trace,
+    ):  # a restarted broker may report an earlier end at first
+        machine.fail(each)
         machine.pass_time(LONGEST_PAUSE_S)
     with pytest.raises(ReadingError, match=r"another --checkpoint directory: registrations-0 ends at 2, before 6$"):
         machine.fail(trace)

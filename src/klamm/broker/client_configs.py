@@ -15,7 +15,7 @@ from klamm.server.time_slice import decide_in_slices
 from klamm.storage.metadata.changes import PutClientConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from klamm.client_config_runtime.registration_log import RegistrationLog
     from klamm.client_configs.definitions import BrokerLimits
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 class ClientConfigService(ClientConfigSource):
     """Owner of the configs of users and client ids, in memory and in the metadata store. Used on the event loop only.
+
+    Subscribers are notified immediately after a change, before it is durable.
 
     Args:
         store: Metadata store.
@@ -48,9 +50,7 @@ class ClientConfigService(ClientConfigSource):
         self._store = store
         self._limits = limits
         self._now_ms = now_ms
-        self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
         self._revision = Revision()
-        self._listeners: list[Callable[[], None]] = []
         self.load()
 
     def load(self) -> None:
@@ -65,19 +65,6 @@ class ClientConfigService(ClientConfigSource):
                 self._configs.setdefault(entity, {}).update(configs)
             self._skipped.put((entity, row.name), "".join(f"{entity}: {reason}" for reason in reasons))
         self._notify()
-
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` immediately after every change, before the change is durable."""
-        self._listeners.append(listener)
-
-    def _notify(self) -> None:
-        for listener in self._listeners:
-            listener()
-
-    @property
-    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
-        """Configs of every entity that has any."""
-        return self._configs
 
     async def alter(
         self,

@@ -36,15 +36,21 @@ class ClientConfigSource(ABC):
     def __init__(self, registrations: RegistrationLog, skipped: SkippedRecords) -> None:
         self._registrations = registrations
         self._skipped = skipped
+        self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
+        self._listeners: list[Callable[[], None]] = []
 
     @property
-    @abstractmethod
     def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
         """Configs of every entity that has any."""
+        return self._configs
 
-    @abstractmethod
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change of configs."""
+        self._listeners.append(listener)
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     @abstractmethod
     async def alter(
@@ -131,9 +137,9 @@ async def plan_entries(
         limits: Limits for values.
         slices: Time slice of the request.
     """
-    # Tracebacks end at the frame of a generator. Else errors in a list would refer to the frame that has the list.
-    parsed = await slices.listed(parse_entry(entry) for entry in entries)
+    parsed = await slices.listed(map(parse_entry, entries))
     appearances = Counter(entity for entity in parsed if isinstance(entity, ClientConfigEntity))
-    both = zip(entries, parsed, strict=True)
-    plans = (plan_entry(entry, entity, appearances, current, limits) for entry, entity in both)
-    return [plan async for plan in slices.over(plans)]
+    return [
+        plan_entry(entry, entity, appearances, current, limits)
+        async for entry, entity in slices.over(zip(entries, parsed, strict=True))
+    ]

@@ -131,7 +131,7 @@ async def test_connections_have_the_configured_send_buffer(tmp_path: Path) -> No
     assert left_alone == before
 
 
-async def test_partition_that_is_being_created_has_an_error_that_clients_retry(tmp_path: Path) -> None:
+async def test_new_partition_without_log_has_retriable_error(tmp_path: Path) -> None:
     """Kafka's ``ReplicaManager.getPartitionOrError``. Metadata names the topic already."""
     async with running(tmp_path) as services:
         session = Session(connection_id=1, node_id=1)

@@ -98,7 +98,7 @@ async def test_heartbeats_stay_off_while_the_consumer_joins() -> None:
     await end(consumer, coordinator)
 
 
-async def test_join_that_is_due_restarts_the_heartbeats_itself() -> None:
+async def test_heartbeats_are_not_restarted_before_a_pending_join() -> None:
     """It would wait for the end of a task that was cancelled before it began, and be cancelled by it."""
     consumer, coordinator = await consumer_in_a_group()
     coordinator._rejoin_needed_fut.set_result(None)
@@ -107,7 +107,7 @@ async def test_join_that_is_due_restarts_the_heartbeats_itself() -> None:
     await end(consumer, coordinator)
 
 
-async def test_join_that_is_stopping_the_heartbeats_keeps_them_off() -> None:
+async def test_heartbeats_being_stopped_are_not_restarted() -> None:
     consumer, coordinator = await consumer_in_a_group()
     joining = asyncio.create_task(coordinator._stop_heartbeat_task())
     await asyncio.sleep(0)

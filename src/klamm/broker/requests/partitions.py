@@ -73,9 +73,9 @@ def leader_log(
         log = context.services.logs.get(topic.topic_id, partition)
     except OSError as error:
         raise StorageError(f"Cannot open {topic.name}-{partition}: {error}") from error
-    if log is None and context.services.topics.by_id(topic.topic_id) is None:  # deleted during the request
-        raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
     if log is None:
+        if context.services.topics.by_id(topic.topic_id) is None:  # deleted during the request
+            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
         raise NotLeaderOrFollowerError(f"{topic.name}-{partition} is being created")
     if current_leader_epoch not in (ANY_EPOCH, log.leader_epoch):
         if current_leader_epoch < log.leader_epoch:

@@ -112,9 +112,8 @@ class RecordSender:
         try:
             sent = self._producer.send(self._topic, value=value, key=line.key, headers=line.headers)
         except (KafkaError, ValueError, TypeError) as error:
-            is_internal = (
-                self._topic in self._producer._metadata.internal_topics
-            )  # kafka-python has no partition for it
+            # kafka-python knows no partition of an internal topic.
+            is_internal = self._topic in self._producer._metadata.internal_topics
             internal = InvalidTopicError("The topic is internal: only brokers write to it")
             self._failed(line, size, internal if is_internal else error)
             return

@@ -123,9 +123,10 @@ class AlteredConfigs(ChangeServer):
 
     async def handle(self, request: Request, context: FilterContext) -> Response:
         """Return one entry per resource. A denied resource does not affect the others."""
-        api, rejected = self._api, _unknown_operations(self._api, request)
-        known = set(map(resource_key, rejected))
-        rejected += [each for each in await self._gateway_settings(request, context) if resource_key(each) not in known]
+        api, errors = self._api, await _gateway_settings(request, context) | _unknown_operations(request)
+        rejected = [
+            api.denied(each, errors[key]) for each in request.resources if (key := resource_key(each)) in errors
+        ]
 
         async def decide(resources: Sequence[Resource], _: object) -> list[Allowed[Resource] | Entry]:
             facts = await _read(resources, context)
@@ -142,27 +143,11 @@ class AlteredConfigs(ChangeServer):
                 turns_of=lambda valid: self._turns.of(map(resource_key, valid)),
             )
         else:
-            keys = set(map(resource_key, rejected))
-            rest = [each for each in request.resources if resource_key(each) not in keys]
+            rest = [each for each in request.resources if resource_key(each) not in errors]
             real = await context.forward(api.with_parts(request, rest, validate_only=request.validate_only))
             entries = [*rejected, *real.responses]
             response = api.merged(request, real, entries, throttle_time_ms=real.throttle_time_ms)
         return response
-
-    async def _gateway_settings(self, request: Request, context: FilterContext) -> list[Entry]:
-        """Return the entries of resources of brokers that would get settings of the gateway's policies.
-
-        Kafka stores configs that it does not know, so the change would have no effect. klamm's broker has the same
-        settings, for its own policies.
-        """
-        names = {resource_key(each): name for each in request.resources if (name := _policy_setting(each))}
-        if not names or await _is_klamm(context):
-            return []
-        return [
-            self._api.denied(resource, ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)))
-            for resource in request.resources
-            if (name := names.get(resource_key(resource)))
-        ]
 
     async def _decide(
         self, resource: Resource, facts: _Facts | KafkaApiError | None, context: FilterContext, request: Request
@@ -269,21 +254,30 @@ async def _read(
     return facts
 
 
-def _unknown_operations(api: AlterConfigsApi, request: Request) -> list[Entry]:
-    """Return the entries of resources with an operation that does not exist.
+def _unknown_operations(request: Request) -> dict[tuple[int, str], ApiError]:
+    """Return the errors of resources with an operation that does not exist.
 
     Kafka fails the whole request, and its active controller resigns. klamm's broker rejects the resource alone.
     """
-    unknown: dict[tuple[int, str], int] = {}
-    for resource in request.resources:
-        if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
-            operations = [config.config_operation for config in resource.configs]
-            unknown |= {resource_key(resource): each for each in operations if each not in _OPERATIONS}
-    return [
-        api.denied(resource, ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown[key]}"))
+    return {
+        resource_key(resource): ApiError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
         for resource in request.resources
-        if (key := resource_key(resource)) in unknown
-    ]
+        if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource)
+        for config in resource.configs
+        if (operation := config.config_operation) not in _OPERATIONS
+    }
+
+
+async def _gateway_settings(request: Request, context: FilterContext) -> dict[tuple[int, str], ApiError]:
+    """Return the errors of resources of brokers that would get settings of the gateway's policies.
+
+    Kafka stores configs that it does not know, so the change would have no effect. klamm's broker has the same
+    settings, for its own policies.
+    """
+    names = {resource_key(each): name for each in request.resources if (name := _policy_setting(each))}
+    if not names or await _is_klamm(context):
+        return {}
+    return {key: ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)) for key, name in names.items()}
 
 
 async def _is_klamm(context: FilterContext) -> bool:

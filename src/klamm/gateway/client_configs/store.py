@@ -140,8 +140,6 @@ class ClientConfigStore(ClientConfigSource):
         self._writer = writer
         self._limits = limits
         self._now_ms = now_ms
-        self._configs: dict[ClientConfigEntity, dict[str, str]] = {}
-        self._listeners: list[Callable[[], None]] = []
         self._pending: deque[_PendingAlter] = deque()
         self._wanted = asyncio.Event()
         self._last: _Change | None = None
@@ -150,15 +148,6 @@ class ClientConfigStore(ClientConfigSource):
         self._latest_failure = ""
         """Why the latest transaction could not be written; empty if it was."""
         self._worker = TopicWorker(f"write-{TOPIC}", writer.close)
-
-    @property
-    def configs(self) -> Mapping[ClientConfigEntity, Mapping[str, str]]:
-        """Configs of every entity that has any."""
-        return self._configs
-
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after every change that has been read from the topic."""
-        self._listeners.append(listener)
 
     def on_load(self, records: Sequence[Record]) -> None:
         """Replace all configs by those of the topic's records."""
@@ -169,8 +158,7 @@ class ClientConfigStore(ClientConfigSource):
     def on_records(self, records: Sequence[Record]) -> None:
         """Apply further records of the topic."""
         apply_records(self._configs, records, self._skipped)
-        for listener in self._listeners:
-            listener()
+        self._notify()
         if self._last is not None and self._last.id in change_ids(records):
             self._last.was_read.set()
 

@@ -83,6 +83,17 @@ def test_internal_topic_is_named_as_the_reason(
 
 
 @pytest.mark.process
+def test_rejected_record_has_the_error_of_the_client(
+    klamm_session_broker: klamm.Broker, klamm_topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"bootstrap_servers": klamm_session_broker.bootstrap_servers, "max_request_size": 50}
+    with RecordSender(klamm_topic, settings, max_bytes=1000, output="human", waits=True) as used:
+        used.send(Line(key=None, value=b"v" * 100, headers=[]))
+    assert used.failed == 1
+    assert "max_request_size" in capsys.readouterr().err
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("flags", [[], ["--sync"], ["--max-memory-bytes", "1"]])
 def test_second_interrupt_drops_pending_records(
     flags: list[str], klamm_topic: str, klamm_session_broker: klamm.Broker

@@ -15,6 +15,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
+import markdown  # type: ignore[import-untyped]
 import pytest
 import yaml
 
@@ -132,6 +133,14 @@ def misplaced_in_lists(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_numbered_lists_go_on_behind_snippets(page: Path) -> None:
     assert list(misplaced_in_lists(page.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_item_of_a_list_ends_up_in_a_paragraph_of_the_site(page: Path) -> None:
+    """The renderer of the site takes an item for text if it follows a paragraph without an empty line in between."""
+    rendered = markdown.markdown(page.read_text(encoding="utf-8"), extensions=["tables", "pymdownx.superfences"])
+    text = re.sub("<pre.*?</pre>", "", rendered, flags=re.DOTALL)
+    assert re.findall(r"^ *(?:[0-9]+\.|[-*|]) .*", text, re.MULTILINE) == []
 
 
 MODULE_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")

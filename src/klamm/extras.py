@@ -20,11 +20,12 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "spark": ("pyspark", "pyarrow", "pandas", "rich"),
         "security": ("cryptography", "jwt"),
+        "uvloop": ("uvloop",),
         "confluent": ("confluent_kafka",),
         "aiokafka": ("aiokafka",),
     }
 )
-"""Modules that an extra provides, by the name of the extra in ``pyproject.toml``. klamm runs without ``uvloop``."""
+"""Modules that an extra provides, by the name of the extra in ``pyproject.toml``."""
 
 
 class MissingExtraError(ModuleNotFoundError):

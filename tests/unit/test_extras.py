@@ -25,9 +25,9 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_extras_match_pyproject() -> None:
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    assert set(project["optional-dependencies"]) == {*EXTRAS, "uvloop", "all"}
+    assert set(project["optional-dependencies"]) == {*EXTRAS, "all"}
     everything = project["optional-dependencies"]["all"][0]
-    assert set(everything.partition("[")[2].rstrip("]").split(",")) == {*EXTRAS, "uvloop"}
+    assert set(everything.partition("[")[2].rstrip("]").split(",")) == set(EXTRAS)
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

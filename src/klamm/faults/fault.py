@@ -83,7 +83,7 @@ class Fault:
     def description(self) -> str:
         """Arguments of ``klamm.Broker.inject`` that differ from their defaults."""
         changed = [
-            f"{each.name}={value.name if isinstance(value, ErrorCode) else value!r}"
+            f"{each.name.removesuffix('_s')}={value.name if isinstance(value, ErrorCode) else value!r}"
             for each in fields(self)
             if (value := getattr(self, each.name)) != each.default and each.name != "api"
         ]

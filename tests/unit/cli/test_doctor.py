@@ -26,7 +26,7 @@ def test_doctor_passes_on_the_test_machine(tmp_path: Path, capsys: pytest.Captur
     _, results = checks(capsys, "--listen", ANY_PORT, "--data-dir", str(tmp_path))
     del results["fsync"]  # a busy disk is slow
     assert {check["status"] for check in results.values()} <= {"ok", "optional"}
-    assert {"klamm", "spark", "java", "port", "descriptors", "clock", "data dir"} <= set(results)
+    assert {"klamm", "uvloop", "spark", "java", "port", "descriptors", "clock", "data dir"} <= set(results)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ from klamm.cli import EXIT_USAGE
 from klamm.cli.arguments import ToolParser, seconds, unknown_action
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_error, print_line, print_result, table_lines
-from klamm.cli.status_listener import ask
+from klamm.cli.status_listener import TIMEOUT_S, add_limit, ask, limit_s
 from klamm.display import counted, printable
 from klamm.properties import did_you_mean
 from klamm.security.principals import user_name
@@ -92,6 +92,7 @@ def _parser() -> ToolParser:
     parser.add_value(
         "--metrics", metavar="HOST:PORT", required=True, help="the address given to klamm broker or gateway --metrics"
     )
+    add_limit(parser)
     parser.add_switch("--gone", help="include clients that have disconnected")
     parser.add_value("--user", metavar="NAME", help="only clients of this user")
     parser.add_value("--client", metavar="ID", help="only clients with this client id")
@@ -113,7 +114,7 @@ def _parser() -> ToolParser:
 
 
 def _list(options: argparse.Namespace) -> int:
-    clients = fetch(options.metrics)
+    clients = fetch(options.metrics, limit_s(options))
     if options.wait is not None:
         clients = _wait(clients, options)
     selected = _chosen(clients, options)
@@ -138,7 +139,7 @@ def _wait(clients: list[Client], options: argparse.Namespace) -> list[Client]:
             break
         time.sleep(min(options.interval, left_s))
         with suppress(RequestError):
-            clients = fetch(options.metrics)
+            clients = fetch(options.metrics, limit_s(options))
     return clients
 
 
@@ -151,35 +152,39 @@ def summary(clients: Sequence[Client]) -> str:
 
 def _watch(options: argparse.Namespace) -> int:
     previous: PrintedClients = {}
-    clients = fetch(options.metrics)  # a wrong address fails at once; only later failures are retried
+    clients = fetch(options.metrics, limit_s(options))  # a wrong address fails at once; only later failures are retried
     while True:
         for line in changed(previous, _chosen(clients, options)):
             print_line(line)
         sys.stdout.flush()
-        clients = _fetch_again(options.metrics, options.interval)
+        clients = _fetch_again(options)
 
 
-def _fetch_again(address: str, interval_s: float) -> list[Client]:
+def _fetch_again(options: argparse.Namespace) -> list[Client]:
     """Retry until the broker answers, waiting before each attempt, because brokers restart."""
     is_reported = False
     while True:
-        time.sleep(interval_s)
+        time.sleep(options.interval)
         try:
-            return fetch(address)
+            return fetch(options.metrics, limit_s(options))
         except RequestError as error:
             if not is_reported:
-                print_error(f"{_PROG}: {error}; retrying every {interval_s:g} s")
+                print_error(f"{_PROG}: {error}; retrying every {options.interval:g} s")
             is_reported = True
 
 
-def fetch(address: str) -> list[Client]:
+def fetch(address: str, timeout_s: float = TIMEOUT_S) -> list[Client]:
     """Fetch the list of clients from a broker's metrics listener.
+
+    Args:
+        address: Host and port of the listener.
+        timeout_s: Limit in seconds of each step.
 
     Raises:
         RequestError: The address does not answer, or not as a klamm broker, or some of the processes of a gateway are
             missing. The message contains the address.
     """
-    answer = ask(address, _PATH)
+    answer = ask(address, _PATH, timeout_s=timeout_s)
     if answer.status != HTTPStatus.OK:
         raise RequestError(f"{address} answers with HTTP status {answer.status}; {_IS_IT}")
     try:

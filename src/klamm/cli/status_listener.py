@@ -6,13 +6,15 @@ import http.client
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from klamm.cli.arguments import TIMEOUT, add_timeout
 from klamm.cli.connection import RequestError, UsageError
 from klamm.properties import split_address
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
-_TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 
 
 class ListenerAnswer(NamedTuple):
@@ -23,8 +25,19 @@ class ListenerAnswer(NamedTuple):
     body: bytes
 
 
+def add_limit(parser: argparse.ArgumentParser, default_s: float = TIMEOUT_S) -> None:
+    """Add ``--timeout``, which ``limit_s`` reads. The help shows the default."""
+    add_timeout(parser, f"time limit for a response of the listener (default {1000 * default_s:.0f})")
+
+
+def limit_s(options: argparse.Namespace, default_s: float = TIMEOUT_S) -> float:
+    """Return the time limit of ``--timeout`` in seconds, or the default."""
+    limit_ms = getattr(options, TIMEOUT)
+    return default_s if limit_ms is None else limit_ms / 1000
+
+
 def ask(
-    address: str, path: str, document: Mapping[str, Any] | None = None, *, timeout_s: float = _TIMEOUT_S
+    address: str, path: str, document: Mapping[str, Any] | None = None, *, timeout_s: float = TIMEOUT_S
 ) -> ListenerAnswer:
     """Request a page, or post a document as JSON.
 

@@ -247,6 +247,13 @@ def test_unresponsive_address_is_named(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == f"klamm clients: {address} does not answer: Connection refused\n"
 
 
+def test_timeout_flag_limits_wait_for_silent_listener(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert clients.main(["list", "--metrics", address, "--timeout", "50"]) == 1
+    assert capsys.readouterr().err == f"klamm clients: {address} does not answer: timed out\n"
+
+
 def test_line_of_another_protocol_is_shown_without_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     def greet() -> None:
         connection, _ = listener.accept()

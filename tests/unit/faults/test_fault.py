@@ -179,7 +179,9 @@ def test_description_shows_arguments_that_differ_from_their_defaults() -> None:
     assert fault(api="Produce", error=6, topic="a").description == (
         "Produce: error='NOT_LEADER_OR_FOLLOWER', topic='a'"
     )
-    assert fault(delay_s=2.0, throttle_s=0.5, times=None).description == "every API: delay=2.0, times=None, throttle=0.5"
+    assert (
+        fault(delay_s=2.0, throttle_s=0.5, times=None).description == "every API: delay=2.0, times=None, throttle=0.5"
+    )
 
 
 @pytest.mark.parametrize(("acks", "affected"), [("all", {-1}), (-1, {-1}), (1, {1}), ("0", {0}), (None, {-1, 0, 1})])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import ToolParser
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.output import print_result
-from klamm.cli.status_listener import ask
+from klamm.cli.status_listener import add_limit, ask, limit_s
 from klamm.config_providers import resolve
 from klamm.mirror.settings.mirror import METRICS_LISTEN
 from klamm.properties import SettingsError, read_properties, split_address
@@ -82,6 +82,7 @@ def add_mirror(parser: ToolParser) -> None:
     parser.add_value(
         "--metrics", metavar="HOST:PORT", help=f"status listener of the mirror (default: {METRICS_LISTEN} of the file)"
     )
+    add_limit(parser, _TIMEOUT_S)
     parser.add_argument("-o", "--output", choices=("human", "json", "yaml"), default="human", help="output format")
 
 
@@ -92,7 +93,7 @@ def send(options: argparse.Namespace, command: Mapping[str, Any]) -> dict[str, A
         RequestError: The address of the mirror is not known, it does not answer, or it rejects the command.
     """
     address = listener_of(options)
-    answer = ask(address, "/commands", command, timeout_s=_TIMEOUT_S)
+    answer = ask(address, "/commands", command, timeout_s=limit_s(options, _TIMEOUT_S))
     try:
         document = json.loads(answer.body)
     except ValueError:

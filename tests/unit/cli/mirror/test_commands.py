@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,6 @@ from tests.support.processes import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 UNKNOWN = "it is unknown whether the command was carried out"
 
@@ -48,6 +48,20 @@ def test_command_to_no_mirror_has_no_outcome(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().err
     assert "does not answer: Connection refused" in printed
     assert UNKNOWN not in printed
+
+
+@pytest.mark.parametrize("words", [["pause", "A->B"], ["reset", "A->B", "--to-latest"], ["promote", "mm2.properties"]])
+def test_timeout_flag_limits_wait_for_silent_mirror(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mm2.properties").write_text(
+        "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\nA->B.enabled = true\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["mirror", *words, "--metrics", address, "--timeout", "50"]) == 1
+    assert f"{address} does not answer: timed out; {UNKNOWN}" in capsys.readouterr().err
 
 
 def test_properties_without_a_listener_name_the_missing_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,7 +50,7 @@ def test_recreated_source_topic_replaces_its_remote_topic() -> None:
                 control.turn()
                 wait_until(
                     lambda: {name for name in target.list_topics().result() if name.startswith("A.")} == expected,
-                    timeout_s=10,
+                    timeout_s=60,
                     what=f"remote topics {expected}",
                 )
 

@@ -107,4 +107,4 @@ def test_harness_process_ends_with_a_killed_test_run() -> None:
         run.kill()
         run.wait()
     # then
-    wait_until(lambda: has_ended(child), timeout_s=10, what="the child's end")
+    wait_until(lambda: has_ended(child), timeout_s=30, what="the child's end")

@@ -75,7 +75,7 @@ def acks_on_the_wire(broker: StubBroker, client: KafkaProducer) -> int:
 
 
 def wait_for_acks(broker: StubBroker, client: KafkaProducer, wanted: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while acks_on_the_wire(broker, client) != wanted:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -47,7 +47,7 @@ def with_acks(value: str) -> DescribeClientConfigsResponse:
 
 
 def until(condition: object) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -304,8 +304,8 @@ def test_broker_ends_with_its_killed_parent(how: str) -> None:
             parent.kill()
             parent.wait()
             # then
-            wait_until(lambda: has_ended(int(broker_pid)), timeout_s=15, what="the broker to end")
-            wait_until(lambda: not Path(directory).exists(), timeout_s=15, what="its directory to go")
+            wait_until(lambda: has_ended(int(broker_pid)), timeout_s=30, what="the broker to end")
+            wait_until(lambda: not Path(directory).exists(), timeout_s=30, what="its directory to go")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(parent.pid, signal.SIGKILL)

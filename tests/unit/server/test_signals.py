@@ -43,7 +43,7 @@ def test_broker_survives_sighup_until_its_terminal_is_closed(way: str, tmp_path:
 
     def hang_up(*, times: int) -> None:
         process.send_signal(signal.SIGHUP)
-        wait_until(lambda: log.read_bytes().count(RELOADED) >= times, timeout_s=10, what="a reload")
+        wait_until(lambda: log.read_bytes().count(RELOADED) >= times, timeout_s=30, what="a reload")
 
     try:
         wait_until(lambda: b"ready on" in log.read_bytes(), timeout_s=30, what="a broker")

@@ -45,5 +45,5 @@ def test_ended_jvm_is_not_returned() -> None:
     with called_java("org.apache.spark.deploy.SparkSubmit") as spark:
         spark.kill()
         # then
-        wait_until(lambda: spark.pid not in jvm_pids(), timeout_s=10, what="the end")
+        wait_until(lambda: spark.pid not in jvm_pids(), timeout_s=30, what="the end")
     assert jvms(spark.pid) == []

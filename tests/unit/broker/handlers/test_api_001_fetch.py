@@ -237,13 +237,13 @@ def test_diverging_epoch_is_returned(broker: DataPath) -> None:
 async def test_fetch_waits_for_min_bytes(broker: DataPath) -> None:
     size = len(batch("x"))
 
-    message = request(partition(), partition(1), max_wait_ms=10_000, min_bytes=2 * size)
+    message = request(partition(), partition(1), max_wait_ms=60_000, min_bytes=2 * size)
     task = asyncio.create_task(broker.call(ROUTE, message, FetchResponse, 18))
     for index in (0, 1):
         await asyncio.sleep(0.01)
         assert not task.done()
         broker.log("t", index).append(batch("x"))
-    response = await asyncio.wait_for(task, 2)
+    response = await asyncio.wait_for(task, 30)
 
     assert response is not None
     assert sorted(returned_records(response)) == [(0, 0), (1, 0)]
@@ -255,7 +255,7 @@ def test_fetch_ends_after_max_wait(broker: DataPath) -> None:
 
     response = fetch(broker, request(partition(), max_wait_ms=50))
 
-    assert 0.045 <= time.monotonic() - started < 2
+    assert 0.045 <= time.monotonic() - started < 30
     assert response.responses[0].partitions[0].high_watermark == 0
 
 
@@ -272,11 +272,11 @@ async def test_cancelled_fetch_leaves_no_waiter(broker: DataPath) -> None:
 
 
 async def test_topic_deletion_ends_waiting_fetch(broker: DataPath) -> None:
-    message = request(partition(), max_wait_ms=10_000)
+    message = request(partition(), max_wait_ms=60_000)
     task = asyncio.create_task(broker.call(ROUTE, message, FetchResponse, 18))
     await asyncio.sleep(0.01)
     broker.replace_topic("t")
-    response = await asyncio.wait_for(task, 2)
+    response = await asyncio.wait_for(task, 30)
 
     assert response is not None
     assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

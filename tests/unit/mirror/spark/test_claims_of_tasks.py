@@ -72,10 +72,10 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
         task = threads.submit(
             lambda: [*worker.serve([group], task=0, lease=0, seconds=60.0, address=server.address, token=server.token)]
         )
-        wait_until(lambda: copier.claimed_until < math.inf, timeout_s=10, what="the claim to reach the task")
+        wait_until(lambda: copier.claimed_until < math.inf, timeout_s=30, what="the claim to reach the task")
         # when
         claim.let_go(holder="there, process 1")
-        wait_until(lambda: copier.claimed_until < time.monotonic(), timeout_s=10, what="the loss to reach the task")
+        wait_until(lambda: copier.claimed_until < time.monotonic(), timeout_s=30, what="the loss to reach the task")
         assert not task.done()
         coordinator.end()
         # then

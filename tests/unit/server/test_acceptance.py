@@ -99,7 +99,7 @@ class Listening:
 
 def run(new_loop: Callable[[], asyncio.AbstractEventLoop], test: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(asyncio.wait_for(test, 20))
+        runner.run(asyncio.wait_for(test, 60))
 
 
 def server_tls(directory: Path) -> ssl.SSLContext:

@@ -98,7 +98,7 @@ class StubBroker:
         with self._changed:
             return [request for request in self._requests if request.api_key == api_key]
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Wait until a condition on the received requests holds.
 
         Raises:

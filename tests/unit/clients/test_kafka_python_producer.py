@@ -81,6 +81,12 @@ def wait_for_acks(broker: StubBroker, client: KafkaProducer, wanted: int) -> Non
         time.sleep(0.02)
 
 
+def wait_for_three_intervals(broker: StubBroker) -> None:
+    """Wait for the requests for metadata, which are as frequent as those for client configs."""
+    before = len(broker.requests(3))
+    broker.wait_for(lambda: len(broker.requests(3)) >= before + 3)
+
+
 def test_client_sends_its_software_name(broker: StubBroker) -> None:
     """K649-43: Software name/version come from the connection's ApiVersions v3+ request (KIP-511), else "unknown"."""
     with producer(broker):
@@ -111,7 +117,7 @@ def test_broker_without_feature_support_is_not_queried() -> None:
     with StubBroker(versions={18: (0, 2)}) as stub:
         with producer(stub) as client:
             send(client)
-            time.sleep(0.3)
+            wait_for_three_intervals(stub)
         assert stub.requests(50) == []
 
 
@@ -134,7 +140,7 @@ def test_broker_with_invalid_response_is_queried_once(reply: Answer) -> None:
         stub.answer(50, lambda _: reply)
         with producer(stub) as client:
             assert acks_on_the_wire(stub, client) == 1
-            time.sleep(0.4)
+            wait_for_three_intervals(stub)
             assert acks_on_the_wire(stub, client) == 1
         assert len(stub.requests(50)) == 1
 

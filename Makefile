@@ -92,7 +92,7 @@ check-packages:
 	$(PYTHON_BIN)/python scripts/wheel.py --only pure sdist --check -- build/check
 
 check-workflows:
-	$(PYTHON_BIN)/zizmor --quiet --offline .github action.yml
+	$(PYTHON_BIN)/zizmor --quiet --offline .github action.yml examples/gitops/workflow.yaml
 
 test: setup
 	@$(MAKE) --no-print-directory --jobs=3 prepare-tests $(QUICK_CHECKS)

@@ -57,7 +57,7 @@ def test_workflow_runs_only_existing_targets_and_scripts(path: Path) -> None:
             continue
         program, argument, *_ = step["run"].removeprefix("sudo ").split()
         if program == "go":
-            assert re.fullmatch(r"go run \S+/actionlint@v[\d.]+", step["run"]), step
+            assert re.match(r"go run \S+/actionlint@v[\d.]+ ", step["run"]), step
             continue
         if program == "make":
             assert argument in targets, step
@@ -70,7 +70,7 @@ def test_continuous_integration_runs_make_test_without_flags_of_its_own() -> Non
     assert last == "exec make test"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*FILES, ROOT / "examples" / "gitops" / "workflow.yaml"], ids=lambda path: path.stem)
 def test_actions_use_supported_runners_and_persist_no_credentials(path: Path) -> None:
     for step in steps(path):
         name, _, version = step.get("uses", "").partition("@v")

@@ -95,9 +95,9 @@ class BrokerFault:
 
     @property
     def count(self) -> int:
-        """Number of requests that the fault has affected so far, or before the broker's process ended.
+        """Number of requests that the fault has affected so far.
 
-        The latter is the number at the last call of this property or of ``remove``.
+        After the broker's process has ended: the number that the last call of this property or of ``remove`` has read.
         """
         return self._ask("fault_count")
 

@@ -47,6 +47,11 @@ class RecordedChange:
     """
 
     @property
+    def subject(self) -> str:
+        """Resource for people. Its name in the history, ``BROKER:``, looks like one whose id is missing."""
+        return "the default of all brokers" if self.resource == "BROKER:" else self.resource
+
+    @property
     def is_readable(self) -> bool:
         """Return whether the types and the time are possible. They are not if the stored entry is damaged."""
         texts = (self.resource, self.name, self.principal, *filter(None, (self.old, self.new, self.client_id)))

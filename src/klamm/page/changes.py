@@ -37,7 +37,7 @@ def changes_section(
         rows=[
             (
                 Cell(time_text(change.at_ms / 1000).removesuffix(" UTC"), kind="time"),
-                Cell(short(change.resource), kind="name"),
+                Cell(short(change.subject), kind="name"),
                 Cell(change.name, kind="name"),
                 Cell(_value(change.name, change.old), kind="extra"),
                 Cell(_value(change.name, change.new)),

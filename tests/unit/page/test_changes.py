@@ -10,9 +10,11 @@ from klamm.page.changes import changes_section
 HOSTILE = "<script>\x1b[2J"
 
 
-def change(*, name: str = "retention.ms", old: str | None = None, new: str | None = None) -> RecordedChange:
+def change(
+    *, resource: str = "TOPIC:a", name: str = "retention.ms", old: str | None = None, new: str | None = None
+) -> RecordedChange:
     return RecordedChange(
-        at_ms=1_790_000_000_000, resource="TOPIC:a", name=name, old=old, new=new, principal="User:bob", client_id="tool"
+        at_ms=1_790_000_000_000, resource=resource, name=name, old=old, new=new, principal="User:bob", client_id="tool"
     )
 
 
@@ -28,6 +30,10 @@ def test_change_shows_both_values_in_words_and_principal() -> None:
         "unset",
         "User:bob (tool)",
     ]
+
+
+def test_default_of_brokers_is_named() -> None:
+    assert "the default of all brokers" in changes_section([change(resource="BROKER:")], {})
 
 
 def test_values_of_change_are_escaped() -> None:

@@ -394,7 +394,7 @@ def _sentence(line: RecordedChange) -> str:
     doubt = "" if line.is_confirmed else ", but the response was lost or left it in doubt: it may not have been made"
     change = f"{_shown(line.name, line.old)} -> {_shown(line.name, line.new)}"
     return (
-        f"{shown_moment(line.at_ms)}  {line.resource}  {line.name}: {change}  by {line.principal}{client}{host}{doubt}"
+        f"{shown_moment(line.at_ms)}  {line.subject}  {line.name}: {change}  by {line.principal}{client}{host}{doubt}"
     )
 
 

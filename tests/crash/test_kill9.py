@@ -270,8 +270,8 @@ def _assert_entries(own: list[str], ledger: AltererLedger) -> None:
 
 
 def _patiently(read: Callable[[], AnyResult]) -> AnyResult:
-    """Give a broker that has just started ten seconds to lead its partitions."""
-    for _ in range(100):
+    """Give a broker that has just started a minute to lead its partitions."""
+    for _ in range(600):
         try:
             return read()
         except RejectedError as error:

@@ -125,7 +125,7 @@ def test_rules_file_set_at_runtime_is_watched(admin: AdminClient, tmp_path: Path
     other.write_text(AT_MOST.format(most=5))
     set_config(admin, "policy.rules.file", str(other))
     other.write_text(AT_MOST.format(most=70))  # of another size: two writes may have one time
-    for _ in range(100):
+    for _ in range(600):
         try:
             create(admin, 6)
         except PolicyViolationError:

@@ -12,13 +12,13 @@ import struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from klamm.protocol.errors import ProtocolError
-from klamm.protocol.primitives import write_uvarint
+from klamm.protocol.primitives import FIXED_SIZE, write_uvarint
 from klamm.protocol.readers import ELEMENT_COST, struct_reader
 from klamm.protocol.schema import Message, Struct
 from klamm.protocol.writers import struct_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
@@ -93,10 +93,27 @@ def encode(message: Struct, version: int, *, flexible: bool | None = None) -> by
     try:
         struct_writer(type(message), version, flexible)(message, out)
     except (struct.error, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{type(message).__name__} v{version} cannot be written: a value does not fit its field ({error})"
-        ) from error
+        misfit = next(_misfits(message, version), f"a value does not fit its field ({error})")
+        raise ValueError(f"{type(message).__name__} v{version} cannot be written: {misfit}") from error
     return out
+
+
+def _misfits(message: Struct, version: int, path: str = "") -> Iterator[str]:
+    """Yield which number or string is none. A value that should be text is not shown: it may be a secret."""
+    for field in (field for field in message.FIELDS if field.in_version(version)):
+        value = getattr(message, field.name)
+        is_array = field.is_array and isinstance(value, (list, tuple))
+        for index, item in enumerate(value if is_array else (value,)):
+            name = f"{path}{field.name}[{index}]" if is_array else f"{path}{field.name}"
+            if isinstance(item, Struct):
+                yield from _misfits(item, version, f"{name}.")
+            elif field.kind in FIXED_SIZE:
+                try:
+                    struct.pack(f">{FIXED_SIZE[field.kind][0]}", item)
+                except struct.error:
+                    yield f"{name} is {item!r}, which is no {field.kind}"
+            elif (wanted := str if field.kind == "string" else field.struct) and not isinstance(item, wanted | None):
+                yield f"{name} is of type {type(item).__name__}, not {wanted.__name__}"
 
 
 NO_TAGS: Final = b"\x00"

@@ -8,6 +8,7 @@ import io
 import math
 import os
 import random
+import re
 import struct
 import time
 import tracemalloc
@@ -254,6 +255,26 @@ def test_string_that_fits_no_older_version_is_not_written(version: int) -> None:
     state = DeleteTopicsRequest.DeleteTopicState(name=name)
     with pytest.raises(ValueError, match=r"^DeleteTopicsRequest v. cannot be written: a value does not fit"):
         encode(DeleteTopicsRequest(topics=[state], topic_names=[name]), version)
+
+
+@pytest.mark.parametrize(
+    ("resource", "message"),
+    [
+        ({"resource_type": "TOPIC"}, "resources[0].resource_type is 'TOPIC', which is no int8"),
+        ({"resource_type": 200}, "resources[0].resource_type is 200, which is no int8"),
+        ({"resource_name": 7}, "resources[0].resource_name is of type int, not str"),
+        ({"configs": [("name", "SET")]}, "resources[0].configs[0] is of type tuple, not AlterableConfig"),
+    ],
+    ids=["text-for-number", "number-out-of-range", "number-for-text", "tuple-for-struct"],
+)
+def test_error_names_the_field_whose_value_does_not_fit(resource: dict[str, Any], message: str) -> None:
+    request = IncrementalAlterConfigsRequest(
+        resources=[IncrementalAlterConfigsRequest.AlterConfigsResource(**resource)]
+    )
+    with pytest.raises(
+        ValueError, match=rf"^IncrementalAlterConfigsRequest v1 cannot be written: {re.escape(message)}$"
+    ):
+        encode(request, 1)
 
 
 def test_unknown_tagged_fields_and_trailing_bytes_are_ignored() -> None:

@@ -129,6 +129,11 @@ ROWS = (
     record(1, "jane", "app1", "newest/2.0", "acks", partition=7),
     record(2, "jane", "app2", "newest/2.0", "acks", partition=7),
     record(3, "jane", "app2", "newest/1.0", "heartbeat.interval.ms", partition=7),
+    # Written to several partitions: one client. A tombstone of another partition withdraws nothing.
+    record(5, "lena", "app1", "scattered/1.0", "acks", partition=8),
+    record(900, "lena", "app1", "scattered/2.0", partition=9),
+    record(999, "lena", "app1", None, partition=10),
+    (*record(0, "lena", "app1", "scattered/3.0", "acks", partition=11)[:-1], at(9_000)),
 )
 """Registrations of several users, one for each rule."""
 SIGHTINGS = (
@@ -160,7 +165,7 @@ def test_report_counts_configs_by_software_and_version(report: Report) -> None:
         "klamm/1.1": (1, 1, ("bob",)),
         "other/7": (0, 1, ()),
     }
-    assert (report.clients, report.users_total) == (21 + len({"old", "older"}), 11)
+    assert (report.clients, report.users_total) == (22 + len({"old", "older"}), 12)
 
 
 def test_config_counts_only_clients_it_applies_to(report: Report) -> None:
@@ -331,6 +336,12 @@ def test_record_with_future_timestamp_does_not_make_later_ones_late(spark: Spark
     # then
     assert len(batches) > 1, "the later one came when the watermark had moved"
     assert list(counts.values()) == [2], "both in the window of today"
+
+
+def test_client_in_several_partitions_counts_once(report: Report) -> None:
+    assert of_user(report, "lena")["acks"] == (1, 1, 0), "its latest version decides"
+    versions = {name: counts[:2] for name, counts in reach(report, "scattered").items()}
+    assert versions == {"scattered/1.0": (1, 1), "scattered/2.0": (0, 1), "scattered/3.0": (1, 1)}
 
 
 class EnoughError(Exception):

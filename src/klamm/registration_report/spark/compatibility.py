@@ -17,7 +17,7 @@ from klamm.client_configs.kinds import KIND_OF_CONFIG
 from klamm.registration_report.report import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -29,7 +29,7 @@ VALUE_SCHEMA = StructType(
         StructField("version", IntegerType()),
     ]
 )
-ENTITY = ("partition", "user", "client_id")
+ENTITY = ("user", "client_id")
 _WHAT = ("client_information", "supported_configs")
 _IS_CONCERNED: Final = "kind IS NULL OR size(kinds) = 0 OR array_contains(kinds, kind)"
 """Whether a config of a ``kind`` concerns a client of ``kinds``. Without known kinds every config does."""
@@ -66,15 +66,16 @@ def parsed(records: DataFrame) -> DataFrame:
 def latest(records: DataFrame, window: str) -> DataFrame:
     """Return one row per registered entity, with the position of its last registration and the number of its records.
 
-    Columns: those of ``ENTITY``, ``client_information, supported_configs, start, offset, timestamp, records``. The size
-    is bounded by the number of entities, not of registrations. A tombstone is a row of its entity like any other.
+    Columns: those of ``ENTITY``, ``partition, client_information, supported_configs, start, offset, timestamp,
+    records``. The size is bounded by the number of entities, not of registrations. A tombstone is a row of its entity
+    like any other.
 
     Args:
         records: Result of ``parsed``.
         window: See ``windows``.
     """
     start = sf.window("timestamp", window).getField("start").alias("start")
-    return records.groupBy(*ENTITY, *_WHAT, start).agg(
+    return records.groupBy(*ENTITY, "partition", *_WHAT, start).agg(
         sf.max("offset").alias("offset"), sf.max("timestamp").alias("timestamp"), sf.count("*").alias("records")
     )
 
@@ -87,23 +88,32 @@ def of_user(table: DataFrame, user: str | None) -> DataFrame:
 def clients(rows: DataFrame) -> DataFrame:
     """Return one row per ``<user, client-id>``: ``user, client_id, versions, seen, records``.
 
-    ``versions`` are the registered software versions that were not withdrawn, as ``offset, timestamp, software,
+    ``versions`` are the registered software versions that were not withdrawn, as ``position, timestamp, software,
     version, supported_configs``. They are ordered by offset, so clocks do not matter: a tombstone withdraws what
-    precedes it, and the lists of one version are merged. ``seen`` has the time of each version's registration,
-    including withdrawn ones. The row with neither user nor client id counts the records that are not registrations.
+    precedes it in its partition, and the lists of one version are merged. ``seen`` has the time of each version's
+    registration, including withdrawn ones. The row with neither user nor client id counts the records that are not
+    registrations.
+
+    Brokers and gateways use one partition. A client whose registrations are in several ones is one client all the same;
+    its versions are then ordered by time, because offsets of different partitions cannot be compared.
     """
-    one = sf.struct("offset", "timestamp", "start", *_WHAT)
+    one = sf.struct("partition", "offset", "timestamp", "start", *_WHAT)
     grouped = rows.groupBy(*ENTITY).agg(
         sf.collect_list(one).alias("all"),
         sf.sum("records").alias("records"),
-        sf.max(sf.when(sf.col("client_information").isNull(), sf.col("offset"))).alias("cleared_up_to"),
+        (sf.min("partition") < sf.max("partition")).alias("is_scattered"),
     )
-    standing = sf.filter("registered", lambda row: row["offset"] > sf.coalesce("cleared_up_to", sf.lit(-1)))
     return (
         grouped.withColumn("registered", sf.filter("all", lambda row: row["client_information"].isNotNull()))
-        .withColumn("standing", standing)
+        .withColumn("cleared", sf.filter("all", lambda row: row["client_information"].isNull()))
+        .withColumn("standing", sf.filter("registered", lambda row: ~sf.exists("cleared", _is_behind(row))))
         .select("user", "client_id", "records", _versions().alias("versions"), _seen().alias("seen"))
     )
+
+
+def _is_behind(row: Column) -> Callable[[Column], Column]:
+    """Return the condition that another row of the same client is behind a row in its partition."""
+    return lambda other: (other["partition"] == row["partition"]) & (other["offset"] > row["offset"])
 
 
 def _versions() -> Column:
@@ -116,7 +126,7 @@ def _versions() -> Column:
         lists = _lists(rows)
         supported = sf.when(sf.size(lists) > 0, sf.array_distinct(sf.flatten(lists)))
         return sf.struct(
-            sf.array_max(sf.transform(rows, lambda row: row["offset"])).alias("offset"),
+            sf.array_max(sf.transform(rows, _position)).alias("position"),
             sf.array_max(sf.transform(rows, lambda row: row["timestamp"])).alias("timestamp"),
             software(name).alias("software"),
             version(name).alias("version"),
@@ -125,6 +135,11 @@ def _versions() -> Column:
         )
 
     return sf.transform(names, of_version)
+
+
+def _position(row: Column) -> Column:
+    """Return the number by which the registrations of a client are ordered."""
+    return sf.when(sf.col("is_scattered"), sf.unix_millis(row["timestamp"])).otherwise(row["offset"])
 
 
 def _lists(rows: Column | str) -> Column:
@@ -170,7 +185,7 @@ def with_sightings(of_clients: DataFrame, sightings: DataFrame) -> DataFrame:
         sightings: ``user, client_id, software, version, seen_ms, kinds``, few enough for the memory of a task.
     """
     one = sf.struct(
-        sf.lit(-1).cast("long").alias("offset"),
+        sf.lit(-1).cast("long").alias("position"),
         sf.timestamp_millis("seen_ms").alias("timestamp"),
         "software",
         "version",

@@ -14,6 +14,7 @@ from klamm.admin import AdminClient, NewTopic
 from klamm.cli import registrations
 from klamm.client_configs.registrations import TOPIC
 from klamm.clients import KafkaProducer
+from klamm.dataframes.errors import ReadingError
 from klamm.properties import SettingsError
 from klamm.registration_report import restarts
 from klamm.registration_report.main import run_report
@@ -392,6 +393,34 @@ def test_following_report_resumes_and_survives_broker_restart(
     # then
     assert (reports[0].clients, reports[0].records) == (1, 1), "what the run before knew is told at once"
     assert (reports[-1].clients, reports[-1].records) == (2, 2), "and nothing is read twice"
+
+
+def test_checkpoint_of_topic_that_was_created_again_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    with KlammBroker() as broker:
+        servers = broker.bootstrap_servers
+
+        def register(clients: range) -> None:
+            for number in clients:
+                client_id = f"app-{number}"
+                KafkaProducer(bootstrap_servers=servers, client_id=client_id, acks=1, enable_idempotence=False).close()
+
+        def follow(until: int) -> None:
+            def publish(report: Report) -> None:
+                if report.clients >= until:
+                    raise EnoughError
+
+            Job(servers, {}, {}, scope=Scope()).follow(publish, Following(every_s=0.5, checkpoint=tmp_path / "kept"))
+
+        # given
+        register(range(1))
+        with pytest.raises(EnoughError):
+            follow(until=1)
+        delete_topic(servers, TOPIC)
+        # when
+        register(range(1, 4))  # more than there were before, so that the offsets of the checkpoint exist
+        # then
+        with pytest.raises(ReadingError, match=f"another --checkpoint directory: {TOPIC} was deleted and created"):
+            follow(until=2)
 
 
 def test_checkpoint_of_another_report_is_rejected(spark: SparkSession, tmp_path: Path) -> None:

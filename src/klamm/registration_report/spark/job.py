@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,12 +13,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from klamm.admin import AdminClient
 from klamm.client_configs.registrations import TOPIC
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.spark import FORMAT, register
 from klamm.java import require_java
 from klamm.mirror.spark.class_archive import quick_start, write_in_background
 from klamm.properties import SettingsError
+from klamm.protocol.errors import UnknownTopicOrPartitionError
+from klamm.protocol.primitives import ZERO_UUID
 from klamm.registration_report.restarts import reason_of
 from klamm.registration_report.spark import compatibility
 from klamm.registration_report.spark.streams import Follower
@@ -122,14 +126,16 @@ class Job:
             _check_duration(spark, "window", self._scope.window)
             _check_duration(spark, "late", following.late)
             records = compatibility.parsed(self._options(spark.readStream).load())
-            Follower(
-                records,
-                scope=self._scope,
-                following=following,
-                cluster=self._bootstrap_servers,
-                parquet=self._parquet,
-                sightings=self._sightings,
-            ).run(publish, reports=reports)
+            with AdminClient.from_properties(self._bootstrap_servers, self._properties) as admin:
+                Follower(
+                    records,
+                    scope=self._scope,
+                    following=following,
+                    cluster=self._bootstrap_servers,
+                    parquet=self._parquet,
+                    sightings=self._sightings,
+                    topic_id=partial(_topic_id, admin),
+                ).run(publish, reports=reports)
 
     @contextlib.contextmanager
     def _session(self, defaults: Mapping[str, str] = _NONE) -> Iterator[SparkSession]:
@@ -156,6 +162,15 @@ class Job:
             .option("startingOffsets", "earliest")
             .option("failOnMissingTopic", "false")
         )
+
+
+def _topic_id(admin: AdminClient) -> str | None:
+    """Return the id of the topic. None: the topic does not exist, or the cluster has no topic ids."""
+    try:
+        topic_id = admin.describe_topics([TOPIC]).all().result()[TOPIC].topic_id
+    except UnknownTopicOrPartitionError:
+        return None
+    return None if topic_id == ZERO_UUID else str(topic_id)
 
 
 def report_over(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
+from klamm.client_configs.registrations import TOPIC
+from klamm.dataframes.errors import DataLossError
 from klamm.properties import SettingsError
 from klamm.registration_report.report import Report, VersionWindow, replace_file, report_of
 from klamm.registration_report.restarts import SteadyStream
@@ -33,6 +35,7 @@ _POLL_S: Final = 0.2
 _REPORT: Final = "report.json"
 _WINDOWS: Final = "windows.json"
 _ABOUT: Final = "about.json"
+_TOPIC_ID: Final = "topic.id"
 
 Window = tuple[int, str, str]
 
@@ -47,6 +50,7 @@ class Follower:
         cluster: Id of the cluster. A checkpoint belongs to one cluster.
         parquet: Directory for the tables of each report; None writes none.
         sightings: Returns the clients that brokers have seen, called for each report.
+        topic_id: Returns the id of the topic, None if it has none, called for each report.
     """
 
     def __init__(
@@ -58,8 +62,10 @@ class Follower:
         cluster: str,
         parquet: Path | None,
         sightings: Callable[[], Sequence[Sighting]],
+        topic_id: Callable[[], str | None],
     ) -> None:
         self._records = records
+        self._topic_id = topic_id
         self._scope = scope
         self._following = following
         self._about = {"cluster": cluster, **dataclasses.asdict(scope), "late": following.late}
@@ -145,7 +151,22 @@ class Follower:
         writer = writer.option("checkpointLocation", str(self._directory / name))
         return writer.trigger(processingTime=f"{self._following.every_s} seconds").start()  # type: ignore[no-any-return]
 
+    def _check_topic(self) -> None:
+        """Check that the new records are of the topic to which the state belongs. Offsets alone do not show it.
+
+        Raises:
+            DataLossError: The topic was deleted and created again.
+        """
+        if (now := self._topic_id()) is None:
+            return
+        kept = self._directory / _TOPIC_ID
+        if not kept.exists():
+            replace_file(kept, now)
+        elif kept.read_text(encoding="utf-8") != now:
+            raise DataLossError(f"{TOPIC} was deleted and created again")
+
     def _take_state(self, rows: DataFrame, _: int) -> None:
+        self._check_topic()
         self._report = summarise(rows, scope=self._scope, parquet=self._parquet, sightings=self._sightings())
         document = dataclasses.asdict(dataclasses.replace(self._report, windows=()))
         replace_file(self._directory / _REPORT, json.dumps(document))

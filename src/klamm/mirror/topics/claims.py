@@ -1,12 +1,13 @@
 """Claim of a flow: the right of one process to mirror it, kept in the heartbeats of the flow.
 
 Of several processes that run the same flow, one is active and the others stand by. The heartbeats of the active process
-carry a claim: who it is, its term, and for how many milliseconds the claim is valid. All processes read the heartbeats
-of the flow in the order of the log, so they agree on the holder:
+carry a claim: who it is, up to which offset it has read the heartbeats, and for how many milliseconds the claim is
+valid. All processes read the heartbeats of the flow in the order of the log, so they agree on the holder:
 
-- A claim with a higher term than all before it makes its writer the holder.
-- A claim with the current term renews the claim of its holder. From another writer it has no effect: of two processes
-  that claim the flow at the same time, the first in the log wins.
+- A claim of the holder renews its claim.
+- A claim of another writer makes it the holder, if it had read the latest claim of the holder. If not, it has no
+  effect: of two processes that claim the flow at the same time, the first in the log wins, even if the other one was
+  suspended before it wrote. So a claim that arrives late never ends one that its writer did not know.
 - A claim that is valid for 0 ms releases the flow. A process that ends in order writes one.
 
 A process that stands by claims the flow when it has read no renewal for as long as the last claim is valid, by its own
@@ -36,7 +37,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from klamm.clock import wall_clock_ms
 from klamm.kafka_client.errors import ConnectionLostError, error_text
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import needs_person
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_HEADER: Final = "klamm.mirror.claim"
-"""Header of a heartbeat with a claim: flow, writer, term and validity in milliseconds, each in a line."""
+"""Header of a heartbeat with a claim: flow, writer, position and validity in milliseconds, each in a line."""
 _VALID_S: Final = 5.5
 """Validity of a claim in seconds, for heartbeats once a second. It grows with the interval of the heartbeats."""
 HOLD_SHARE: Final = 4.0 / 5.5
@@ -71,13 +71,14 @@ class Claim(NamedTuple):
     flow: str
     instance: str
     """Identity of the process that wrote it: host, process id and a random number."""
-    term: int
+    position: int
+    """Offset up to which its writer had read the heartbeats."""
     valid_ms: int
     """Milliseconds for which the claim is valid. 0: the flow is released."""
 
     def header(self) -> tuple[str, bytes]:
         """Return the record header."""
-        return CLAIM_HEADER, f"{self.flow}\n{self.instance}\n{self.term}\n{self.valid_ms}".encode()
+        return CLAIM_HEADER, f"{self.flow}\n{self.instance}\n{self.position}\n{self.valid_ms}".encode()
 
     @staticmethod
     def of(record: Record) -> Claim | None:
@@ -86,8 +87,8 @@ class Claim(NamedTuple):
         if value is None:
             return None
         match bytes(value).decode(errors="replace").split("\n"):
-            case [flow, instance, term, valid_ms] if term.isdecimal() and valid_ms.isdecimal():
-                return Claim(flow, instance, int(term), int(valid_ms))
+            case [flow, instance, position, valid_ms] if position.isdecimal() and valid_ms.isdecimal():
+                return Claim(flow, instance, int(position), int(valid_ms))
             case _:
                 return None
 
@@ -179,13 +180,13 @@ class Claimant:
         self._claim = claim
         self._clock = clock
         self._valid_s = _VALID_S * max(1.0, interval_s)
-        self._term = 0
-        """Term of the latest claim that this process wrote."""
         self._beats = 0
         self._at: int | None = None
         """Next offset to read. None: the log end has to be requested first."""
         self._latest: Claim | None = None
         """Claim of the current holder. None: no claim was read."""
+        self._latest_offset = -1
+        """Its offset in the topic."""
         self._latest_at = 0.0
         """Monotonic time at which it was read."""
         self._has_seen_others = False
@@ -217,7 +218,7 @@ class Claimant:
             raise
 
     def _may_claim(self) -> bool:
-        """Decide whether this process writes a claim now, and choose its term."""
+        """Return whether this process writes a claim now."""
         is_held = self._is_claimed
         if is_held and self._beats % _READ_EVERY:
             return True
@@ -229,19 +230,16 @@ class Claimant:
             self._is_unclaimed = self._was_held = False
             self._claim.let_go(holder=_process(latest))
             return False
-        if not is_held:
-            if self._was_held:
-                self._was_held = False
-                logger.warning(
-                    "%s: copying was interrupted, because no heartbeat was acknowledged for %g s and another process "
-                    "could have taken over", self._flow, self._valid_s * HOLD_SHARE,
-                )  # fmt: skip
-            # The wall clock keeps terms unique if the earlier claims were compacted away or are too far back to read.
-            self._term = max(wall_clock_ms(), 0 if latest is None else latest.term + 1)
+        if not is_held and self._was_held:
+            self._was_held = False
+            logger.warning(
+                "%s: copying was interrupted, because no heartbeat was acknowledged for %g s and another process "
+                "could have taken over", self._flow, self._valid_s * HOLD_SHARE,
+            )  # fmt: skip
         return True
 
     def _own(self, valid_s: float) -> Claim:
-        return Claim(self._flow, self._instance, self._term, int(valid_s * 1000))
+        return Claim(self._flow, self._instance, self._at or 0, int(valid_s * 1000))
 
     def _is_valid(self, claim: Claim) -> bool:
         return self._clock() < self._latest_at + claim.valid_ms / 1000
@@ -258,23 +256,22 @@ class Claimant:
         try:
             records, self._at = self._reader.read(HEARTBEATS_TOPIC, start)
         except TopicGoneError:
-            self._at, self._was_taken = None, True  # claims in the old topic may have been missed
+            self._at, self._latest_offset = None, -1
+            self._was_taken = True  # claims in the old topic may have been missed
             raise
         for record in records:
             claim = Claim.of(record)
             if claim is not None and claim.flow == self._flow:
-                self._take(claim)
+                self._take(claim, record.offset)
         if end is None or self._at < end:
             raise ConnectionLostError(f"an open transaction of another producer hides records of {HEARTBEATS_TOPIC}")
 
-    def _take(self, claim: Claim) -> None:
+    def _take(self, claim: Claim, offset: int) -> None:
         """Apply a claim in the order of the log."""
         latest = self._latest
-        if latest is not None and (
-            claim.term < latest.term or (claim.term == latest.term and claim.instance != latest.instance)
-        ):
-            return
-        self._latest, self._latest_at = claim, self._clock()
+        if latest is not None and claim.instance != latest.instance and claim.position <= self._latest_offset:
+            return  # its writer did not know the latest claim
+        self._latest, self._latest_offset, self._latest_at = claim, offset, self._clock()
         if claim.instance != self._instance:
             self._has_seen_others = self._was_taken = True
 
@@ -290,7 +287,7 @@ class Claimant:
         self._failing_since = None
         if not self._is_claimed:
             self._read()
-            if self._latest is None or (self._latest.instance, self._latest.term) != (self._instance, self._term):
+            if self._latest is None or self._latest.instance != self._instance:
                 return  # another process was first, so the next call of headers returns None
             if self._has_seen_others:
                 logger.info("%s: this process mirrors it now", self._flow)

@@ -9,7 +9,7 @@ import pytest
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
 from klamm.mirror.settings.mirror import parse_settings
-from klamm.mirror.topics.claims import Claim, Claimant, FlowClaim
+from klamm.mirror.topics.claims import Claimant, FlowClaim
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.protocol.records import Record
 from tests.support.mirror_fakes import FakeCluster
@@ -41,7 +41,7 @@ class Topic(ControlConnection):
         if self.is_gone:
             raise TopicGoneError(topic)
         end = len(self.records) - self.hidden
-        return self.records[from_offset:end], end
+        return [self.records[at]._replace(offset=at) for at in range(from_offset, end)], end
 
 
 class Clock:
@@ -60,8 +60,8 @@ class Process:
     def __init__(self, topic: Topic, clock: Clock, host: str, *, flow: str = "A->B") -> None:
         self.claim = FlowClaim(clock=clock)
         self.link = Link(topic)
-        claimant = Claimant(flow, f"{host}, process 1, ab", self.link, self.claim, interval_s=1.0, clock=clock)
-        self.heartbeats = Heartbeats(PAIRS[flow], FakeCluster(), self.link, claimant=claimant, clock=clock)
+        self.claimant = Claimant(flow, f"{host}, process 1, ab", self.link, self.claim, interval_s=1.0, clock=clock)
+        self.heartbeats = Heartbeats(PAIRS[flow], FakeCluster(), self.link, claimant=self.claimant, clock=clock)
         self.beat = self.heartbeats.beat
 
 
@@ -192,13 +192,40 @@ def test_late_renewal_of_suspended_holder_has_no_effect(topic: Topic, clock: Clo
     assert third.claim.holder == "there, process 1"
 
 
-def test_of_two_claims_with_one_term_the_first_wins(topic: Topic, clock: Clock) -> None:
-    for host in ("here", "there"):
-        header = Claim("A->B", f"{host}, process 1, ab", 7, 5500).header()
-        topic.records.append(Record(key=b"k", value=b"v", timestamp=0, headers=(header,)))
-    third = Process(topic, clock, "elsewhere")
-    third.beat()
-    assert third.claim.holder == "here, process 1"
+def test_of_two_claims_at_the_same_time_the_first_wins(topic: Topic, clock: Clock) -> None:
+    """A process may be suspended after it has read that nobody holds the flow, and write its claim much later."""
+    first, second, third = (Process(topic, clock, host) for host in ("here", "there", "elsewhere"))
+    claims = [(each, each.claimant.headers()) for each in (first, second)]
+    for each, headers in claims:
+        assert headers is not None
+        each.link.write("heartbeats", [Record(key=b"k", value=b"v", timestamp=0, headers=headers)])
+        each.claimant.confirm(clock.now)
+    assert (first.claim.is_held, second.claim.is_held) == (True, False)
+    for each in (second, third):
+        each.beat()
+        assert each.claim.holder == "here, process 1"
+    for _ in range(10):
+        clock.now += 1
+        first.beat()
+        assert first.claim.is_held
+        second.beat()
+        assert not second.claim.is_held
+
+
+def test_claim_without_effect_does_not_mislead_a_process_that_missed_the_first(topic: Topic, clock: Clock) -> None:
+    """The claim before it may be too far back to read."""
+    first, second, third = (Process(topic, clock, host) for host in ("here", "there", "elsewhere"))
+    headers = second.claimant.headers()
+    assert headers is not None
+    first.beat()
+    second.link.write("heartbeats", [Record(key=b"k", value=b"v", timestamp=0, headers=headers)])
+    topic.records[0] = topic.records[0]._replace(headers=())
+    for _ in range(10):
+        third.beat()
+        assert not third.claim.is_held
+        clock.now += 1
+        first.beat()
+        assert first.claim.is_held
 
 
 def test_holder_without_target_claims_again_later(topic: Topic, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,8 +12,10 @@ from kafka import KafkaProducer
 
 from klamm import cli
 from klamm.admin import AdminClient, NewTopic
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +103,32 @@ def test_quota_impact_reports_unknown_rates(servers: str, capsys: pytest.Capture
     assert code == 0
     assert "NOTICE: user alice: producer_byte_rate becomes 100 (was not limited)" in out
     assert "Unknown: the present rates of clients" in out
+
+
+def test_client_config_impact_names_each_registered_client_once(
+    servers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _register(servers, "reader", ["session.timeout.ms"])
+    _register(servers, "other", ["session.timeout.ms"])
+    _register(servers, "writer", ["acks"])
+    user = ["configs", "--alter", "--user", "ANONYMOUS", "--validate-only", "--impact", "-o", "json"]
+
+    code, out, _ = run_ours(servers, [*user, "--add-config", "session.timeout.ms=9000"], capsys)
+
+    assert code == 0
+    (finding,) = json.loads(out)["impact"]["findings"]
+    assert finding["kind"] == "sessions_restart"
+    assert finding["names"]["clients"] == {"first": ["ANONYMOUS/other", "ANONYMOUS/reader"], "count": 2}
+
+
+def _register(servers: str, client_id: str, supported: list[str]) -> None:
+    """Register the configs that a client supports (KIP-649)."""
+    component = DescribeClientConfigsRequest.ComponentData(entity_type="client-id", match_type=0, match=client_id)
+    request = DescribeClientConfigsRequest(
+        components=[component], supported_configs=supported, resolve_entity=True, strict=False
+    )
+    with WireClient(servers) as client:
+        client.ask(request, DescribeClientConfigsResponse, 0)
 
 
 def test_added_partitions_report_moved_keys(servers: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -363,11 +363,15 @@ class _Collector:
         }
 
     def _registered(self) -> tuple[ClientFacts, ...] | None:
-        users = FilterComponent.of_entity_type(EntityType.USER)
+        """Return each client that has registered. Which of its versions runs is not known, so all of them count."""
+        of_clients = (
+            FilterComponent.of_entity_type(EntityType.USER),
+            FilterComponent.of_entity_type(EntityType.CLIENT_ID),
+        )
         descriptions = self._optional(
             "registered clients",
             NO_NEED,
-            self._admin.describe_client_configs(EntityFilter(components=(users,), strict=False)),
+            self._admin.describe_client_configs(EntityFilter(components=of_clients, strict=True)),
         )
         return (
             None
@@ -375,11 +379,13 @@ class _Collector:
             else tuple(
                 ClientFacts(
                     user=each.entity.user,
-                    client_id=each.entity.client_id or version.client_information,
-                    supported_configs=frozenset(version.supported_configs),
+                    client_id=each.entity.client_id,
+                    supported_configs=frozenset(
+                        key for version in each.compatibility for key in version.supported_configs
+                    ),
                 )
                 for each in descriptions
-                for version in each.compatibility
+                if each.compatibility
             )
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from klamm.client_configs.kinds import concerns, kinds_of_configs
 from klamm.impact.findings import Finding, ImpactLevel, Names, counted
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding
 def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> Iterator[Finding]:
     """Predict clients that do not follow a dynamic config, consumers that join again, and weaker acknowledgements."""
     resource = entity_text(change.entity)
-    concerned = [client for client in facts.clients or () if _is_concerned(client, change.entity, {})]
+    concerned = [
+        client
+        for client in facts.clients or ()
+        if _is_concerned(client, change.entity, {})
+        and concerns(change.name, kinds_of_configs(client.supported_configs or ()))
+    ]
     deaf = [c for c in concerned if c.supported_configs is not None and change.name not in c.supported_configs]
     if deaf:
         names = Names.of(client.name for client in deaf)

@@ -55,7 +55,8 @@ def test_raised_or_removed_quota_has_no_impact() -> None:
 
 def test_client_config_names_clients_that_do_not_support_it() -> None:
     clients = (
-        ClientFacts(user="alice", client_id="old", supported_configs=frozenset({"acks"})),
+        ClientFacts(user="alice", client_id="old", supported_configs=frozenset({"heartbeat.interval.ms"})),
+        ClientFacts(user="alice", client_id="producer", supported_configs=frozenset({"acks"})),
         ClientFacts(user="alice", client_id="new", supported_configs=frozenset({"session.timeout.ms"})),
     )
     change = ClientConfigAltered(entity=_ALICE, name="session.timeout.ms", value="10000")
@@ -63,6 +64,7 @@ def test_client_config_names_clients_that_do_not_support_it() -> None:
     findings = {finding.kind: finding for finding in predict([change], cluster(clients=clients)).findings}
 
     assert findings["clients_do_not_follow"].names["clients"].first == ("alice/old",)
+    assert findings["clients_do_not_follow"].figures == {"clients": 1}, "a producer has no session"
     assert findings["sessions_restart"].names["clients"].first == ("alice/new",)
 
 

@@ -23,7 +23,7 @@ from klamm.mirror.topics.plan_output import print_plan
 from klamm.properties import parse_properties
 from klamm.protocol.records import Codec, Record, encode_batch
 from tests.support.copiers import copy_all, is_done, run_until
-from tests.support.equal_offsets import EqualFlow, LateWrite, contents, copy_until_kept
+from tests.support.equal_offsets import EqualFlow, LateWrite, SlowReplicas, contents, copy_until_kept
 from tests.support.frame_proxy import FrameProxy
 from tests.support.klamm import KlammBroker
 from tests.support.long_tests import long_only
@@ -163,7 +163,8 @@ def flow_with_holes(address: str) -> EqualFlow:
 
 WRITES = range(7) if os.environ.get("KLAMM_SOAK") else (0, 1, 2, 3)
 """Numbers of the writes that arrive late: a batch, the first marker, three markers at once, the last marker."""
-MOMENTS = ("before", "during", "after") if os.environ.get("KLAMM_SOAK") else ("during", "after")
+MOMENTS = ("starting", "during", "after", *(("before",) if os.environ.get("KLAMM_SOAK") else ()))
+"""Moments: before the next mirror reads the state of the producer, before it writes, when it has ended; or first."""
 MARKERS = 27
 
 
@@ -177,7 +178,11 @@ def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: 
             assert copy_until_kept(flow, dead), f"write {number} was not sent"
             if moment == "before":
                 dead.deliver()
-            with LateWrite(flow, before_first=dead.deliver if moment == "during" else None) as target:
+            with LateWrite(
+                flow,
+                before_first=dead.deliver if moment == "during" else None,
+                before_states=dead.deliver if moment == "starting" else None,
+            ) as target:
                 settings = flow.settings(target=target.bootstrap_servers)
                 (row,) = copy_all(settings, flow.partition)
             if moment == "after":
@@ -193,6 +198,20 @@ def test_late_write_of_a_dead_mirror_never_moves_a_record(address: str, moment: 
             flow.assert_equal()
     stopped = [number for number, state in outcomes.items() if state is CopyState.STOPPED]
     assert len(stopped) <= 2, outcomes
+
+
+def test_mirror_continues_behind_records_that_are_not_replicated(address: str) -> None:
+    flow = EqualFlow(address, address)
+    produce(address, flow.topic, 0, 5)
+    produce(address, flow.topic, 5, 5)
+    flow.copy()
+    produce(address, flow.topic, 10, 10)
+
+    with SlowReplicas(flow, high_watermark=5) as target:
+        (row,) = copy_all(flow.settings(target=target.bootstrap_servers), flow.partition)
+
+    assert row.state is CopyState.COPYING, row.reason
+    assert len(flow.assert_equal()) == 20
 
 
 @klamm_or_long

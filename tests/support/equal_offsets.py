@@ -10,9 +10,14 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError
 
+from klamm.kafka_client.data.cluster import LATEST
 from klamm.mirror.copy.equal_offsets import ReplaySettings
 from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.spark.worker import new_copier
+from klamm.protocol.codec import decode, encode
+from klamm.protocol.frames import response_header
+from klamm.protocol.messages.describe_producers import DescribeProducersRequest
+from klamm.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.support.copiers import copy_all, copy_settings, is_done
 from tests.support.frame_proxy import FrameProxy, RecordedRequest
 from tests.support.mirror import assign_from_beginning, create_topic
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.progress.partition_progress import PartitionProgress
+    from klamm.protocol.frames import RequestHeader
 
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
@@ -127,14 +133,23 @@ class LateWrite(FrameProxy):
         flow: Flow whose writes are counted.
         number: Number of the write to keep, from 0. -1: none.
         before_first: Called before the first write is forwarded.
+        before_states: Called before the first request for the states of producers is forwarded.
     """
 
-    def __init__(self, flow: EqualFlow, *, number: int = -1, before_first: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        flow: EqualFlow,
+        *,
+        number: int = -1,
+        before_first: Callable[[], None] | None = None,
+        before_states: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(flow.target)
         self._address = flow.target
         self._producer_id = flow.producer_id.to_bytes(8)
         self._number = number
         self._before_first = before_first
+        self._before_states = before_states
         self._counting = threading.Lock()
         self.kept: bytes | None = None
         """Frame of the write that was kept back."""
@@ -143,6 +158,9 @@ class LateWrite(FrameProxy):
         self.writes = 0
 
     def _is_forwarded(self, request: RecordedRequest) -> bool:
+        if request.header.api_key == DescribeProducersRequest.API_KEY and self._before_states is not None:
+            self._before_states()
+            self._before_states = None
         if request.header.api_key not in (0, 27) or self._producer_id not in request.frame:
             return True
         with self._counting:
@@ -162,6 +180,39 @@ class LateWrite(FrameProxy):
         with socket.create_connection((host, int(port)), timeout=30) as late:
             late.sendall(len(self.kept).to_bytes(4, "big") + self.kept)
             assert late.recv(4)
+
+
+class SlowReplicas(FrameProxy):
+    """A target that has records in the leader's log that are not replicated: consumers get a lower latest offset.
+
+    Args:
+        flow: Flow with the target.
+        high_watermark: Latest offset for consumers.
+    """
+
+    def __init__(self, flow: EqualFlow, high_watermark: int) -> None:
+        super().__init__(flow.target)
+        self._high_watermark = high_watermark
+        self._of_consumers: list[RequestHeader] = []
+        """Headers of requests for the latest offset by clients that are no replicas."""
+
+    def _is_forwarded(self, request: RecordedRequest) -> bool:
+        if request.header.api_key == ListOffsetsRequest.API_KEY:
+            body = request.read(ListOffsetsRequest)
+            if body.replica_id == -1 and body.topics[0].partitions[0].timestamp == LATEST:
+                self._of_consumers.append(request.header)
+        return True
+
+    def _answer(self, header: RequestHeader, frame: bytes) -> bytes | None:
+        if not any(header is each for each in self._of_consumers):
+            return super()._answer(header, frame)
+        version = header.api_version
+        flexible = ListOffsetsResponse.is_flexible(version)
+        message = decode(ListOffsetsResponse, version, memoryview(frame), 5 if flexible else 4)
+        for answer in message.topics[0].partitions:
+            answer.offset = min(answer.offset, self._high_watermark)
+        data = bytes(encode(message, version))
+        return response_header(header.correlation_id, len(data), flexible=flexible) + data
 
 
 class DiedError(Exception):

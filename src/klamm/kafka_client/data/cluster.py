@@ -42,6 +42,8 @@ Response = TypeVar("Response", bound="Message")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+DEBUGGING_REPLICA_ID: Final = -2
+"""Replica id of a ListOffsets request for the log end. Without a replica id, brokers return the high watermark."""
 _TIMEOUT_S: Final = 10.0
 _KEYS_SINCE: Final = 4
 """First version of FindCoordinator that carries several keys."""
@@ -248,7 +250,12 @@ class Cluster:
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def list_offsets(
-        self, partitions: Sequence[PartitionTuple], timestamp: int, *, read_committed: bool = False
+        self,
+        partitions: Sequence[PartitionTuple],
+        timestamp: int,
+        *,
+        read_committed: bool = False,
+        unreplicated: bool = False,
     ) -> dict[PartitionTuple, int]:
         """Return the offsets of a timestamp. Partitions whose leader is unknown or does not respond are missing.
 
@@ -259,13 +266,14 @@ class Cluster:
             timestamp: ``EARLIEST``, ``LATEST``, or milliseconds since the epoch. Then the offset is that of the first
                 record that is not older, or -1 if all are.
             read_committed: Whether the latest offset means the last stable offset.
+            unreplicated: Whether the latest offset means the leader's log end instead of the high watermark.
         """
         offsets: dict[PartitionTuple, int] = {}
         for leader, led in self.by_leader(partitions).items():
             if leader is None:
                 continue
             request = ListOffsetsRequest(
-                replica_id=-1,
+                replica_id=DEBUGGING_REPLICA_ID if unreplicated else -1,
                 isolation_level=int(read_committed),
                 topics=[
                     ListOffsetsRequest.ListOffsetsTopic(

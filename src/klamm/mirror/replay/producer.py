@@ -302,7 +302,7 @@ class ReplayProducer(CopyProducer):
     def _request_ends(
         self, copies: Sequence[ReplayCopy], connection: Connection, *, is_after_barrier: bool = False
     ) -> None:
-        """Queue a request for the log ends of partitions with the same leader."""
+        """Queue a request for the log ends of partitions with the same leader, also of what is not replicated yet."""
         topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
         for copy in copies:
             remote, partition = copy.remote
@@ -310,7 +310,8 @@ class ReplayProducer(CopyProducer):
             topic = topics.setdefault(remote, ListOffsetsRequest.ListOffsetsTopic(name=remote))
             topic.partitions.append(wanted)
         version = connection.version_of(ListOffsetsRequest, at_least=1)
-        body = [encode(ListOffsetsRequest(replica_id=-1, topics=list(topics.values())), version)]
+        request = ListOffsetsRequest(replica_id=clusters.DEBUGGING_REPLICA_ID, topics=list(topics.values()))
+        body = [encode(request, version)]
 
         def on_response(response: ListOffsetsResponse, _: object) -> None:
             answers = {

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.clock import wall_clock_ms
 from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.data.cluster import EARLIEST, LATEST
 from klamm.kafka_client.data.transactions import init_all
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
 from klamm.kafka_client.internal_topic import read_partition
@@ -165,6 +166,8 @@ class ReplayStart(Start):
         openings = self._left(openings)
         self._read_states(openings)
         openings = self._left(openings)
+        self._check_ends(openings)
+        openings = self._left(openings)
         for opening in openings:
             if opening.target.stop and self._is_another(opening.partition_id, stored):
                 self._stops[opening.partition_id] = _created_again(opening.partition_id)
@@ -199,7 +202,9 @@ class ReplayStart(Start):
 
     def _read_bounds(self, openings: Sequence[_Opening]) -> None:
         """Read the log start and the log end on both sides, the target's first."""
-        target = self._target.log_bounds([opening.remote for opening in openings])
+        first = self._target.list_offsets([opening.remote for opening in openings], EARLIEST)
+        ends = self._target_ends(openings)
+        target = {remote: range(first[remote], ends[remote]) for remote in first.keys() & ends.keys()}
         source = self._source.log_bounds([opening.key for opening in openings])
         for opening in openings:
             if opening.remote in target and opening.key in source:
@@ -208,6 +213,10 @@ class ReplayStart(Start):
             else:
                 topic, partition = opening.key if opening.remote in target else opening.remote
                 self.reasons[opening.partition_id] = f"the offsets of {topic}-{partition} are not known yet"
+
+    def _target_ends(self, openings: Sequence[_Opening]) -> dict[PartitionTuple, int]:
+        """Return the log ends of the target, whether all replicas have them or not: producers' states are of there."""
+        return self._target.list_offsets([opening.remote for opening in openings], LATEST, unreplicated=True)
 
     def _read_states(self, openings: Sequence[_Opening]) -> None:
         """Read the state of each partition's producer in the target's log, and raise incarnations above its epoch."""
@@ -233,6 +242,16 @@ class ReplayStart(Start):
                         f"the producer epochs of {opening.name} are used up. Delete the remote topic to mirror it again"
                     )
             self._raise_epochs(self._left(behind))
+
+    def _check_ends(self, openings: Sequence[_Opening]) -> None:
+        """Let those wait whose log end has moved: the state may belong to a later one than the one that was read.
+
+        With the sequence of a later log end, a batch would be appended there, and not at its offset.
+        """
+        ends = self._target_ends(openings)
+        for opening in openings:
+            if ends.get(opening.remote) != opening.target.stop:
+                self.reasons[opening.partition_id] = f"a request of an earlier mirror moved the end of {opening.name}"
 
     def _check_records(self, openings: Sequence[_Opening]) -> None:
         """Check that each target partition holds what this flow wrote, and the same records as the source."""

@@ -10,6 +10,7 @@ import contextlib
 import io
 import re
 import shlex
+import tempfile
 import threading
 import time
 from itertools import pairwise
@@ -45,7 +46,9 @@ _STYLES: Final = {
     r"pending": "yellow",
     r"in line": "green",
 }
-IMPACT: Final = "klamm configs --alter --topic orders --add-config retention.ms=1h --validate-only --impact"
+FILE: Final = "orders.yaml"
+DECLARED: Final = "topics:\n  orders: {configs: {retention.ms: 1h}}\n"
+PLAN: Final = f"klamm plan {FILE}"
 CHANGE: Final = "klamm configs --alter --user-defaults --add-config acks=all"
 CLIENTS: Final = "klamm clients list"
 
@@ -66,13 +69,19 @@ def main() -> None:
         )
         with contextlib.closing(producer):
             producer.send("orders", b"new").get(timeout=30)
-            steps = [*show(console, broker, IMPACT), *show(console, broker, CHANGE), *show(console, broker, CLIENTS)]
+            steps = [*show(console, f"cat {FILE}", DECLARED)]
+            with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+                Path(FILE).write_text(DECLARED, encoding="utf-8")
+                steps += show(console, PLAN, output_of(PLAN, broker))
+            steps += [
+                *show(console, CHANGE, output_of(CHANGE, broker)),
+                *show(console, CLIENTS, output_of(CLIENTS, broker)),
+            ]
             if not changed.wait(30):
                 raise TimeoutError("the producer has not received its configs")
             producer.send("orders", b"new").get(timeout=30)
-            steps += show(
-                console, broker, CLIENTS, note=f"# the producer requests its configs every {_POLL_MS // 1000} s"
-            )
+            note = f"# the producer requests its configs every {_POLL_MS // 1000} s"
+            steps += show(console, CLIENTS, output_of(CLIENTS, broker), note=note)
     TARGET.parent.mkdir(exist_ok=True)
     picture = console.export_svg(title="klamm", unique_id="klamm")
     # A picture in a page loads no fonts, so the ones that rich names at a server are left out.
@@ -107,18 +116,23 @@ def fill(broker: klamm.Broker) -> None:
         admin.alter_group_offsets("billing", {TopicPartition("orders", 0): OffsetAndMetadata(24, "", -1)})
 
 
-def show(console: Console, broker: klamm.Broker, command: str, *, note: str = "") -> tuple[int, int]:
-    """Run a command, and print it with its output. Return the numbers of the first lines of both."""
+def output_of(command: str, broker: klamm.Broker) -> str:
+    """Run a command and return what it prints."""
     address = ["--metrics", _METRICS] if command == CLIENTS else ["--bootstrap-server", broker.bootstrap_servers]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         cli.main([*shlex.split(command)[1:], *address])
+    return output.getvalue()
+
+
+def show(console: Console, command: str, output: str, *, note: str = "") -> tuple[int, int]:
+    """Print a command and its output. Return the numbers of the first lines of both."""
     first = printed_lines(console)
     if note:
         console.print(Text(note, style="dim"))
     console.print(Text(f"$ {command}", style="bold"))
     begin = printed_lines(console)
-    text = Text(output.getvalue().rstrip() + "\n")
+    text = Text(output.rstrip() + "\n")
     for pattern, style in _STYLES.items():
         text.highlight_regex(re.compile(pattern), style)
     console.print(text)

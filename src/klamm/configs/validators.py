@@ -159,7 +159,7 @@ def parse_iso_duration(text: str) -> timedelta | None:
             minutes=int(minutes or 0),
             seconds=float(f"{seconds or 0}.{fraction or 0}"),
         )
-    except OverflowError:
+    except (OverflowError, ValueError):  # ValueError: more digits than int() takes.
         return None
     return -period if sign == "-" else period
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from klamm.configs.definitions import broker_configs, group_configs, topic_configs
-from klamm.configs.validators import build_check
+from klamm.configs.validators import build_check, parse_iso_duration
 from klamm.protocol.errors import InvalidConfigError
 from klamm.protocol.types import ConfigType
 
@@ -94,6 +94,12 @@ def test_offset_reset_of_share_groups_takes_a_duration(text: str) -> None:
 def test_invalid_share_auto_offset_reset_is_rejected(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"by_duration:<PnDTnHnMn\.nS>"):
         group_configs()["share.auto.offset.reset"].parse(text)
+
+
+@pytest.mark.parametrize("duration", ["P{}D", "PT{}H", "PT{}M", "PT{}S"])
+@pytest.mark.parametrize("digits", [100, 5000])
+def test_duration_with_more_digits_than_int_takes_is_rejected(duration: str, digits: int) -> None:
+    assert parse_iso_duration(duration.format("9" * digits)) is None
 
 
 def test_case_insensitive_config_accepts_any_case() -> None:

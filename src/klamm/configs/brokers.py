@@ -19,7 +19,7 @@ from klamm.configs.definitions import (
 )
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
-from klamm.configs.values import format_value, invalid_value
+from klamm.configs.values import format_value, invalid_value, parse_java_int
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError, InvalidRequestError, KafkaApiError
 from klamm.protocol.types import ConfigOperation, ConfigType, UpdateMode
@@ -314,7 +314,7 @@ def _check_overrides(_: BrokerLayers, after: BrokerLayers) -> None:
         _require(f"max.connections.per.ip can be set to zero only if {name} property is set.")
     for override in filter(None, (part.strip() for part in overrides.split(","))):
         host, _colon, count = override.rpartition(":")
-        if not host or not count.strip().isdecimal():
+        if not host or not count.strip().isdecimal() or parse_java_int(count.strip()) is None:
             raise InvalidRequestError(f"Error parsing configuration property '{name}': {override!r} is not host:count")
         if _HOST.fullmatch(host) is None:
             raise InvalidRequestError(f"{name} contains invalid addresses : {host}")

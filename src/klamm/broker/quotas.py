@@ -140,6 +140,8 @@ class QuotaService:
             for entity in [entity for entity, values in after.items() if not values]:
                 del self._quotas[entity]
             self.is_empty = not self._quotas
+        if not validate_only:
+            # A change without effect must not be confirmed before the earlier change that caused this is durable.
             await self._store.submit(rows)
         return await slices.listed(None if isinstance(outcome, _Plan) else outcome for outcome in outcomes)
 

@@ -52,6 +52,19 @@ async def test_concurrent_quota_requests_leave_memory_disk_and_history_consisten
     await store.close()
 
 
+async def test_repeated_change_is_confirmed_only_when_the_first_one_is_durable(tmp_path: Path) -> None:
+    store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+    service = QuotaService(store, now_ms=lambda: 7)
+    change = [([("user", "anna")], [QuotaChange(name=RATE, value=1.0)])]
+    first = asyncio.create_task(service.alter(change, author=ANNA, validate_only=False))
+    await asyncio.sleep(0)
+    assert in_memory(service) == {"anna": 1.0}
+    assert await service.alter(change, author=ANNA, validate_only=False) == [None]
+    assert [row.value for row in store.load_quotas()] == [1.0]
+    await first
+    await store.close()
+
+
 async def test_unchanged_and_validated_quotas_are_not_recorded(tmp_path: Path) -> None:
     store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
     service = QuotaService(store, now_ms=lambda: 7)

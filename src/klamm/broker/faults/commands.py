@@ -166,7 +166,7 @@ class Commands:
         services.groups.expire_sessions()  # before a heartbeat that waits in a socket extends one
         for _ in range(3):  # the event loop runs timers that are due, and then the tasks that these have woken
             await asyncio.sleep(0)
-        services.groups.offsets.expire()
+        await services.groups.offsets.expire()
         services.transactions.abort_timed_out()
         for _ in range(_SETTLE_ROUNDS):
             if not any(transaction.state.is_ending for transaction in services.transactions.all()):

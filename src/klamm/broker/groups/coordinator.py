@@ -103,6 +103,7 @@ class GroupCoordinator:
         self.offsets: Final = OffsetCoordinator(self._registry, self._settings, topics)
         """Coordinator of the committed offsets of all groups."""
         self._expiration_timer: asyncio.TimerHandle | None = None
+        self._expiration: asyncio.Task[None] | None = None
 
     # ---- start and stop
 
@@ -120,6 +121,9 @@ class GroupCoordinator:
         if self._expiration_timer is not None:
             self._expiration_timer.cancel()
             self._expiration_timer = None
+        if self._expiration is not None:
+            self._expiration.cancel()
+            self._expiration = None
         self._registry.disband(ErrorCode.NOT_COORDINATOR)
 
     def reload(self) -> None:
@@ -187,7 +191,8 @@ class GroupCoordinator:
 
     def _expire_offsets(self) -> None:
         self._schedule_expiration()
-        self.offsets.expire()
+        if self._expiration is None or self._expiration.done():  # otherwise it takes longer than the interval
+            self._expiration = asyncio.create_task(self.offsets.expire(), name="expiration of offsets")
 
 
 def _type_of(group: AnyGroup) -> str:

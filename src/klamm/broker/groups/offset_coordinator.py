@@ -20,7 +20,7 @@ from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, PutGroupOffset, PutPendingOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from uuid import UUID
 
@@ -326,12 +326,12 @@ class OffsetCoordinator:
         self._registry.offsets.drop_topic(topic_id)
         self._registry.pending.drop_topic(topic_id)
 
-    def expire(self) -> None:
+    async def expire(self, time_slice: TimeSlice | None = None) -> None:
         """Remove expired offsets, offsets of deleted topics, and empty groups without offsets."""
         for topic_id in self._registry.offsets.topic_ids():
             if self._topics.by_id(topic_id) is None:
                 self.forget_topic(topic_id)
-        self._registry.expire(self._take_expired)
+        await self._registry.expire(self._take_expired, TimeSlice() if time_slice is None else time_slice)
 
     def _admit(self, by: Committer, commits: Sequence[PutGroupOffset], api_version: int) -> Entry:
         try:
@@ -402,19 +402,21 @@ class OffsetCoordinator:
         return {topic_id: dict(commits[topic_id]) for topic_id in ids if topic_id in commits}
 
     def _take_expired(self, group: AnyGroup) -> Sequence[Change]:
-        removals = self._registry.offsets.expired(
+        offsets = self._registry.offsets
+        removals = offsets.expired(
             group,
             wall_ms=self._registry.now().wall_ms,
             retention_ms=self._settings.offsets_retention_ms,
-            is_in_use=lambda topic_id: self._is_in_use(group, topic_id),
+            in_use=lambda: self._in_use(group, offsets.of_group(group.group_id)),
         )
         for removal in removals:
             self._registry.offsets.drop(removal)
         return removals
 
-    def _is_in_use(self, group: AnyGroup, topic_id: UUID) -> bool:
-        topic = self._topics.by_id(topic_id)
-        return topic is not None and is_subscribed(group, topic.name)
+    def _in_use(self, group: AnyGroup, topic_ids: Iterable[UUID]) -> AbstractSet[UUID]:
+        topics = [topic for topic_id in topic_ids if (topic := self._topics.by_id(topic_id)) is not None]
+        names = topics_in_use(group, {topic.name for topic in topics})
+        return {topic.topic_id for topic in topics if topic.name in names}
 
 
 def _partitions(commits: Sequence[PutGroupOffset]) -> Iterator[tuple[UUID, int]]:
@@ -447,13 +449,8 @@ def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
         return None
 
 
-def is_subscribed(group: AnyGroup, topic: str) -> bool:
-    """Return whether the group uses the topic. A group of consumers with unreadable metadata uses every topic."""
-    return bool(topics_in_use(group, {topic}))
-
-
 def topics_in_use(group: AnyGroup, topics: AbstractSet[str]) -> AbstractSet[str]:
-    """Return those of the topics that the group uses. A group with unreadable metadata uses every topic."""
+    """Return those of the topics that the group uses. Consumers with unreadable metadata use every topic."""
     if isinstance(group, ConsumerGroup):
         return topics & frozenset(group.subscribed_names())
     subscribed = subscribed_topics(group)

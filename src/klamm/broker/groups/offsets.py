@@ -9,6 +9,7 @@ from klamm.storage.metadata.changes import DropGroupOffset, DropPendingOffset, P
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from klamm.broker.groups.consumer.migration import AnyGroup
@@ -92,7 +93,7 @@ class OffsetTable:
         *,
         wall_ms: int,
         retention_ms: int,
-        is_in_use: Callable[[UUID], bool],
+        in_use: Callable[[], AbstractSet[UUID]],
     ) -> list[DropGroupOffset]:
         """Return the removals for the expired offsets of one group. Offsets of subscribed topics never expire.
 
@@ -100,15 +101,18 @@ class OffsetTable:
             group: Group. Its state decides whether offsets expire, and from when the retention counts.
             wall_ms: Milliseconds since the epoch.
             retention_ms: ``offsets.retention.minutes``, in milliseconds.
-            is_in_use: Function that returns whether the group is subscribed to a topic.
+            in_use: Function that returns those of the group's topics to which it is subscribed. It parses the
+                subscription of every member.
         """
         since_ms = group.offsets_expire_since_ms
-        if since_ms is None:
+        commits = self.of_group(group.group_id)
+        if since_ms is None or not commits:
             return []
+        used = in_use()
         return [
             DropGroupOffset(group_id=group.group_id, topic_id=topic_id, partition=commit.partition)
-            for topic_id, partitions in self.of_group(group.group_id).items()
-            if not is_in_use(topic_id)
+            for topic_id, partitions in commits.items()
+            if topic_id not in used
             for commit in partitions.values()
             if _expires_at(commit, since_ms, retention_ms) <= wall_ms
         ]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from klamm.broker.groups.consumer.model import Assignment
     from klamm.broker.groups.settings import GroupCoordinatorSettings
     from klamm.broker.topics.catalog import TopicCatalog
+    from klamm.server.time_slice import TimeSlice
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
@@ -287,10 +288,12 @@ class GroupRegistry:
             entry.held.end()
             entry.group.disband(error_code)
 
-    def expire(self, removable: Callable[[AnyGroup], Sequence[Change]]) -> None:
+    async def expire(self, removable: Callable[[AnyGroup], Sequence[Change]], time_slice: TimeSlice) -> None:
         """Submit the changes of ``removable`` for each group, and remove empty groups without offsets (KIP-211)."""
-        for entry in tuple(self._entries.values()):
+        async for entry in time_slice.over(tuple(self._entries.values())):
             group = entry.group
+            if self._entries.get(group.group_id) is not entry:
+                continue  # removed during a pause
             changes = removable(group)
             if group.is_deserted and not self._has_offsets(group.group_id):
                 self._forget(entry)

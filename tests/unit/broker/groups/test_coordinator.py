@@ -7,10 +7,12 @@ import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 from uuid import UUID
 
 import pytest
 
+from klamm.broker.groups import offset_coordinator
 from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
 from klamm.broker.groups.classic_coordinator import MAX_ASSIGNMENT_BYTES, MAX_MEMBER_METADATA_BYTES
 from klamm.broker.groups.coordinator import GroupCoordinator, ServedClock
@@ -28,6 +30,7 @@ from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
 from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
@@ -447,8 +450,34 @@ async def test_offsets_of_deleted_topics_expire(host: CoordinatorHost) -> None:
     async with host.running() as groups:
         await commit(groups, offset("a"))
         host.topics.topics = []
-        groups.offsets.expire()
+        await groups.offsets.expire()
         assert list(groups.list_groups()) == []
+
+
+async def test_expiration_parses_each_subscription_once(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsed for every topic, the subscriptions of a large group would hold the event loop for seconds."""
+    read_topics = MagicMock(return_value=("a",))
+    monkeypatch.setattr(offset_coordinator, "read_topics", read_topics)
+    async with host.running() as groups:
+        joined = await stable(groups)
+        await commit(groups, offset("a"), offset("b"), member_id=joined.member_id, generation_id=1)
+        host.clock.skipped_s = 3601
+        await groups.offsets.expire()
+        assert read_topics.call_count == 1
+        assert await fetch(groups) == {("a", 0): 7}
+
+
+async def test_expiration_lets_other_requests_run_between_groups(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+        for group_id in ("deleted", "kept", "old"):
+            await commit(groups, offset(), group_id=group_id)
+        host.clock.skipped_s = 3601
+        expiration = asyncio.create_task(groups.offsets.expire(TimeSlice(0)))
+        await asyncio.sleep(0)
+        await groups.delete("old")
+        await commit(groups, offset(), group_id="kept")
+        await expiration
+        assert [group.group_id for group in groups.list_groups()] == ["kept"]
 
 
 # ---- administration

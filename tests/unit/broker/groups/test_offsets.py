@@ -41,7 +41,7 @@ def removal(partition: int = 0, topic_id: UUID = TOPIC) -> DropGroupOffset:
 def expired(
     table: OffsetTable, clients: ClassicGroupClients, at_ms: int, *, in_use: frozenset[UUID] = frozenset()
 ) -> list[DropGroupOffset]:
-    return table.expired(clients.group, wall_ms=at_ms, retention_ms=7 * DAY_MS, is_in_use=in_use.__contains__)
+    return table.expired(clients.group, wall_ms=at_ms, retention_ms=7 * DAY_MS, in_use=lambda: in_use)
 
 
 def test_last_commit_wins_even_with_lower_offset() -> None:

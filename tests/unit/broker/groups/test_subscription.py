@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.broker.groups.consumer.consumer_protocol import read_topics
-from klamm.broker.groups.offset_coordinator import is_subscribed, subscribed_topics
+from klamm.broker.groups.offset_coordinator import subscribed_topics, topics_in_use
 from tests.support.groups import ClassicGroupClients
 
 
@@ -44,8 +44,8 @@ def test_group_subscribes_to_topics_of_all_members() -> None:
     clients.wait(6)
 
     assert subscribed_topics(clients.group) == frozenset("abc")
-    assert is_subscribed(clients.group, "c")
-    assert not is_subscribed(clients.group, "d")
+    assert topics_in_use(clients.group, {"c"}) == {"c"}
+    assert not topics_in_use(clients.group, {"d"})
 
 
 def test_unreadable_subscription_counts_as_every_topic() -> None:
@@ -53,7 +53,7 @@ def test_unreadable_subscription_counts_as_every_topic() -> None:
     clients.stable("m1", protocols=(("range", b"?"),))
 
     assert subscribed_topics(clients.group) is None
-    assert is_subscribed(clients.group, "anything")
+    assert topics_in_use(clients.group, {"anything"}) == {"anything"}
 
 
 def test_other_protocol_type_subscribes_to_no_topics() -> None:
@@ -61,8 +61,8 @@ def test_other_protocol_type_subscribes_to_no_topics() -> None:
     clients.new_dynamic("m1", protocols=(("default", b""),), protocol_type="connect")
     clients.wait(3)
 
-    assert not is_subscribed(clients.group, "anything")
+    assert not topics_in_use(clients.group, {"anything"})
 
 
 def test_group_without_members_uses_no_topics() -> None:
-    assert not is_subscribed(ClassicGroupClients().group, "anything")
+    assert not topics_in_use(ClassicGroupClients().group, {"anything"})

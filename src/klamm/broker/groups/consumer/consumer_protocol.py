@@ -51,6 +51,15 @@ def read_subscription(metadata: bytes) -> ClassicSubscription:
     return ClassicSubscription(version=version, topics=topics, owned=owned, rack_id=rack_id)
 
 
+def read_version(metadata: bytes) -> int:
+    """Return the version of a subscription, for the assignment of its member; 0 if the bytes are not a subscription.
+
+    The upgrade of a group reads only the subscriptions of its protocol. A member's other protocols may have any bytes.
+    """
+    version = int.from_bytes(metadata[:2], signed=True) if len(metadata) > 1 else 0
+    return max(0, min(version, LAST_VERSION))
+
+
 def read_topics(metadata: bytes) -> tuple[str, ...]:
     """Return the topics of a subscription of any version; what follows them is not read.
 

@@ -11,7 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE, JoinReply, SyncReply
-from klamm.broker.groups.consumer.consumer_protocol import ClassicSubscription, read_subscription, write_assignment
+from klamm.broker.groups.consumer.consumer_protocol import (
+    ClassicSubscription,
+    read_subscription,
+    read_version,
+    write_assignment,
+)
 from klamm.broker.groups.consumer.heartbeats import ConsumerHeartbeats
 from klamm.broker.groups.consumer.membership import DeadlineKind
 from klamm.broker.groups.consumer.model import (
@@ -222,7 +227,7 @@ class ConsumerGroup(ConsumerHeartbeats):
         return SyncReply(
             protocol_type=attempt.protocol_type,
             protocol_name=attempt.protocol_name,
-            assignment=write_assignment(partitions, read_subscription(metadata).version),
+            assignment=write_assignment(partitions, read_version(metadata)),
         )
 
     def classic_heartbeat(

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from klamm.broker.groups.classic.group import ClassicGroup
 from klamm.broker.groups.classic.members import Member
 from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE
-from klamm.broker.groups.consumer.consumer_protocol import read_assignment, read_subscription, write_assignment
+from klamm.broker.groups.consumer.consumer_protocol import (
+    read_assignment,
+    read_subscription,
+    read_version,
+    write_assignment,
+)
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.model import FIRST_EPOCH, ClassicTraits, ConsumerMember, assignment_of
 from klamm.broker.groups.errors import GroupIdNotFoundError
@@ -128,4 +133,4 @@ def _consumer_member(
 def _classic_assignment(target: Assignment, traits: ClassicTraits, topics: SubscribableTopics) -> bytes:
     assignment = ((topics.by_id(topic_id), indexes) for topic_id, indexes in target.items())
     partitions = {topic.name: sorted(indexes) for topic, indexes in assignment if topic is not None}
-    return write_assignment(partitions, read_subscription(traits.protocols[0][1]).version)
+    return write_assignment(partitions, read_version(traits.protocols[0][1]))

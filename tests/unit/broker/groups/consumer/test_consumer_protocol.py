@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.broker.groups.consumer.consumer_protocol import read_assignment, read_subscription, write_assignment
+from klamm.broker.groups.consumer.consumer_protocol import (
+    read_assignment,
+    read_subscription,
+    read_version,
+    write_assignment,
+)
 
 
 def test_assignment_decodes_to_itself() -> None:
@@ -34,6 +39,7 @@ def test_subscription_of_any_version_is_decoded(
 
     assert (subscription.topics, dict(subscription.owned), subscription.rack_id) == (("t",), owned, rack_id)
     assert subscription.version == min(version, 3)
+    assert read_version(struct.pack(">h", version)) == subscription.version
 
 
 @given(st.binary(max_size=40))

@@ -158,6 +158,26 @@ def test_classic_replacement_of_static_consumer_needs_no_rebalance() -> None:
     assert read_assignment(classic.members.find("new", "i").assignment) == {"t": (0, 1)}
 
 
+@pytest.mark.parametrize("metadata", [b"", b"\3", b"\xff\xff", b"garbage"])
+def test_member_with_an_unreadable_protocol_that_was_not_chosen_is_converted_back(metadata: bytes) -> None:
+    classic = ClassicGroupClients(initial_delay_ms=0)
+    protocols = (("own", metadata), ("range", subscription("t")))
+    for join in (attempt("c1", protocols=protocols), joins("c2", "t")):
+        classic.group.members.pending[join.member_id] = 10_000.0
+        classic.send_join(join)
+    classic.wait(0)
+    assert classic.group.protocol_name == "range"
+    clients = MixedGroupClients(t=2)
+    clients.group = to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+    newcomer = clients.join("n", "t")
+    clients.leave(newcomer)
+    assert clients.group.can_become_classic
+
+    again = to_classic(clients.group, clients.topics, GroupLimits(), clients.now)
+
+    assert [member.member_id for member in again.members] == ["c1", "c2"]
+
+
 @pytest.mark.parametrize(
     "change", [{"allows_downgrade": False}, {"classic_max_size": 1}, {"allows_downgrade": False, "classic_max_size": 1}]
 )

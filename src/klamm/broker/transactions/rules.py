@@ -87,11 +87,12 @@ def needs_new_producer_id(transaction: Transaction | None, expected: ProducerIde
     if transaction is None:
         return True
     is_at_rest = not transaction.state.is_ending and transaction.state is not TransactionState.ONGOING
-    return (
-        is_at_rest
-        and transaction.is_epoch_exhausted
-        and (expected is None or expected.producer_epoch == transaction.producer_epoch)
-    )
+    if not is_at_rest or not transaction.is_epoch_exhausted:
+        return False
+    if expected is None or expected.producer_epoch == transaction.producer_epoch:
+        return True
+    # A producer that was fenced with epoch 32766 resumes; no producer may receive epoch 32767.
+    return transaction.producer_epoch > MAX_EPOCH and expected.producer_epoch == transaction.last_producer_epoch
 
 
 def initialize(
@@ -146,7 +147,7 @@ def rotate(
         ),
         producer_id=new_producer_id,
         producer_epoch=0,
-        last_producer_epoch=transaction.producer_epoch if expected is not None else NO_PRODUCER_EPOCH,
+        last_producer_epoch=expected.producer_epoch if expected is not None else NO_PRODUCER_EPOCH,
         previous_producer_id=transaction.producer_id,
     )
 

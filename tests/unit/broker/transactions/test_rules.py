@@ -100,6 +100,19 @@ def test_exhausted_epochs_get_a_new_producer_id() -> None:
         initialized(rotated, ProducerIdentity(7, 3))
 
 
+def test_producer_fenced_with_its_last_epoch_resumes_with_a_new_producer_id() -> None:
+    begun = ongoing(replace(initialized(), producer_epoch=MAX_EPOCH))
+    fenced = rules.complete(rules.fence(begun, now_ms=NOON_MS), now_ms=NOON_MS)
+    assert rules.needs_new_producer_id(fenced, begun.identity)
+    assert not rules.needs_new_producer_id(fenced, ProducerIdentity(7, MAX_EPOCH - 1))
+
+    rotated = rules.rotate(fenced, 8, expected=begun.identity, timeout_ms=1000, now_ms=NOON_MS)
+
+    assert rotated.identity == (8, 0)
+    assert initialized(rotated, begun.identity).identity == (8, 0), "the answer was lost"
+    assert ongoing(rotated).state is TransactionState.ONGOING
+
+
 @pytest.mark.parametrize("timeout_ms", [0, -1, 1001])
 def test_invalid_transaction_timeout_is_rejected(timeout_ms: int) -> None:
     with pytest.raises(InvalidTransactionTimeoutError, match=r"between 1 and transaction\.max\.timeout\.ms=1000"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -74,16 +75,18 @@ class ClientCounters(Generic[Counted]):
     def __init__(self, new: Callable[[], Counted]) -> None:
         self._new = new
         self._counts: dict[Hashable, Counted] = {}
+        self._kept_until_s = -math.inf
 
     def __len__(self) -> int:
         """Return the number of counters."""
         return len(self._counts)
 
     def of(self, key: Hashable, now_s: float) -> Counted:
-        """Return the counter of a key. Once there are 1,000, idle ones are dropped before a new one is created."""
+        """Return the counter of a key. From 1,000 counters on, the idle ones are dropped, at most once per second."""
         count = self._counts.get(key)
         if count is None:
-            if len(self._counts) >= _MANY:
+            if len(self._counts) >= _MANY and now_s >= self._kept_until_s:
+                self._kept_until_s = now_s + SAMPLE_S
                 self._counts = {k: c for k, c in self._counts.items() if not c.is_idle(now_s)}
             count = self._counts[key] = self._new()
         return count

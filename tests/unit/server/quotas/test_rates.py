@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.server.quotas.rates import RateWindow
+from klamm.server.quotas.rates import ClientCounters, RateWindow
 
 
 def test_ten_seconds_of_the_rate_may_come_at_once() -> None:
@@ -47,3 +47,22 @@ def test_withdrawn_charges_do_not_count() -> None:
         window.add(1, 1.0)
         window.add(-1, 1.0)
     assert window.wait_s(1, 1.0) == 0.0
+
+
+class CountedWindow(RateWindow):
+    looks = 0
+
+    def is_idle(self, now_s: float) -> bool:
+        type(self).looks += 1
+        return super().is_idle(now_s)
+
+
+def test_new_clients_do_not_search_all_counters_again_and_again() -> None:
+    counters = ClientCounters(CountedWindow)
+    for number in range(3000):
+        counters.of(number, 5.0).add(1, 5.0)
+    assert CountedWindow.looks <= 3000
+    assert len(counters) == 3000
+
+    counters.of("late", 100.0)
+    assert len(counters) == 1

@@ -159,19 +159,19 @@ class OffsetCoordinator:
         The changes are submitted before this method returns. The caller submits the decision in the same turn of the
         event loop, so the store commits both together or neither.
         """
-        for commit in self._registry.pending.take(producer_id):
-            entry = self._registry.entry_or_new(commit.group_id)
+        for group_id, commits in self._registry.pending.take(producer_id).items():
+            entry = self._registry.entry_or_new(group_id)
             changes: list[Change] = [
                 DropPendingOffset(
-                    producer_id=producer_id,
-                    group_id=commit.group_id,
-                    topic_id=commit.topic_id,
-                    partition=commit.partition,
+                    producer_id=producer_id, group_id=group_id, topic_id=commit.topic_id, partition=commit.partition
                 )
+                for commit in commits
             ]
-            if is_commit and self._topics.by_id(commit.topic_id) is not None:
-                self._registry.offsets.put(commit)
-                changes.append(commit)
+            if is_commit:
+                kept = [commit for commit in commits if self._topics.by_id(commit.topic_id) is not None]
+                for commit in kept:
+                    self._registry.offsets.put(commit)
+                changes += kept
             self._registry.submit(entry, changes)
             self._registry.after_step(entry)
 

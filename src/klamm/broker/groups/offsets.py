@@ -124,62 +124,86 @@ def _expires_at(commit: PutGroupOffset, since_ms: int, retention_ms: int) -> int
     return max(commit.commit_timestamp_ms, since_ms) + retention_ms
 
 
-_Key: TypeAlias = "tuple[str, UUID, int]"
-"""Group, topic and partition."""
-_NOTHING: Final = frozenset[tuple["UUID", int]]()
+_Partition: TypeAlias = "tuple[UUID, int]"
+_NOTHING: Final = frozenset[_Partition]()
 
 
 class PendingOffsets:
-    """Pending offsets of all open transactions, by producer id. Used on the event loop only, so it needs no lock."""
+    """Pending offsets of all open transactions. Used on the event loop only, so it needs no lock."""
 
     def __init__(self, stored: Iterable[PutPendingOffset] = ()) -> None:
-        self._producers: dict[int, dict[_Key, PutGroupOffset]] = {}
+        self._groups: dict[str, dict[int, dict[_Partition, PutGroupOffset]]] = {}
+        """Pending offsets by group and producer id. Nothing in it is empty."""
+        self._groups_of: dict[int, dict[str, None]] = {}
+        """Groups in which a producer has pending offsets, in the order of its commits."""
         for pending in stored:
             self.put(pending.producer_id, pending.commit)
 
     def put(self, producer_id: int, commit: PutGroupOffset) -> None:
         """Add a pending offset. The last one of a transaction wins."""
-        self._producers.setdefault(producer_id, {})[commit.group_id, commit.topic_id, commit.partition] = commit
+        commits = self._groups.setdefault(commit.group_id, {}).setdefault(producer_id, {})
+        commits[commit.topic_id, commit.partition] = commit
+        self._groups_of.setdefault(producer_id, {})[commit.group_id] = None
 
-    def take(self, producer_id: int) -> tuple[PutGroupOffset, ...]:
-        """Remove and return a producer's pending offsets."""
-        return tuple(self._producers.pop(producer_id, {}).values())
+    def take(self, producer_id: int) -> dict[str, tuple[PutGroupOffset, ...]]:
+        """Remove and return a producer's pending offsets, by group."""
+        return {
+            group_id: tuple(self._remove(group_id, producer_id).values())
+            for group_id in tuple(self._groups_of.get(producer_id, ()))
+        }
 
-    def of_group(self, group_id: str) -> frozenset[tuple[UUID, int]]:
+    def of_group(self, group_id: str) -> frozenset[_Partition]:
         """Return the partitions of a group that have pending offsets."""
-        if not self._producers:
-            return _NOTHING
-        return frozenset(key[1:] for commits in self._producers.values() for key in commits if key[0] == group_id)
+        producers = self._groups.get(group_id)
+        return frozenset(key for commits in producers.values() for key in commits) if producers else _NOTHING
 
     def has_group(self, group_id: str) -> bool:
         """Return whether a group has pending offsets."""
-        return any(key[0] == group_id for commits in self._producers.values() for key in commits)
+        return group_id in self._groups
 
     def overtake(self, commit: PutGroupOffset) -> list[DropPendingOffset]:
         """Remove the pending offsets that a non-transactional commit supersedes: the later commit wins."""
-        key = commit.group_id, commit.topic_id, commit.partition
-        return [self._drop(producer_id, key) for producer_id in self._with(key)]
+        key = commit.topic_id, commit.partition
+        producers = self._groups.get(commit.group_id, {})
+        overtaken = [producer_id for producer_id, commits in producers.items() if key in commits]
+        for producer_id in overtaken:
+            self._drop(commit.group_id, producer_id, key)
+        return [
+            DropPendingOffset(
+                producer_id=producer_id, group_id=commit.group_id, topic_id=commit.topic_id, partition=commit.partition
+            )
+            for producer_id in overtaken
+        ]
 
     def drop_topic(self, topic_id: UUID) -> None:
         """Remove all pending offsets of a deleted topic."""
-        self._drop_where(lambda key: key[1] == topic_id)
+        dropped = [
+            (group_id, producer_id, key)
+            for group_id, producers in self._groups.items()
+            for producer_id, commits in producers.items()
+            for key in commits
+            if key[0] == topic_id
+        ]
+        for group_id, producer_id, key in dropped:
+            self._drop(group_id, producer_id, key)
 
     def drop_group(self, group_id: str) -> None:
         """Remove all pending offsets of a deleted group."""
-        self._drop_where(lambda key: key[0] == group_id)
+        for producer_id in tuple(self._groups.get(group_id, ())):
+            self._remove(group_id, producer_id)
 
-    def _with(self, key: _Key) -> tuple[int, ...]:
-        return tuple(producer_id for producer_id, commits in self._producers.items() if key in commits)
-
-    def _drop_where(self, is_meant: Callable[[_Key], bool]) -> None:
-        for producer_id, commits in tuple(self._producers.items()):
-            for key in [key for key in commits if is_meant(key)]:
-                self._drop(producer_id, key)
-
-    def _drop(self, producer_id: int, key: _Key) -> DropPendingOffset:
-        commits = self._producers[producer_id]
+    def _drop(self, group_id: str, producer_id: int, key: _Partition) -> None:
+        commits = self._groups[group_id][producer_id]
         del commits[key]
         if not commits:
-            del self._producers[producer_id]
-        group_id, topic_id, partition = key
-        return DropPendingOffset(producer_id=producer_id, group_id=group_id, topic_id=topic_id, partition=partition)
+            self._remove(group_id, producer_id)
+
+    def _remove(self, group_id: str, producer_id: int) -> dict[_Partition, PutGroupOffset]:
+        groups, producers = self._groups_of[producer_id], self._groups[group_id]
+        del groups[group_id]
+        if not groups:
+            del self._groups_of[producer_id]
+        commits = producers.pop(producer_id)
+        if not producers:
+            del self._groups[group_id]
+        return commits

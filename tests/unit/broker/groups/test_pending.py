@@ -23,8 +23,8 @@ def test_last_pending_offset_of_transaction_is_taken_once() -> None:
     pending.put(8, commit(3, group_id="h"))
 
     assert pending.of_group("g") == {(TOPIC, 0)}
-    assert pending.take(7) == (commit(2),)
-    assert pending.take(7) == ()
+    assert pending.take(7) == {"g": (commit(2),)}
+    assert pending.take(7) == {}
     assert not pending.of_group("g")
     assert pending.has_group("h")
 
@@ -37,7 +37,7 @@ def test_non_transactional_commit_removes_pending_offset() -> None:
     removals = pending.overtake(commit(5))
 
     assert removals == [DropPendingOffset(producer_id=7, group_id="g", topic_id=TOPIC, partition=0)]
-    assert pending.take(7) == ()
+    assert pending.take(7) == {}
     assert pending.of_group("g") == {(OTHER, 0)}
 
 
@@ -48,8 +48,8 @@ def test_pending_offsets_of_deleted_topic_or_group_are_dropped() -> None:
     pending.put(7, commit(1, group_id="h"))
 
     pending.drop_topic(TOPIC)
-    assert pending.take(7) == (commit(1, topic_id=OTHER),)
+    assert pending.take(7) == {"g": (commit(1, topic_id=OTHER),)}
     pending.put(7, commit(1, group_id="h"))
     pending.drop_group("h")
     assert not pending.has_group("h")
-    assert pending.take(7) == ()
+    assert pending.take(7) == {}

@@ -124,6 +124,8 @@ class Cleaner:
                 continue
             before = log.compacted_up_to
             settings = self._settings()
+            if settings.cleaner_bytes_per_s == 0:
+                break  # not a byte may be read; like Kafka, wait for another rate
             pace = Pace(settings.cleaner_bytes_per_s, self._stop)
             try:
                 if not await self._is_checkpointed(log):

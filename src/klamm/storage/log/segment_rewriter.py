@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import CorruptBatchError
 from klamm.protocol.records import (
+    BATCH_OVERHEAD,
     Codec,
     ControlType,
     decode_marker,
@@ -279,7 +280,8 @@ def rewrite(
 
 def _fits(built: LogSegment, source: SourceSegment, size: int, shape: SegmentShape) -> bool:
     """Return whether a whole source segment fits into the new one, even if all its records are kept."""
-    entries = len(built.offset_index) + size // shape.index_interval + 1
+    # With an interval of 0 each batch has an entry.
+    entries = len(built.offset_index) + size // max(shape.index_interval, BATCH_OVERHEAD) + 1
     return (
         built.size + size <= shape.max_bytes
         and entries * 8 <= shape.max_index_bytes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
 from klamm.storage.log import segment_rewriter, segment_swap
-from klamm.storage.log.cleaner import compact
+from klamm.storage.log.cleaner import Cleaner, compact
 from klamm.storage.log.config import HousekeepingSettings
 from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, read_all
 
@@ -222,6 +222,15 @@ def test_small_neighboring_segments_are_merged(tmp_path: Path) -> None:
     assert not list((tmp_path / "t-0").glob("*.deleted"))
 
 
+@pytest.mark.parametrize("interval", ["0", "1", "60"])
+def test_segments_with_an_index_entry_per_batch_are_merged(tmp_path: Path, interval: str) -> None:
+    crashable = compacted(tmp_path, segment_bytes="2000", index_interval_bytes=interval)
+    filled_segments(crashable, 100, keys=5)
+    run(crashable)
+
+    assert len(crashable.log.segments) == 2
+
+
 class _Crash(BaseException):
     """The end of the process, here and now."""
 
@@ -374,6 +383,21 @@ def test_compaction_stays_within_its_io_rate(tmp_path: Path) -> None:
     asyncio.run(compact(crashable.log, NOON_MS, pace=segment_rewriter.Pace(bytes_per_s=crashable.log.size * 4)))
 
     assert time.perf_counter() - began > 0.4
+
+
+def test_io_rate_of_zero_pauses_compaction(tmp_path: Path) -> None:
+    crashable = compacted(tmp_path)
+    filled_segments(crashable, 60, keys=3)
+    rates = [0.0, 1e9]
+    cleaner = Cleaner(
+        crashable.manager,
+        now_ms=crashable.clock,
+        settings=lambda: HousekeepingSettings(cleaner_bytes_per_s=rates[0]),
+    )
+
+    assert asyncio.run(cleaner.clean()) == 0
+    rates.pop(0)
+    assert asyncio.run(cleaner.clean()) > 0
 
 
 def test_compaction_stops_with_the_broker(tmp_path: Path) -> None:

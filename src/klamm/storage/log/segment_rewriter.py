@@ -32,7 +32,7 @@ from klamm.protocol.records import (
     verify_crc,
 )
 from klamm.storage.log.files import FilePool
-from klamm.storage.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from klamm.storage.log.segment import MAX_INDEX_INTERVAL, MAX_RELATIVE_OFFSET, LogSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -281,7 +281,8 @@ def rewrite(
 def _fits(built: LogSegment, source: SourceSegment, size: int, shape: SegmentShape) -> bool:
     """Return whether a whole source segment fits into the new one, even if all its records are kept."""
     # With an interval of 0 each batch has an entry.
-    entries = len(built.offset_index) + size // max(shape.index_interval, BATCH_OVERHEAD) + 1
+    interval = min(max(shape.index_interval, BATCH_OVERHEAD), MAX_INDEX_INTERVAL)
+    entries = len(built.offset_index) + size // interval + 1
     return (
         built.size + size <= shape.max_bytes
         and entries * 8 <= shape.max_index_bytes

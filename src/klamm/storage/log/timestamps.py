@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +27,8 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 _RECORDS_AT_ONCE: Final = 1000
 """Largest batch that is searched on the event loop, in records. Takes about two milliseconds."""
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+_HEADS_AT_ONCE: Final = 2000
+"""Number of batch headers that are searched without a pause. Takes about three milliseconds."""
 
 
 class TimestampOffset(NamedTuple):
@@ -34,6 +37,10 @@ class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
+
+
+class _ReplacedError(Exception):
+    """Retention or compaction removed the segment during a pause of the search."""
 
 
 UNKNOWN: Final = TimestampOffset(-1, -1, -1)
@@ -57,7 +64,12 @@ async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committe
         return TimestampOffset(-1, log.log_start_offset, epoch if epoch >= 0 else log.latest_epoch)
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
         return UNKNOWN
-    first = await _search(log, timestamp)
+    while True:
+        try:
+            first = await _search(log, timestamp)
+            break
+        except _ReplacedError:
+            continue
     return first if first.offset < end_offset else UNKNOWN
 
 
@@ -84,13 +96,23 @@ async def _of_max_timestamp(log: PartitionLog) -> TimestampOffset:
 
 
 async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) -> TimestampOffset | None:
-    """Search the batch headers from the indexed position, and decode only the batch that contains the record."""
+    """Search the batch headers from the indexed position, and decode only the batch that contains the record.
+
+    The time index has no entries where timestamps do not rise, so this may be all headers of the segment.
+
+    Raises:
+        _ReplacedError: The segment was removed meanwhile.
+    """
     before = segment.time_index.floor(timestamp)
     start = segment.position_of(segment.base_offset + before.value) if before is not None else 0
     newest = segment.head_at(start) if before is not None and start is not None else None
     if before is not None and (newest is None or newest.max_timestamp != before.key):
         start = 0  # a damaged index entry: search from the start of the segment
-    for head in segment.walk(start or 0):
+    for number, head in enumerate(segment.walk(start or 0), 1):
+        if number % _HEADS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+            if segment not in log.segments:
+                raise _ReplacedError
         if head.max_timestamp < timestamp or head.last_offset < log.log_start_offset:
             continue
         batch = segment.batch_at(head.position)

@@ -89,6 +89,8 @@ _WORK_S: Final = 0.002
 _PAUSE_S: Final = 0.0005
 _RECORDS_BETWEEN_RESTS: Final = 1000
 _MAX_SLEEP_S: Final = 0.2
+_LATEST_HORIZON: Final = 2**62 - 1
+"""Latest delete horizon: the timestamps of a batch with it are stored as differences to it, which fit into 63 bits."""
 _ENTRY_BYTES: Final = 160
 """Approximate memory per key in the map, besides the bytes of the key."""
 
@@ -190,6 +192,11 @@ class Rules:
     """Transactions of the log from its start. It must see every batch in order, so it advances with the rewriting."""
     now_ms: int
     delete_retention_ms: int
+
+    @property
+    def new_horizon(self) -> int:
+        """Delete horizon of tombstones and markers that are met now."""
+        return min(self.now_ms + self.delete_retention_ms, _LATEST_HORIZON)
 
     def fences(self, batch: RecordBatch) -> bool:
         """Return whether a marker is needed to fence older epochs of its producer."""
@@ -331,7 +338,7 @@ def _marker(batch: RecordBatch, built: LogSegment, rules: Rules) -> bytes | byte
         return None
     if batch.has_delete_horizon or not batch.record_count:
         return bytes(batch.buffer)
-    return _rebuilt(batch, decode_records(batch), rules.now_ms + rules.delete_retention_ms)
+    return _rebuilt(batch, decode_records(batch), rules.new_horizon)
 
 
 def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearray | None:
@@ -345,7 +352,7 @@ def _compacted(batch: RecordBatch, rules: Rules, pace: Pace) -> bytes | bytearra
             kept.append(record)
     new_horizon = horizon
     if horizon is None and any(record.value is None for record in kept):
-        new_horizon = rules.now_ms + rules.delete_retention_ms
+        new_horizon = rules.new_horizon
     if len(kept) == count and new_horizon == horizon:
         return bytes(batch.buffer)
     if not kept and batch.last_offset not in rules.producers_last_offsets:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from klamm.protocol.records import Codec, Record, encode_batch, iter_batches
+from klamm.protocol.records import BATCH_OVERHEAD, Codec, Record, encode_batch, iter_batches, iter_fields
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.cleaner import Cleaner, compact
 from klamm.storage.log.config import HousekeepingSettings
@@ -116,6 +116,22 @@ def test_tombstone_is_kept_until_its_delete_horizon(tmp_path: Path) -> None:
     crashable.log.compacted_up_to = 0
     run(crashable, NOON_MS + DAY_MS)
     assert kept() == []
+
+
+def test_endless_tombstone_retention_stays_readable(tmp_path: Path) -> None:
+    crashable = compacted(tmp_path, delete_retention_ms=str(2**63 - 1), min_cleanable_dirty_ratio="0")
+    crashable.log.append(batch("value", key=b"gone"))
+    crashable.log.append(batch(None, key=b"gone"))
+    crashable.log.roll()
+    for now_ms in (NOON_MS, NOON_MS + 1000 * DAY_MS):
+        crashable.log.compacted_up_to = 0
+        run(crashable, now_ms)
+        assert [(record.value, record.timestamp) for record in read_all(crashable.log)] == [(None, NOON_MS)]
+    (kept,) = iter_batches(crashable.log.read(0, 1 << 20))
+    assert kept.has_delete_horizon
+    assert [fields.timestamp_delta for fields in iter_fields(bytes(kept.buffer[BATCH_OVERHEAD:]), 1)] == [
+        NOON_MS - kept.base_timestamp
+    ]
 
 
 def test_producer_continues_after_its_last_batch_was_emptied(tmp_path: Path) -> None:

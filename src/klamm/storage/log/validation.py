@@ -66,6 +66,8 @@ _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 _RECOMPRESSED_AT_ONCE: Final = 64 * 1024
 _RECORDS_ALWAYS_GRANTED: Final = 1_048_588
 """Records that a compressed batch may contain if ``max.message.bytes``, whose default this is, is smaller."""
+_MAX_DELTA: Final = 2**62
+"""Limit of timestamp deltas, from ``check_records``. With a base up to it, no timestamp exceeds 64 bits."""
 _MAX_RECORD_ERRORS: Final = 1000
 """Largest number of records that an error lists. A list of a million would exceed the size of the request."""
 _KEPT_FLAGS: Final = TRANSACTIONAL | CONTROL | DELETE_HORIZON
@@ -151,9 +153,13 @@ def prepare(
     is_appended_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if batch.attributes & TIMESTAMP_TYPE:
         max_timestamp = _checked_append_time(_Records(batch, data), config, now_ms)
-    elif not is_appended_time and (
+    elif is_appended_time:
+        if abs(batch.base_timestamp) > _MAX_DELTA:
+            _Records(batch, data).reject_timestamps(-NO_LIMIT, NO_LIMIT)
+    elif (
         config.message_timestamp_before_max_ms != NO_LIMIT
         or max_timestamp > now_ms + config.message_timestamp_after_max_ms
+        or abs(batch.base_timestamp) > _MAX_DELTA
     ):
         _Records(batch, data).reject_timestamps(*_allowed_times(config, now_ms))
     if config.compression is not None and codec != config.compression:
@@ -295,8 +301,9 @@ class _Records:
 
 
 def _allowed_times(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """Return the smallest and the largest allowed timestamp."""
-    return now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    """Return the smallest and the largest allowed timestamp. Both fit into 64 bits."""
+    earliest, latest = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+    return max(earliest, -NO_LIMIT), min(latest, NO_LIMIT)
 
 
 def _checked_append_time(records: _Records, config: LogConfig, now_ms: int) -> int:

@@ -194,6 +194,28 @@ def test_record_without_key_is_rejected_on_a_compacted_topic(tmp_path: Path) -> 
     crashable.log.append(batch("with key"))
 
 
+@pytest.mark.parametrize(("base", "delta"), [(2**63 - 1, 1), (-(2**63), -1), (-(2**62) - 1, -(2**62))])
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"message_timestamp_after_max_ms": str(2**63 - 1)},
+        {"message_timestamp_type": "LogAppendTime", "compression_type": "gzip"},
+    ],
+)
+def test_timestamp_of_more_than_64_bits_is_rejected(
+    base: int, delta: int, configs: dict[str, str], tmp_path: Path
+) -> None:
+    """The records could be appended, but not be written again by compaction."""
+    data = encode_batch([Record(b"a", b"", (), 0, 0), Record(b"b", b"", (), delta, 1)])
+    patch_header(data, base_timestamp=base, max_timestamp=base)
+    log = CrashableLogs(tmp_path, **configs).log
+
+    with pytest.raises(InvalidTimestampsError):
+        log.append(memoryview(data))
+    assert log.end_offset == 0
+
+
 def test_record_from_the_future_is_rejected_by_index(crashable: CrashableLogs) -> None:
     records = [Record(b"k", b"v", (), NOON_MS, 0), Record(b"k", b"v", (), NOON_MS + 3_600_001, 1)]
 

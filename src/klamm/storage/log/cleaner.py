@@ -133,6 +133,12 @@ class Cleaner:
                 saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
             except OSError as error:
                 self._reports.report(log.name, "cannot be compacted", error)
+            except StoppedError:
+                raise
+            except Exception:
+                # Like Kafka, continue with the other logs.
+                logger.exception("%s cannot be compacted", log.name)
+                log.is_uncleanable = True
             passes += log.compacted_up_to != before
         if passes:
             await self._logs.checkpoint()

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -216,6 +217,19 @@ def test_corrupt_batch_stops_compaction_and_is_reported(tmp_path: Path, caplog: 
     assert run(crashable) == 0
     assert crashable.log.size == size
     assert "cannot be compacted" in caplog.text
+
+
+def test_unexpected_error_of_one_log_does_not_end_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashable = compacted(tmp_path)
+    filled_segments(crashable, 60, keys=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_rewriter, "rewrite", MagicMock(side_effect=ZeroDivisionError))
+        assert asyncio.run(crashable.manager.cleaner.clean()) == 0
+
+    assert crashable.log.is_uncleanable
+    assert "t-0 cannot be compacted" in caplog.text
 
 
 def filled_segments(crashable: CrashableLogs, count: int, *, keys: int) -> None:

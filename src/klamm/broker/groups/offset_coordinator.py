@@ -37,6 +37,8 @@ FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND: Final = 9
 
 _UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """Error codes of partitions that do not exist. An error of the group does not replace them."""
+_NEVER_MS: Final = 2**63 - 1
+"""Latest time that the metadata store can keep, milliseconds since the epoch."""
 _FEW: Final = 500
 """Up to this number of topics, commits are copied topic by topic; above it, all commits of the group are copied."""
 _ByTopic: TypeAlias = "dict[UUID, dict[int, PutGroupOffset]]"
@@ -185,7 +187,7 @@ class OffsetCoordinator:
         retention_ms: int = -1,
     ) -> tuple[ErrorCode, ...]:
         now_ms = self._registry.now().wall_ms
-        expire_ms = None if retention_ms == -1 else now_ms + retention_ms
+        expire_ms = None if retention_ms == -1 else min(now_ms + retention_ms, _NEVER_MS)
         judged = await slices.listed(self._judge(group_id, offset, now_ms, expire_ms) for offset in offsets)
         codes = await slices.listed(item if isinstance(item, ErrorCode) else ErrorCode.NONE for item in judged)
         if all(code in _UNKNOWN_TOPIC for code in codes):

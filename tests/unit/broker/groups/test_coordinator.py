@@ -397,6 +397,19 @@ async def test_recreated_topic_inherits_no_offsets(host: CoordinatorHost) -> Non
         assert await fetch(groups) == {("b", 0): 7}
 
 
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63)])
+async def test_extreme_retention_of_one_commit_does_not_fail_the_store(
+    host: CoordinatorHost, retention_ms: int
+) -> None:
+    async with host.running() as groups:
+        codes = await groups.offsets.commit(
+            Committer(group_id="g"), [offset()], retention_ms=retention_ms, api_version=2
+        )
+        assert codes == (ErrorCode.NONE,)
+        await groups.offsets.expire()
+        assert await fetch(groups) == ({("a", 0): 7} if retention_ms > 0 else {})
+
+
 async def test_thousands_of_offset_commits_share_few_disk_commits(host: CoordinatorHost) -> None:
     async with host.running() as groups:
         await asyncio.gather(*(commit(groups, offset(value=n), group_id=f"g{n % 50}") for n in range(2000)))

@@ -204,6 +204,7 @@ class QuotaService:
 
 BURST_S: Final = SAMPLES * SAMPLE_S
 """Size of a bucket, in seconds of its rate. So much may be used at once."""
+_INT_MAX: Final = 2**31 - 1
 
 
 class TokenBucket:
@@ -253,7 +254,9 @@ class MutationQuota:
     @property
     def throttle_time_ms(self) -> int:
         """Remaining wait of the client in milliseconds, for the response."""
-        return 0 if self._free_at_s == 0.0 else max(0, round((self._free_at_s - self._now_s()) * 1000))
+        if self._free_at_s == 0.0:
+            return 0
+        return max(0, round(min((self._free_at_s - self._now_s()) * 1000, _INT_MAX)))
 
     def charge(self, partitions: int) -> None:
         """Charge partitions that are about to be created or deleted.

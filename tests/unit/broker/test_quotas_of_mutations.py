@@ -70,6 +70,13 @@ def test_rejected_mutations_are_not_counted_and_debt_falls_at_the_rate() -> None
     assert rejected(limited.request(), 1)
 
 
+@pytest.mark.parametrize("rate", [1e-9, 1e-320])
+def test_throttle_time_of_a_tiny_rate_fits_into_the_response(rate: float) -> None:
+    quota = LimitedUser(rate).request(is_strict=False)
+    quota.charge(1)
+    assert quota.throttle_time_ms == 2**31 - 1
+
+
 def test_versions_without_throttling_error_are_delayed() -> None:
     limited = LimitedUser(2.0)
     quota = limited.request(is_strict=False)

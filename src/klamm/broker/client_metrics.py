@@ -216,11 +216,12 @@ class ClientMetricsService:
 
     async def _take(self, compression_type: int, metrics: bytes, instance: ClientInstance, session: Session) -> None:
         limit = DECOMPRESSED_FACTOR * self.max_bytes
-        try:
-            data, points = _decoded(compression_type, metrics, min(limit, SHORT_BYTES))
-        except TelemetryTooLargeError:
-            data, points = await asyncio.to_thread(_decoded, compression_type, metrics, limit)
         attributes = instance.attributes
+        added = {**attributes, "principal": session.principal} if self._exports else None
+        try:
+            exported, points = _decoded(compression_type, metrics, min(limit, SHORT_BYTES), added)
+        except TelemetryTooLargeError:
+            exported, points = await asyncio.to_thread(_decoded, compression_type, metrics, limit, added)
         labels = {
             names.CLIENT_ID: attributes[names.CLIENT_ID],
             names.CLIENT_INSTANCE_ID: attributes[names.CLIENT_INSTANCE_ID],
@@ -229,7 +230,7 @@ class ClientMetricsService:
         if self.series is not None and instance.client_instance_id in self._instances:
             self.series.take(instance.client_instance_id, labels, points)
         for export in self._exports:
-            export.put(_with_attributes(data, {**attributes, "principal": session.principal}))
+            export.put(exported)
 
 
 def _attributes(client_instance_id: UUID, session: Session, client_id: str | None) -> Attributes:
@@ -243,25 +244,22 @@ def _attributes(client_instance_id: UUID, session: Session, client_id: str | Non
     }
 
 
-def _decoded(compression_type: int, metrics: bytes, limit: int) -> tuple[bytes, list[MetricPoint]]:
-    """Return the decompressed metrics and their data points."""
-    from klamm.telemetry.otlp import OtlpError, decode_metrics  # noqa: PLC0415  # at the first push only
+def _decoded(
+    compression_type: int, metrics: bytes, limit: int, added: Attributes | None
+) -> tuple[bytes, list[MetricPoint]]:
+    """Return the decompressed metrics, with the added attributes if there are any, and their data points."""
+    from klamm.telemetry.otlp import OtlpError, decode_metrics, with_attributes  # noqa: PLC0415  # at the first push
 
     try:
         data = bytes(decompress_view(compression_type, metrics, limit=limit))
         if len(data) > limit:  # The metrics were not compressed.
             raise TelemetryTooLargeError(f"{len(data)} bytes of metrics exceed the limit of {limit}")
-        return data, decode_metrics(data)
+        points = decode_metrics(data)
+        return data if added is None else with_attributes(data, added), points
     except DecompressedTooLargeError as error:
         raise TelemetryTooLargeError(f"Decompressed metrics exceed the limit of {limit} bytes") from error
     except (CorruptBatchError, OtlpError) as error:
         raise InvalidRecordError(str(error)) from error
-
-
-def _with_attributes(data: bytes, attributes: Attributes) -> bytes:
-    from klamm.telemetry.otlp import with_attributes  # noqa: PLC0415  # at the first push only
-
-    return with_attributes(data, attributes)
 
 
 def open_client_metrics(

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_POINTS: Final = 10_000
-"""Maximum number of data points in one push."""
+"""Maximum number of data points in one push, and of resources: Java clients send one resource per metric."""
+MAX_ADDED_BYTES: Final = 8 * 1024 * 1024
+"""Maximum number of bytes by which the attributes of a client make a push longer."""
 DELTA: Final = 1
 """Aggregation temporality of a sum that starts again at zero after each push."""
 
@@ -57,12 +59,16 @@ def decode_metrics(data: bytes) -> list[MetricPoint]:
     """Return the data points of pushed metrics.
 
     Raises:
-        OtlpError: The data is damaged, or has more than ``MAX_POINTS`` data points.
+        OtlpError: The data is damaged, or has more than ``MAX_POINTS`` data points or resources.
     """
     points: list[MetricPoint] = []
+    resources = 0
     try:
         for number, start, end in _messages(data, 0, len(data)):
             if number == 1:
+                resources += 1
+                if resources > MAX_POINTS:
+                    raise OtlpError(f"More than {MAX_POINTS} resources")
                 _read_resource(data, start, end, points)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise OtlpError(f"Damaged metrics: {error}") from error
@@ -75,7 +81,7 @@ def with_attributes(data: bytes, attributes: Mapping[str, str]) -> bytes:
     Protobuf merges a field that occurs twice, so the attributes are appended as a second resource.
 
     Raises:
-        OtlpError: The data is damaged.
+        OtlpError: The data is damaged, or the attributes would add more than ``MAX_ADDED_BYTES``.
     """
     pairs = b"".join(
         _framed(1, _framed(1, key.encode()) + _framed(2, _framed(1, value.encode())))
@@ -83,9 +89,12 @@ def with_attributes(data: bytes, attributes: Mapping[str, str]) -> bytes:
     )
     resource = _framed(1, pairs)
     try:
+        fields = tuple(_messages(data, 0, len(data)))
+        if sum(number == 1 for number, _, _ in fields) * len(resource) > MAX_ADDED_BYTES:
+            raise OtlpError(f"The attributes of the client add more than {MAX_ADDED_BYTES} bytes")
         return b"".join(
             _framed(number, data[start:end] + resource if number == 1 else data[start:end])
-            for number, start, end in _messages(data, 0, len(data))
+            for number, start, end in fields
         )
     except IndexError as error:
         raise OtlpError(f"Damaged metrics: {error}") from error

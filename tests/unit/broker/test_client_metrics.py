@@ -143,6 +143,7 @@ def test_metrics_are_accepted_in_every_compression(codec: Codec) -> None:
             {"compression_type": 4},
             ErrorCode.TELEMETRY_TOO_LARGE,
         ),
+        (compress(Codec.ZSTD, b"\n\0" * 20_000), {"compression_type": 4}, ErrorCode.INVALID_RECORD),
     ],
 )
 def test_invalid_pushes_are_rejected(metrics: bytes, more: dict[str, Any], error: ErrorCode) -> None:

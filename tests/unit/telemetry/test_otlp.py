@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.telemetry.otlp import MAX_POINTS, MetricPoint, OtlpError, decode_metrics, with_attributes
+from klamm.telemetry.otlp import MAX_ADDED_BYTES, MAX_POINTS, MetricPoint, OtlpError, decode_metrics, with_attributes
 from tests.support.otlp import counter, field, gauge, metrics_data, number, twenty_metrics
 
 
@@ -53,6 +53,21 @@ def test_number_of_points_is_limited() -> None:
     assert len(decode_metrics(metrics_data(gauge("g", *[point] * MAX_POINTS)))) == MAX_POINTS
     with pytest.raises(OtlpError, match="More than"):
         decode_metrics(metrics_data(gauge("g", *[point] * MAX_POINTS), gauge("h", point)))
+
+
+def test_number_of_resources_is_limited() -> None:
+    """Each one is exported with the attributes of the client, which are a hundred times as long as an empty one."""
+    most = field(1, b"") * MAX_POINTS
+    assert decode_metrics(most) == []
+    with pytest.raises(OtlpError, match="More than"):
+        decode_metrics(most + field(1, b""))
+
+
+def test_length_of_added_attributes_is_limited() -> None:
+    data = field(1, b"") * 1000
+    assert len(with_attributes(data, {"client_id": "x" * 8000})) < MAX_ADDED_BYTES
+    with pytest.raises(OtlpError, match="add more than"):
+        with_attributes(data, {"client_id": "x" * 9000})
 
 
 def test_exported_metrics_have_added_attributes() -> None:

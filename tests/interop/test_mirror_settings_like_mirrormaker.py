@@ -173,3 +173,17 @@ def test_settings_match_mirrormaker(java: None, tmp_path: Path) -> None:
     differing = {text: how for text, each in zip(texts, decisions, strict=True) if (how := difference(text, each))}
     assert differing == {}
     assert sum("error" not in each[-1] for each in decisions if each) > len(texts) / 3
+
+
+def test_no_key_of_mirrormaker_is_unknown(java: None) -> None:
+    keys = run_tool("MirrorKeys").split()
+    assert len(keys) > 500
+    base = {"clusters": "A,B", "A.bootstrap.servers": "a:9092", "B.bootstrap.servers": "b:9092", "A->B.enabled": "true"}
+    unknown = []
+    for key in keys:
+        try:
+            settings = parse_settings({**base, key: "1"})
+        except SettingsError:  # the key is read
+            continue
+        unknown += [each for each in (*settings.unused, *settings.misspelt) if "unknown" in each or "exist" in each]
+    assert unknown == []

@@ -15,6 +15,8 @@ Role = Literal["producer", "consumer", "admin", "controller"]
 ROLES: Final[tuple[Role, ...]] = ("producer", "consumer", "admin")
 """Roles of Kafka's clients. ``controller`` is klamm's own: connections to the controllers of the target."""
 _UNSUPPORTED: Final = "klamm's clients do not support it"
+UNKNOWN: Final = "it is unknown"
+"""Reason why a key has no effect: Kafka has no such key either."""
 _CLIENT_ID: Final = "client.id"
 _NUMBERS: Final[Mapping[str, Mapping[str, int]]] = {
     "admin": {"request.timeout.ms": 1},
@@ -36,6 +38,45 @@ _HONOURED: Final[Mapping[str, Collection[str]]] = {
     "consumer": ("auto.offset.reset", "client.rack", "isolation.level"),
 }
 """Other supported properties by role."""
+_OF_ALL_KAFKA_CLIENTS: Final = frozenset(
+    (
+        "bootstrap.resolve.timeout.ms", "bootstrap.servers", "client.dns.lookup", "client.id", "config.providers",
+        "connections.max.idle.ms", "enable.metrics.push", "metadata.cluster.check.enable", "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms", "metadata.recovery.strategy", "metric.reporters",
+        "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "receive.buffer.bytes",
+        "reconnect.backoff.max.ms", "reconnect.backoff.ms", "request.timeout.ms", "retry.backoff.max.ms",
+        "retry.backoff.ms", "send.buffer.bytes", "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms", "auto.include.jmx.reporter",
+    )
+)  # fmt: skip
+_OF_KAFKA_ADMIN: Final = frozenset(("bootstrap.controllers", "default.api.timeout.ms", "retries"))
+KAFKA_PROPERTIES: Final[Mapping[str, frozenset[str]]] = {
+    "admin": _OF_ALL_KAFKA_CLIENTS | _OF_KAFKA_ADMIN,
+    "controller": _OF_ALL_KAFKA_CLIENTS | _OF_KAFKA_ADMIN,
+    "producer": _OF_ALL_KAFKA_CLIENTS.union(
+        (
+            "acks", "batch.size", "buffer.memory", "buffer.memory.allocation.strategy", "client.rack",
+            "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
+            "delivery.timeout.ms", "enable.idempotence", "interceptor.classes", "key.serializer", "linger.ms",
+            "max.block.ms", "max.in.flight.requests.per.connection", "max.request.size", "metadata.max.idle.ms",
+            "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms", "partitioner.class",
+            "partitioner.ignore.keys", "partitioner.rack.aware", "retries", "transaction.timeout.ms",
+            "transaction.two.phase.commit.enable", "transactional.id", "value.serializer",
+        )
+    ),
+    "consumer": _OF_ALL_KAFKA_CLIENTS.union(
+        (
+            "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "client.rack",
+            "default.api.timeout.ms", "enable.auto.commit", "exclude.internal.topics", "fetch.max.bytes",
+            "fetch.max.wait.ms", "fetch.min.bytes", "group.id", "group.instance.id", "group.protocol",
+            "group.remote.assignor", "heartbeat.interval.ms", "interceptor.classes",
+            "internal.throw.on.fetch.stable.offset.unsupported", "isolation.level", "key.deserializer",
+            "max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records", "partition.assignment.strategy",
+            "session.timeout.ms", "share.acknowledgement.mode", "share.acquire.mode", "value.deserializer",
+        )
+    ),
+}  # fmt: skip
+"""Properties of Kafka's clients by role, without those of TLS and SASL."""
 _AS_IT_IS: Final[Mapping[str, tuple[str, ...]]] = {
     "acks": ("all", "-1"),
     "enable.auto.commit": ("false",),
@@ -112,8 +153,9 @@ def properties_of(role: str | None) -> frozenset[str]:
     return frozenset({_CLIENT_ID, *_NUMBERS[role], *_HONOURED[role], *SECURITY_KEYS})
 
 
-ALL_PROPERTIES: Final = frozenset().union(*(properties_of(role) for role in ROLES))
-"""Supported properties of clients with any role."""
+def is_kafka_property(role: str | None, name: str) -> bool:
+    """Return whether Kafka's clients with a role have a property, other than of TLS and SASL. None: any role."""
+    return any(name in KAFKA_PROPERTIES[each] for each in ((role,) if role else ROLES))
 
 
 def reasons_without_effect(flows: Iterable[Mapping[str, ClientProperties]]) -> dict[str, str | None]:
@@ -135,7 +177,9 @@ def reasons_without_effect(flows: Iterable[Mapping[str, ClientProperties]]) -> d
 def _reason(role: str, key: str, client: ClientProperties) -> str | None:
     """Return why a property of a client has no effect. None: it has one."""
     if key not in properties_of(role):
-        return None if client[key].strip().lower() in _AS_IT_IS.get(key, ()) else _UNSUPPORTED
+        if client[key].strip().lower() in _AS_IT_IS.get(key, ()):
+            return None
+        return _UNSUPPORTED if key.startswith(SECURITY_PREFIXES) or is_kafka_property(role, key) else UNKNOWN
     protocol = client.get("security.protocol", "PLAINTEXT").strip().upper()
     is_tls, is_sasl = protocol.endswith("SSL"), protocol.startswith("SASL_")
     if (key.startswith("ssl.") and not is_tls) or (key.startswith("sasl.") and not is_sasl):

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", bound=StrEnum)
 Value = TypeVar("Value")
 
+_OF_WORKER: Final = (
+    "plugin.path", "plugin.discovery", "connect.protocol", "heartbeat.interval.ms",
+    "internal.topics.automatic.creation.enable", "rebalance.timeout.ms", "scheduled.rebalance.max.delay.ms",
+    "session.timeout.ms", "bootstrap.resolve.timeout.ms", "client.dns.lookup", "connections.max.idle.ms",
+    "metadata.cluster.check.enable", "metadata.max.age.ms", "metadata.recovery.rebootstrap.trigger.ms",
+    "metadata.recovery.strategy", "receive.buffer.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms",
+    "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes", "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+)  # fmt: skip
+"""Keys of MirrorMaker's Connect worker: for its plugins, its place among other workers, and its own connections."""
 ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "config.storage.topic": "the mirror keeps no configuration on the target",
     "config.storage.replication.factor": "the mirror keeps no configuration on the target",
@@ -41,12 +51,17 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "consumer.poll.timeout.ms": "the mirror waits for data on its own connections",
     "offset.flush.timeout.ms": "source offsets are written in the background",
     "metric.names.formats": "there is no JMX",
+    "metrics.num.samples": "there is no JMX",
+    "metrics.recording.level": "there is no JMX",
+    "metrics.sample.window.ms": "there is no JMX",
+    "auto.include.jmx.reporter": "there is no JMX",
+    "add.source.alias.to.metrics": "there is no JMX",
     "client.id": "clients are named after their flow",
     "config.action.reload": "the mirror does not watch config providers",
     "connector.client.config.override.policy": "there is no Connect worker",
     "connector.plugin.version": "there is no Connect worker",
-    "plugin.path": "there is no Connect worker",
-    "plugin.discovery": "there is no Connect worker",
+    "response.http.headers.config": "there is no REST server",
+    **dict.fromkeys(_OF_WORKER, "there is no Connect worker"),
 }
 """Keys of MirrorMaker 2 that have no effect here, with the reason. Logged once at startup."""
 _ACCEPTED_PREFIXES: Final[Mapping[str, str]] = {
@@ -60,6 +75,9 @@ _ACCEPTED_PREFIXES: Final[Mapping[str, str]] = {
     "tasks.max.": "Spark places the tasks",
     "task.": "Spark places the tasks",
     "worker.": "there is no Connect worker",
+    "inter.worker.": "there is no Connect worker",
+    "topic.tracking.": "there is no Connect worker",
+    "access.control.allow.": "there is no REST server",
     "rest.": "there is no REST server",
     "admin.listeners": "there is no REST server",
     "topic.creation.": "remote topics have the partitions and configs of their source topics",

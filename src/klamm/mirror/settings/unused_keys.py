@@ -11,8 +11,9 @@ from klamm.kafka_client.connection.security import SECURITY_KEYS, SECURITY_PREFI
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.clients import (
-    ALL_PROPERTIES,
     ROLES,
+    UNKNOWN,
+    is_kafka_property,
     properties_of,
     reasons_without_effect,
 )
@@ -178,7 +179,7 @@ class _Search:
             return f"{key} does not exist{self._suggestion(place, name)}"
         if not base.startswith(SECURITY_PREFIXES) or key in self._of_custom_classes:
             return None
-        names = {*broker_configs(), *SECURITY_KEYS, *_CLIENT_SECURITY}
+        names = _names_of_security()
         similar = "" if base in names else did_you_mean(base, names, cutoff=_SIMILAR)
         return f"{key} does not exist{similar.replace('mean ', f'mean {place}{_part(name)}')}" if similar else None
 
@@ -187,11 +188,17 @@ class _Search:
         is_supported = _property(name) in properties_of(_role(name))
         suggestion = "" if reason is not None and is_supported else self._suggestion(place, name)
         if suggestion or reason is None:
-            is_known = name in self._names or _property(name) in ALL_PROPERTIES
-            reason = reason or ("nothing reads it at this place" if is_known else "it is unknown")
+            reason = reason or ("nothing reads it at this place" if self._is_known(name) else UNKNOWN)
             self._warnings.append(f"{key} has no effect: {reason}{suggestion}")
         else:
             self._unsupported[reason].append(key)
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether klamm reads a key, or Kafka's clients have it, at another place."""
+        base = _property(name)
+        if base.startswith(SECURITY_PREFIXES):
+            return base in _names_of_security()
+        return name in self._names or is_kafka_property(_role(name), base)
 
     def _suggestion(self, place: str, name: str) -> str:
         """Return ``; did you mean KEY?`` with a key that has an effect, or an empty string."""
@@ -204,6 +211,8 @@ class _Search:
             return similar.replace("mean ", f"mean {place}{part}")
         if role := next((role for role in ROLES if name in properties_of(role) - SECURITY_KEYS), None):
             return f"; did you mean {place or flow}{role}.{name}?"
+        if name not in self._names and is_kafka_property(None, name):
+            return ""
         prefix = PREFIX if name.startswith(PREFIX) else ""
         names = {each.removeprefix(prefix) for each in self._names if each.startswith(prefix)}
         names |= LISTENER_CONFIGS if prefix else SECURITY_KEYS
@@ -225,6 +234,11 @@ class _Search:
             return key.removesuffix(flow[2]), flow[2]
         alias = next((alias for alias in self._aliases if key.startswith(f"{alias}.")), None)
         return (f"{alias}.", key[len(alias) + 1 :]) if alias is not None else ("", key)
+
+
+def _names_of_security() -> frozenset[str]:
+    """Return the names of the properties of TLS, SASL and security of Kafka's clients and brokers, among others."""
+    return frozenset((*broker_configs(), *SECURITY_KEYS, *_CLIENT_SECURITY))
 
 
 def _part(name: str) -> str:

@@ -18,7 +18,7 @@ ACCEPTED: dict[str, tuple[dict[str, str | None], tuple[str, ...]]] = {
     "active_active": ({"dc1->dc2": "dc1.orders", "dc2->dc1": "dc2.orders"}, ()),
     "aggregation": ({"paris->central": "paris.orders", "berlin->central": "berlin.orders"}, ("central.tasks.max",)),
     "blacklist_of_2_4": ({"primary->backup": "primary.orders"}, ()),
-    "cloud_api_key": ({"dc->ccloud": "dc.orders"}, ("ccloud.request.timeout.ms", "ccloud.retry.backoff.ms")),
+    "cloud_api_key": ({"dc->ccloud": "dc.orders"}, ("ccloud.request.timeout.ms",)),
     "compose_demo": ({"source->target": "source.orders"}, ()),
     "connector_keys_in_a_file": ({"source->target": "source.orders"}, ("producer.override.bootstrap.servers",)),
     "continuation_lines": ({"primary->secondary": "primary.orders"}, ()),

@@ -10,9 +10,16 @@ import pytest
 from klamm.admin import AdminClient, NewTopic
 from klamm.gateway.client_configs.config_log import TOPIC_CONFIGS
 from klamm.gateway.client_configs.topic_image import FollowedTopic
-from klamm.gateway.upstream.internal_topic import InternalTopic, InternalTopicGoneError, TransactionalTopic
+from klamm.gateway.upstream.internal_topic import (
+    InternalTopic,
+    InternalTopicGoneError,
+    TransactionalTopic,
+    final_code,
+)
 from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.kafka_client.errors import TransactionLostError
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
@@ -99,6 +106,26 @@ def test_transaction_includes_other_topics_or_fails_as_a_whole(
     finally:
         other.close()
         writer.close()
+
+
+def test_rejected_transaction_is_aborted_and_the_next_one_may_follow(
+    settings: ConnectionSettings, topic: str, reader: InternalTopic, make_klamm_topic: Callable[..., str]
+) -> None:
+    small = make_klamm_topic(configs={"max.message.bytes": "500"})
+    writer = TransactionalTopic(settings, topic)
+    try:
+        writer.take_over(0)
+        writer.commit({topic: [record(b"1")]})
+        with pytest.raises(RecordsRejectedError, match="MESSAGE_TOO_LARGE") as error:
+            writer.commit({topic: [record(b"2")], small: [record(b"small"), record(b"x" * 1000)]})
+        assert final_code(error.value) is ErrorCode.MESSAGE_TOO_LARGE
+        writer.commit({topic: [record(b"3")], small: [record(b"of 3")]})
+    finally:
+        writer.close()
+    assert values(reader.load()[0]) == [b"1", b"3"]
+    other = InternalTopic(settings, small)
+    assert values(other.load()[0]) == [b"of 3"]
+    other.close()
 
 
 def test_deleted_topic_is_detected(

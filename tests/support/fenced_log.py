@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
-from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
+from klamm.kafka_client.data.records import RecordsRejectedError
+from klamm.kafka_client.errors import ConnectionLostError, DeniedError, TransactionLostError
+from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +62,12 @@ class FencedWriter:
         self._log = log
         self._epoch = -1
         self.failures: list[str] = []
-        """``lost before``, ``lost after``, ``gone`` or empty for each next commit; empty when there are no more."""
+        """``lost before``, ``lost after``, ``gone``, ``denied`` or empty for each next commit; empty when there are no
+        more.
+        """
         self.commits = 0
+        self.too_large = ""
+        """User with too large records. Empty: none."""
 
     def as_topic(self) -> TransactionalTopic:
         """Return this object as the class that stores expect."""
@@ -79,9 +85,13 @@ class FencedWriter:
             raise ConnectionLostError("no response")
         if failure == "gone":
             raise InternalTopicGoneError("no such topic")
+        if failure == "denied":
+            raise DeniedError("TOPIC_AUTHORIZATION_FAILED")
         with self._log.changed:
             if self._epoch != self._log.epoch:
                 raise TransactionLostError("fenced")
+            if self.too_large and any(self.too_large.encode() in (record.key or b"") for record in records[TOPIC]):
+                raise RecordsRejectedError(TOPIC, [ErrorCode.MESSAGE_TOO_LARGE])
             self.commits += 1
             self._log.records += [
                 record._replace(offset=len(self._log.records) + number) for number, record in enumerate(records[TOPIC])

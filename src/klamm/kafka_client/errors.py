@@ -119,6 +119,16 @@ RETRIABLE_PRODUCE_CODES: Final = STALE_METADATA_CODES | {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
 """Retriable codes of Produce."""
+INVALID_RECORDS_CODES: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""Codes of Produce that repeat if the same records are sent again."""
 
 
 def api_error(error_code: int, error_message: str | None = None) -> KafkaApiError:

@@ -26,9 +26,9 @@ from klamm.gateway.upstream.internal_topic import (
     InternalTopicGoneError,
     TransactionalTopic,
     create_internal_topics,
+    final_code,
 )
-from klamm.kafka_client.errors import CLUSTER_ERRORS, DeniedError, TransactionLostError, is_denial
-from klamm.protocol.errors import UnsupportedVersionError
+from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError
 from klamm.protocol.records import Record
 from klamm.retries import Backoff
 from klamm.rollout.record import RolloutRecord, conflict, from_document, to_document
@@ -210,8 +210,7 @@ class RolloutStore:
             try:
                 return attempt()
             except (*CLUSTER_ERRORS, TransactionLostError) as error:
-                is_final = isinstance(error, UnsupportedVersionError | DeniedError) or is_denial(error)
-                if is_final or time.monotonic() >= deadline:
+                if final_code(error) is not None or time.monotonic() >= deadline:
                     raise
                 logger.debug("%s cannot be used, trying again: %s", TOPIC, error)
                 time.sleep(_RANDOM.uniform(0, backoff.next_s()))

@@ -20,11 +20,12 @@ from klamm.gateway.upstream.internal_topic import (
     InternalTopicGoneError,
     TransactionalTopic,
     create_internal_topics,
+    final_code,
 )
 from klamm.gateway.upstream.topic_worker import TopicWorker
-from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error
 from klamm.properties import SettingsError
-from klamm.protocol.errors import KafkaApiError, StorageError
+from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.records import Record
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ASK_MS: Final = 2_000
+_CHANGED_TOPICS: Final = {config_log.TOPIC: config_log.TOPIC_CONFIGS, HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS}
+"""Topics that a change is written to, with their configs."""
 _LOAD_S: Final = 10.0
 """Time that a start waits for the topics. After it the gateway listens, and ``/ready`` reports that it is not ready."""
 
@@ -79,12 +82,11 @@ class UpstreamClientConfigs:
                 raise SettingsError(
                     f"{CLIENT_CONFIGS.key}=true: the upstream serves client configs itself, so remove this setting"
                 )
-        create_config_topics = partial(_create_config_topics, admin)
-        self._config_topic.start(self.store, create_config_topics)
+        self._config_topic.start(self.store, partial(_create_config_topics, admin))
         self._registration_topic.start(
             self._registrations, partial(create_internal_topics, admin, {TOPIC: TOPIC_CONFIGS})
         )
-        self.store.start(create_config_topics)
+        self.store.start(partial(create_internal_topics, admin, _CHANGED_TOPICS))
         topics = (self._config_topic, self._registration_topic)
         if not all(await asyncio.gather(*(topic.loaded(_LOAD_S) for topic in topics))):
             logger.warning("Client configs are not loaded yet; until then nothing is enforced")
@@ -106,7 +108,7 @@ async def _create_config_topics(admin: AdminClient) -> None:
     """Create the topics of configs and of their history. Without a history, configs are served but not changed."""
     await create_internal_topics(admin, {config_log.TOPIC: config_log.TOPIC_CONFIGS})
     try:
-        await create_internal_topics(admin, {HISTORY_TOPIC: HISTORY_TOPIC_CONFIGS})
+        await create_internal_topics(admin, _CHANGED_TOPICS)
     except KafkaApiError as error:
         logger.warning("Client configs cannot be changed without their history: %s", error)
 
@@ -147,13 +149,16 @@ class UpstreamRegistrations:
         """Append a record.
 
         Raises:
-            StorageError: The upstream did not acknowledge the record.
+            StorageError: The upstream did not acknowledge the record. A later attempt may succeed.
+            KafkaApiError: The upstream rejects the record, each time.
         """
         record = Record(key=key, value=value, timestamp=self._now_ms())
         try:
             await self._worker.call(self._topic.append, [record])
         except (*CLUSTER_ERRORS, InternalTopicGoneError) as error:
-            raise StorageError(f"The registration cannot be written: {error}") from error
+            raise api_error(
+                final_code(error) or ErrorCode.KAFKA_STORAGE_ERROR, f"The registration cannot be written: {error}"
+            ) from error
 
     async def close(self) -> None:
         """Close the connections."""

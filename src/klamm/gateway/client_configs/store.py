@@ -10,7 +10,8 @@ not the owner  Before a change, the gateway fences all others and reads the topi
 owner          The image has every committed change, so the next one is decided and written at once. If another gateway
                has taken over meanwhile, the upstream rejects the write.
 after an error The outcome of the change is unknown. The gateway takes over again, which ends the transaction for good,
-               and finds the change in the topic or decides it again.
+               and finds the change in the topic or decides it again. A change that the upstream rejects each time,
+               for example because a record is too large, fails at once.
 =============  ========================================================================================================
 
 Waiting changes are written together, in one transaction, which has their history, too.
@@ -36,9 +37,10 @@ from klamm.gateway.client_configs.config_log import (
     config_records,
     history_records,
 )
-from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
+from klamm.gateway.upstream.internal_topic import InternalTopicGoneError, final_code
 from klamm.gateway.upstream.topic_worker import TopicWorker
-from klamm.kafka_client.errors import CLUSTER_ERRORS, TransactionLostError, api_error
+from klamm.kafka_client.data.records import RecordsRejectedError
+from klamm.kafka_client.errors import CLUSTER_ERRORS, INVALID_RECORDS_CODES, TransactionLostError, api_error
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 from klamm.retries import backoff_s
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from klamm.gateway.client_configs.topic_image import FollowedTopic
     from klamm.gateway.upstream.internal_topic import TransactionalTopic
     from klamm.history.change import Author
+    from klamm.protocol.errors import KafkaApiError
     from klamm.protocol.records import Record
 
 logger = logging.getLogger(__name__)
@@ -145,6 +148,8 @@ class ClientConfigStore(ClientConfigSource):
         self._last: _Change | None = None
         """Transaction that has not been read back yet."""
         self._is_owner = False
+        self._alone = 0
+        """Number of requests to write alone, because the record of one of them is rejected."""
         self._latest_failure = ""
         """Why the latest transaction could not be written; empty if it was."""
         self._worker = TopicWorker(f"write-{TOPIC}", writer.close)
@@ -181,7 +186,8 @@ class ClientConfigStore(ClientConfigSource):
         """Apply each entry completely or not at all; return when the changes are committed and visible here.
 
         Raises:
-            KafkaApiError: The upstream cannot be written in time. The changes may still be made.
+            KafkaApiError: The upstream rejects the records of the changes, which are not made. REQUEST_TIMED_OUT: it
+                cannot be written in time, and the changes may still be made.
         """
         if not self._topic.is_loaded:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TOPIC} is being read")
@@ -208,8 +214,15 @@ class ClientConfigStore(ClientConfigSource):
                 try:
                     await self._commit(some, create)
                 except (*CLUSTER_ERRORS, TransactionLostError, InternalTopicGoneError) as error:
-                    self._is_owner = False
+                    is_invalid = isinstance(error, RecordsRejectedError) and bool(error.codes & INVALID_RECORDS_CODES)
+                    self._is_owner = self._is_owner and is_invalid  # the transaction was aborted
+                    if is_invalid and len(some) > 1:
+                        self._alone = len(some)
+                        continue
                     self._is_topic_gone = isinstance(error, InternalTopicGoneError)
+                    if (code := final_code(error)) is not None:
+                        self._fail(some, api_error(code, f"The change is not made: {error}"))
+                        continue
                     failures += 1
                     self._latest_failure = str(error)
                     logger.log(
@@ -231,7 +244,7 @@ class ClientConfigStore(ClientConfigSource):
         count = 0
         for pending in self._pending:
             count += len(pending.entries)
-            if some and count > _MAX_ENTRIES:
+            if some and (count > _MAX_ENTRIES or self._alone):
                 break
             if not pending.outcome.done():
                 some.append(pending)
@@ -277,7 +290,15 @@ class ClientConfigStore(ClientConfigSource):
         self._topic.take(records, position, load=load)
         self._is_owner = True
 
+    def _fail(self, some: Sequence[_PendingAlter], error: KafkaApiError) -> None:
+        self._alone = max(0, self._alone - 1)
+        logger.warning("Client configs cannot be changed: %s", error)
+        for pending in some:
+            if not pending.outcome.done():
+                pending.outcome.set_exception(error)
+
     def _settle(self, some: Sequence[_PendingAlter]) -> None:
+        self._alone = max(0, self._alone - 1)
         for pending in some:
             _log_changes(pending)
             if not pending.outcome.done():

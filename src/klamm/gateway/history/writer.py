@@ -18,8 +18,7 @@ from klamm.gateway.history.log import TOPIC
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.gateway.upstream.topic_worker import TopicWorker
 from klamm.kafka_client.data.records import RecordsRejectedError
-from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
-from klamm.protocol.errors import ErrorCode
+from klamm.kafka_client.errors import CLUSTER_ERRORS, INVALID_RECORDS_CODES, error_words
 from klamm.retries import backoff_s
 
 if TYPE_CHECKING:
@@ -44,16 +43,6 @@ _FIRST_BACKOFF_S: Final = 0.05
 _LAST_BACKOFF_S: Final = 1.0
 _TROUBLE_AFTER: Final = 4
 """Number of failures in a row after which clients do not wait. A topic that was just created is not known at once."""
-_REJECTED: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-    }
-)
-"""Errors that repeat if the same records are sent again."""
 
 
 class AppendedTopic(Protocol):
@@ -188,7 +177,7 @@ class HistoryWriter:
         try:
             await self._worker.call(self._topic.append, some)
         except RecordsRejectedError as error:
-            if not error.codes & _REJECTED:
+            if not error.codes & INVALID_RECORDS_CODES:
                 raise
             if len(some) > 1:
                 self._one_by_one = len(some)

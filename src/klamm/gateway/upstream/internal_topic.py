@@ -12,9 +12,23 @@ from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.cluster import EARLIEST, LATEST, Cluster
 from klamm.kafka_client.data.records import RecordsRejectedError, read_records, write_batches
 from klamm.kafka_client.data.transactions import TransactionManager
-from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError, api_error
+from klamm.kafka_client.errors import (
+    INVALID_RECORDS_CODES,
+    ConnectionLostError,
+    DeniedError,
+    TransactionLostError,
+    api_error,
+    is_denial,
+)
 from klamm.kafka_client.internal_topic import PartitionWriter, read_partition
-from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAlreadyExistsError, error_name
+from klamm.protocol.errors import (
+    ErrorCode,
+    KafkaApiError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    UnsupportedVersionError,
+    error_name,
+)
 from klamm.protocol.records import encode_batch
 
 if TYPE_CHECKING:
@@ -199,7 +213,10 @@ class TransactionalTopic:
         return self._topic.read_to_end(position)
 
     def commit(self, records: Mapping[str, Sequence[Record]]) -> None:
-        """Write records in one transaction. After any error, its outcome is known by ``take_over`` only.
+        """Write records in one transaction.
+
+        The outcome after an error is known by ``take_over`` only, except after records that are invalid, such as too
+        large ones: the transaction is aborted then, and the next one may follow.
 
         Args:
             records: Records by topic.
@@ -207,6 +224,8 @@ class TransactionalTopic:
         Raises:
             TransactionLostError: Another writer has fenced this one.
             InternalTopicGoneError: A topic does not exist.
+            DeniedError: The principal lacks a required ACL.
+            RecordsRejectedError: The upstream rejected records. See ``final_code``.
         """
         stamp = self._stamp
         if stamp is None:
@@ -216,9 +235,16 @@ class TransactionalTopic:
             if gone:
                 raise InternalTopicGoneError(f"{', '.join(gone)} does not exist")
             reasons = (f"{topic} ({error_name(code)})" for (topic, _), code in rejected.items())
-            raise ConnectionLostError(f"Topics cannot be written: {', '.join(reasons)}")
-        for topic, some in records.items():
-            self._write(topic, some, stamp)
+            is_denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED in rejected.values()
+            kind = DeniedError if is_denied else ConnectionLostError
+            raise kind(f"Topics cannot be written: {', '.join(reasons)}")
+        try:
+            for topic, some in records.items():
+                self._write(topic, some, stamp)
+        except RecordsRejectedError as error:
+            if error.codes & INVALID_RECORDS_CODES:
+                self._transactions.abort(stamp)
+            raise
         self._transactions.commit(stamp)
 
     def _write(self, topic: str, records: Sequence[Record], stamp: ProducerStamp) -> None:
@@ -245,6 +271,20 @@ class TransactionalTopic:
     def close(self) -> None:
         """Close the connections."""
         self._topic.close()
+
+
+def final_code(error: Exception) -> ErrorCode | None:
+    """Return the error code for a client whose records cannot be written. None: a later attempt may succeed.
+
+    Args:
+        error: Error of a write to an internal topic, or of its creation.
+    """
+    if isinstance(error, RecordsRejectedError) and (invalid := error.codes & INVALID_RECORDS_CODES):
+        return ErrorCode(min(invalid))
+    is_denied = isinstance(error, RecordsRejectedError) and ErrorCode.TOPIC_AUTHORIZATION_FAILED in error.codes
+    if is_denied or is_denial(error) or isinstance(error, DeniedError | PolicyViolationError | UnsupportedVersionError):
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # the gateway lacks the right, not the client
+    return None
 
 
 async def create_internal_topics(

@@ -203,11 +203,22 @@ class TransactionManager:
         Raises:
             TransactionLostError: The producer epoch is fenced, or there is no such transaction.
         """
+        self._end(identity, committed=True)
+
+    def abort(self, identity: ProducerStamp) -> None:
+        """Abort the open transaction.
+
+        Raises:
+            TransactionLostError: The producer epoch is fenced, or there is no such transaction.
+        """
+        self._end(identity, committed=False)
+
+    def _end(self, identity: ProducerStamp, *, committed: bool) -> None:
         request = EndTxnRequest(
             transactional_id=self._transactional_id,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
-            committed=True,
+            committed=committed,
         )
 
         def ask(connection: Connection) -> list[int]:

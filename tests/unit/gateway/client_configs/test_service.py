@@ -6,19 +6,26 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from klamm.admin.results import CreateTopicsResult
 from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
+from klamm.client_configs.registrations import registration
 from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
-from klamm.gateway.client_configs.service import UpstreamClientConfigs
+from klamm.gateway.client_configs.service import UpstreamClientConfigs, UpstreamRegistrations
+from klamm.gateway.client_configs.store import ClientConfigStore
+from klamm.gateway.upstream.internal_topic import InternalTopic, final_code
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.protocol.errors import TopicAuthorizationError
+from klamm.kafka_client.data.records import RecordsRejectedError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAuthorizationError
 from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
-    import pytest
+    from klamm.protocol.records import Record
 
 UNREACHABLE = ("127.0.0.1:1",)
 
@@ -40,6 +47,32 @@ class AdminWithoutRights:
         return result
 
 
+@pytest.mark.parametrize(
+    ("rejection", "code"),
+    [
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_registration_that_is_always_rejected_is_not_to_be_repeated(
+    rejection: ErrorCode, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(_: InternalTopic, records: Sequence[Record]) -> None:
+        assert len(records) == 1
+        raise RecordsRejectedError(REGISTRATIONS_TOPIC, [rejection])
+
+    monkeypatch.setattr(InternalTopic, "append", reject)
+    registrations = UpstreamRegistrations(ConnectionSettings.of(UNREACHABLE, {}, "test"), now_ms=lambda: 0)
+    # when
+    with pytest.raises(KafkaApiError, match=f"cannot be written: .*{rejection.name}") as error:
+        await registrations.log.register(registration(ClientConfigEntity.of_client("a", "b"), "x/1", ["acks"]))
+    await registrations.close()
+    # then
+    assert error.value.error_code is code
+    assert registrations.log.image == {}
+
+
 async def test_configs_are_read_although_their_history_cannot_be_created(caplog: pytest.LogCaptureFixture) -> None:
     admin: Any = AdminWithoutRights()
     settings = ConnectionSettings.of(UNREACHABLE, {}, "test")
@@ -53,3 +86,20 @@ async def test_configs_are_read_although_their_history_cannot_be_created(caplog:
     (line,) = (each for each in caplog.messages if each.startswith(f"Internal topic {TOPIC} "))
     assert HISTORY_TOPIC not in line
     assert f"without their history: {HISTORY_TOPIC} cannot be created" in caplog.text
+
+
+async def test_change_fails_if_the_history_cannot_be_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    creates: list[Callable[[], Awaitable[None]]] = []
+    monkeypatch.setattr(ClientConfigStore, "start", lambda _, create: creates.append(create))
+    admin: Any = AdminWithoutRights()
+    settings = ConnectionSettings.of(UNREACHABLE, {}, "test")
+    service = UpstreamClientConfigs(settings, limits=BrokerLimits, now_ms=lambda: 0)
+    starting = asyncio.create_task(service.start(admin))
+    await until(lambda: bool(creates))
+    starting.cancel()
+    await service.close()
+    # when
+    with pytest.raises(KafkaApiError) as error:
+        await creates[0]()
+    # then
+    assert final_code(error.value) is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -159,6 +159,39 @@ async def test_late_write_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch)
             await gateway.alter(entry("a", acks="all"))
 
 
+async def test_too_large_change_fails_at_once_and_changes_beside_it_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 2)
+    log = FencedLog()
+    async with gateways(log, 1) as (gateway,):
+        gateway.writer.too_large = "large"
+        users = ("a", "large-1", "b", "large-2", "c")
+        # when: they are decided together
+        outcomes = await asyncio.gather(
+            *(gateway.alter(entry(user, acks="all")) for user in users), return_exceptions=True
+        )
+        await asyncio.gather(gateway.alter(entry("d", acks="all")), gateway.alter(entry("e", acks="all")))
+        # then
+        failed = {user: str(each) for user, each in zip(users, outcomes, strict=True) if isinstance(each, Exception)}
+        reason = "The change is not made: __klamm_client_configs: records were rejected: MESSAGE_TOO_LARGE"
+        assert failed == dict.fromkeys(("large-1", "large-2"), reason)
+        assert {each.error_code.name for each in outcomes if isinstance(each, KafkaApiError)} == {"MESSAGE_TOO_LARGE"}
+        assert configs_in(log) == {user: {"acks": "all"} for user in ("a", "b", "c", "d", "e")}
+        assert log.epoch == 1, "the rejected transaction was aborted, so its writer need not take over"
+        assert gateway.writer.commits == 4, "later changes are written together again"
+
+
+async def test_change_without_a_right_of_the_gateway_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 2)
+    log = FencedLog()
+    async with gateways(log, 1) as (gateway,):
+        gateway.writer.failures = ["denied"]
+        with pytest.raises(KafkaApiError, match=r"is not made: TOPIC_AUTHORIZATION_FAILED") as error:
+            await gateway.alter(entry("a", acks="1"))
+        assert error.value.error_code.name == "UNKNOWN_SERVER_ERROR"
+        await gateway.alter(entry("b", acks="1"))
+        assert configs_in(log) == {"b": {"acks": "1"}}
+
+
 async def test_gateway_stopped_after_lost_response_leaves_consistent_topic() -> None:
     log = FencedLog()
     async with gateways(log, 1) as (gateway,):

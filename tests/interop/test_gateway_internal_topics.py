@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import klamm
+    from klamm.server.time_slice import TimeSlice
 
 
 @pytest.fixture
@@ -150,7 +151,8 @@ def test_follower_reloads_a_recreated_topic(
             self.values: list[bytes | None] = []
             self.changed = asyncio.Event()
 
-        def on_load(self, records: Sequence[Record]) -> None:
+        async def on_load(self, records: Sequence[Record], slices: TimeSlice) -> None:
+            await slices.give_way()
             self.values = []
             self.on_records(records)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.client_config_runtime.skipped_records import SkippedRecords
@@ -16,6 +17,7 @@ from klamm.client_configs.registrations import (
     encode_key,
     encode_value,
 )
+from klamm.server.time_slice import TimeSlice, run_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,13 +93,21 @@ class RegistrationLog:
 
         This happens at start, and after the topic was deleted. An operator deletes it to see who registers from now on.
         """
-        self._lists.clear()
-        self._image.clear()
-        self._bytes.clear()
-        self._bytes_total = 0
+        run_at_once(self.load(TimeSlice(math.inf)))
+
+    async def load(self, slices: TimeSlice) -> None:
+        """Rebuild the image as ``replay`` does, with pauses. It is replaced at the end, so it is complete at any time.
+
+        Args:
+            slices: Time slice of the load.
+        """
+        loaded = RegistrationLog(self._records, max_entities=self._max_entities, max_bytes=self._max_bytes)
+        loaded.skipped, loaded._is_full = self.skipped, self._is_full
         self.skipped.begin()
-        for key, value in self._records.read_all():
-            self.apply(key, value)
+        async for key, value in slices.over(self._records.read_all()):
+            loaded.apply(key, value)
+        self._lists, self._image, self._is_full = loaded._lists, loaded._image, loaded._is_full
+        self._bytes, self._bytes_total = loaded._bytes, loaded._bytes_total
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Update the image by one record. A record that cannot be read is skipped and logged."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from klamm.admin import AdminClient
     from klamm.client_configs.definitions import BrokerLimits
     from klamm.kafka_client.connection.transport import ConnectionSettings
+    from klamm.server.time_slice import TimeSlice
 
 
 logger = logging.getLogger(__name__)
@@ -132,12 +133,12 @@ class UpstreamRegistrations:
 
     def read_all(self) -> Iterable[tuple[bytes | None, bytes | None]]:
         """Return key and value of the records that were loaded."""
-        return [(record.key, record.value) for record in self._loaded]
+        return ((record.key, record.value) for record in self._loaded)
 
-    def on_load(self, records: Sequence[Record]) -> None:
+    async def on_load(self, records: Sequence[Record], slices: TimeSlice) -> None:
         """Replace the image by the topic's records."""
         self._loaded = records
-        self.log.replay()
+        await self.log.load(slices)
         self._loaded = ()
 
     def on_records(self, records: Sequence[Record]) -> None:

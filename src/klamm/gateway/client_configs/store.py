@@ -154,15 +154,26 @@ class ClientConfigStore(ClientConfigSource):
         """Why the latest transaction could not be written; empty if it was."""
         self._worker = TopicWorker(f"write-{TOPIC}", writer.close)
 
-    def on_load(self, records: Sequence[Record]) -> None:
-        """Replace all configs by those of the topic's records."""
-        self._configs = {}
+    async def on_load(self, records: Sequence[Record], slices: TimeSlice) -> None:
+        """Replace all configs by those of the topic's records.
+
+        Changes that were committed during the load may be missing, so the gateway takes over again before the next one.
+        """
+        configs: dict[ClientConfigEntity, dict[str, str]] = {}
         self._skipped.begin()
-        self.on_records(records)
+        async for record in slices.over(records):
+            apply_records(configs, (record,), self._skipped)
+        self._configs = configs
+        self._is_owner = False
+        self._applied(records)
 
     def on_records(self, records: Sequence[Record]) -> None:
         """Apply further records of the topic."""
         apply_records(self._configs, records, self._skipped)
+        self._applied(records)
+
+    def _applied(self, records: Sequence[Record]) -> None:
+        """Notify the listeners, and the change in progress if it is one of the records."""
         self._notify()
         if self._last is not None and self._last.id in change_ids(records):
             self._last.was_read.set()

@@ -11,6 +11,7 @@ from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.gateway.upstream.topic_worker import TopicWorker
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.retries import LoggedReasons
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5
+_AT_ONCE: Final = 256
+"""Number of new records that are applied between two looks at the clock. They take some milliseconds."""
 _STALE_S: Final = 12 * 3600.0
 """Time without a successful read after which the topic is loaded again. Tombstones are kept for twice as long
 (``delete.retention.ms``).
@@ -30,8 +33,8 @@ _STALE_S: Final = 12 * 3600.0
 class TopicImage(Protocol):
     """State that results from the records of a topic."""
 
-    def on_load(self, records: Sequence[Record]) -> None:
-        """Replace the state by that of all records of the topic."""
+    async def on_load(self, records: Sequence[Record], slices: TimeSlice) -> None:
+        """Replace the state by that of all records of the topic, at once, after any pauses."""
         ...
 
     def on_records(self, records: Sequence[Record]) -> None:
@@ -112,14 +115,19 @@ class FollowedTopic:
                 if not is_current or time.monotonic() - self._read_at > _STALE_S:
                     await create()
                     records, position = await self._worker.call(self._topic.load)
+                    await image.on_load(records, TimeSlice())
                     self.position, self.loads = position, self.loads + 1
-                    image.on_load(records)
                     self._loaded.set()
                     is_current = True
                 else:
                     load = self.loads
                     records, position = await self._worker.call(self._topic.poll, self.position)
-                    self.take(records, position, load=load)
+                    slices = TimeSlice()
+                    for at in range(0, len(records), _AT_ONCE):
+                        some = records[at : at + _AT_ONCE]
+                        self.take(some, some[-1].offset + 1, load=load)
+                        await slices.give_way()
+                    self.take((), position, load=load)
                 self._read_at = time.monotonic()
                 failures = 0
                 logged.clear()

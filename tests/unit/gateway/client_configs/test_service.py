@@ -12,7 +12,7 @@ from klamm.admin.results import CreateTopicsResult
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.registrations import TOPIC as REGISTRATIONS_TOPIC
-from klamm.client_configs.registrations import registration
+from klamm.client_configs.registrations import encode_key, encode_value, registration
 from klamm.gateway.client_configs.config_log import HISTORY_TOPIC, TOPIC
 from klamm.gateway.client_configs.service import UpstreamClientConfigs, UpstreamRegistrations
 from klamm.gateway.client_configs.store import ClientConfigStore
@@ -20,12 +20,12 @@ from klamm.gateway.upstream.internal_topic import InternalTopic, final_code
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.protocol.errors import ErrorCode, KafkaApiError, TopicAuthorizationError
+from klamm.protocol.records import Record
+from klamm.server.time_slice import TimeSlice
 from tests.support.relay_rig import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
-
-    from klamm.protocol.records import Record
 
 UNREACHABLE = ("127.0.0.1:1",)
 
@@ -71,6 +71,24 @@ async def test_registration_that_is_always_rejected_is_not_to_be_repeated(
     # then
     assert error.value.error_code is code
     assert registrations.log.image == {}
+
+
+async def test_registrations_are_loaded_with_pauses() -> None:
+    registered = [registration(ClientConfigEntity.of_client("a", f"app{number}"), "x/1", ["acks"]) for number in (1, 2)]
+    records = [Record(key=encode_key(each.entity), value=encode_value(each)) for each in registered]
+    registrations = UpstreamRegistrations(ConnectionSettings.of(UNREACHABLE, {}, "test"), now_ms=lambda: 0)
+    slices = TimeSlice(0)
+    await registrations.on_load(records[:1], slices)
+    earlier = dict(registrations.log.image)
+    # when
+    loading = asyncio.create_task(registrations.on_load(records, slices))
+    await until(lambda: slices.pauses > len(records))
+    image_during_load = dict(registrations.log.image)
+    await loading
+    await registrations.close()
+    # then
+    assert image_during_load == earlier
+    assert registrations.log.image == {each.entity: {"x/1": ("acks",)} for each in registered}
 
 
 async def test_configs_are_read_although_their_history_cannot_be_created(caplog: pytest.LogCaptureFixture) -> None:

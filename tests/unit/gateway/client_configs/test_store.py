@@ -27,6 +27,7 @@ from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.history.change import Author
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.records import Record
+from klamm.server import time_slice
 from klamm.server.time_slice import TimeSlice
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
@@ -280,6 +281,38 @@ async def test_entities_survive_the_log() -> None:
         apply_records(configs, log.records, SkippedRecords("topic"))
         assert configs == gateway.store.configs
         assert len(configs) == len(components)
+
+
+async def test_change_after_a_reload_keeps_changes_that_the_reload_did_not_see() -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (gateway,):
+        await gateway.alter(entry("a", acks="1"))
+        old = list(log.records)
+        await gateway.alter(entry("a", heartbeat_interval_ms="7"))
+        # when: the topic was read before the second change, and its records replace the image after it
+        await gateway.store.on_load(old, TimeSlice())
+        gateway.topic.position, gateway.topic.loads = len(old), gateway.topic.loads + 1
+        await gateway.alter(entry("a", session_timeout_ms="9000"))
+        # then
+        assert configs_in(log) == {"a": {"acks": "1", "heartbeat.interval.ms": "7", "session.timeout.ms": "9000"}}
+
+
+async def test_many_new_records_are_applied_with_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_slice, "SLICE_S", 0.0)
+    log = FencedLog()
+    async with gateways(log, 2) as (first, two):
+        # when: both read the same records at the same time
+        sizes: set[int] = set()
+        two.store.subscribe(lambda: sizes.add(len(two.store.configs)))
+        await first.alter(*(entry(f"user-{number}", acks="all") for number in range(1000)))
+        await until(lambda: bool(sizes))
+        await two.alter(entry("user-0", acks="1"))
+        await until(lambda: two.topic.position == len(log.records))
+        # then
+        assert min(sizes) < 1000
+        assert len(two.store.configs) == 1000
+        assert two.store.configs[ClientConfigEntity.of_user("user-0")] == {"acks": "1"}
+        assert configs_in(log) == {str(entity.user): own for entity, own in two.store.configs.items()}
 
 
 USER_A = ClientConfigEntity.of_user("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from klamm.client_config_runtime.skipped_records import SkippedRecords
@@ -17,6 +18,7 @@ from klamm.client_configs.registrations import (
     encode_key,
     encode_value,
 )
+from klamm.lazy_dataclass import dataclass
 from klamm.server.time_slice import TimeSlice, run_at_once
 
 if TYPE_CHECKING:
@@ -50,6 +52,15 @@ class RegistrationRecords(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Append:
+    """Append of a registration."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    error: Exception | None = None
+    """Why it failed. None: it did not, or it was canceled."""
+
+
 class RegistrationLog:
     """All registrations. Used on the event loop only.
 
@@ -60,8 +71,10 @@ class RegistrationLog:
     ==================  ==========================================================================================
     Event               Effect
     ==================  ==========================================================================================
-    register            The image is updated first, so that a second client with the same list writes no record.
+    register            The image is updated first. A second client with the same list waits for the append of the
+                        first one and has its outcome, so that only one record is written.
     append fails        The registration is removed from the image, so that the next attempt writes it.
+    append canceled     As above, and the next client that waits appends the record.
     topic deleted       ``replay`` empties the image. A registration whose append was in progress is added again.
     limit reached       The registration is dropped. This is logged once.
     ==================  ==========================================================================================
@@ -80,6 +93,8 @@ class RegistrationLog:
         self.skipped = SkippedRecords(TOPIC)
         """Records that cannot be read."""
         self._is_full = False
+        self._appends: dict[tuple[ClientConfigEntity, str, frozenset[str]], _Append] = {}
+        """Appends in progress, by entity, client information and supported keys."""
         self._appending = asyncio.Lock()
         """Serializes appends, because the first one creates the topic."""
 
@@ -128,14 +143,24 @@ class RegistrationLog:
         Raises:
             StorageError: The record cannot be written. The client may register again.
         """
+        key = registered.entity, registered.client_information, frozenset(registered.supported_configs)
+        while (earlier := self._appends.get(key)) is not None:
+            await earlier.ended.wait()
+            if earlier.error is not None:
+                raise earlier.error.with_traceback(None)
         if not self._learn(registered):
             return
+        self._appends[key] = append = _Append()
         try:
             async with self._appending:
                 await self._records.append(encode_key(registered.entity), encode_value(registered))
-        except BaseException:
+        except BaseException as error:
             self._forget(registered)
+            append.error = error if isinstance(error, Exception) else None
             raise
+        finally:
+            del self._appends[key]
+            append.ended.set()
         self._learn(registered)  # the topic may have been deleted while the append waited
 
     def _learn(self, registered: Registration) -> bool:

@@ -17,6 +17,7 @@ from klamm.client_configs.registrations import encode_key, registration
 from klamm.protocol.errors import StorageError
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.registrations import MemoryRecords
+from tests.support.relay_rig import until
 
 APP1 = ClientConfigEntity.of_client("alice", "app1")
 
@@ -163,6 +164,51 @@ async def test_concurrent_registrations_append_sequentially() -> None:
         *(log.register(registration(APP1, f"a/{number}", ["acks"])) for number in range(5)),
     )
     assert len(records.records) == 5
+
+
+class HeldRecords(MemoryRecords):
+    """Records whose appends wait until they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appends = 0
+        self.released = asyncio.Event()
+
+    async def append(self, key: bytes, value: bytes) -> None:
+        self.appends += 1
+        await self.released.wait()
+        await super().append(key, value)
+
+
+async def test_identical_registrations_share_the_outcome_of_one_append() -> None:
+    records = HeldRecords()
+    log = RegistrationLog(records)
+    for fails in (True, False):
+        records.appends, records.fail_next_append = 0, fails
+        records.released.clear()
+        clients = [asyncio.create_task(log.register(registration(APP1, "a/1", ["acks"]))) for _ in range(3)]
+        await until(lambda: records.appends == 1)
+        assert not any(client.done() for client in clients), "a record that is not written yet may be lost"
+        records.released.set()
+        outcomes = await asyncio.gather(*clients, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorageError if fails else type(None)] * 3
+        assert records.appends == 1
+        assert log.image == ({} if fails else {APP1: {"a/1": ("acks",)}})
+
+
+async def test_canceled_append_is_made_by_the_next_client() -> None:
+    records = HeldRecords()
+    log = RegistrationLog(records)
+    first, two, three = (asyncio.create_task(log.register(registration(APP1, "a/1", ["acks"]))) for _ in range(3))
+    await until(lambda: records.appends == 1)
+    # when
+    first.cancel()
+    await until(lambda: records.appends == 2)
+    records.released.set()
+    await asyncio.gather(two, three)
+    # then
+    assert len(records.records) == 1
+    assert log.image == {APP1: {"a/1": ("acks",)}}
 
 
 def test_registrations_per_entity_and_version_are_limited(

@@ -24,6 +24,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from klamm.client_configs.rollout import PREFIX
 from klamm.configs.topics import is_same
 from klamm.lazy_dataclass import dataclass
 
@@ -294,6 +295,10 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
         written = [wave.settings[entity][key] for wave in _waves_so_far(record) if key in wave.settings.get(entity, {})]
         if any(is_equal(key, value, each) for each in written):
             restored.setdefault(entity, {})[key] = old
+            if old is not None and key.startswith(PREFIX):
+                # The cluster makes the value of a complete roll-out the plain one when another roll-out replaces it.
+                plain = key.removeprefix(PREFIX)
+                restored[entity].setdefault(plain, current[entity].get(plain))
         else:
             left_alone.append(
                 f"{entity}: {key} is {_text(value)}, which another change has set (the roll-out had set"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.entities import ClientConfigEntity
+from klamm.client_configs.plan import AlterEntry, AlterOp, plan_entry
 from klamm.protocol.errors import InvalidConfigError
 from klamm.rollout.guards import GuardOutcome
 from klamm.rollout.record import RolloutEvent, RolloutRecord, RolloutState, Wave, advance, begun
 from klamm.rollout.runner import RevertError
 from klamm.rollout.store import StaleRecordError
+from klamm.rollout.waves import waves_of_clients
 from tests.support.rollouts import KilledError, RolloutWorld
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from klamm.rollout.record import Values
 
 PASSED, FAILED, NO_DATA = GuardOutcome.PASSED, GuardOutcome.FAILED, GuardOutcome.NO_DATA
 START = {"TOPIC:a": {"k": "0"}, "TOPIC:b": {}, "USER:u": {"acks": "1"}}
@@ -100,6 +107,48 @@ def test_guard_without_data_at_the_end_of_the_bake_time_holds_the_roll_out() -> 
 def test_guard_briefly_without_data_is_evaluated_again() -> None:
     rig = world([PASSED, NO_DATA, NO_DATA, NO_DATA, PASSED])
     assert rig.runner().run(rig.record).state is RolloutState.DONE
+
+
+class ClientConfigWorld(RolloutWorld):
+    """A cluster that changes client configs as a broker does."""
+
+    def _write(self, settings: Values) -> None:
+        for name, values in settings.items():
+            user, before = ClientConfigEntity.of_user(name.partition(":")[2]), self.configs[name]
+            ops = tuple(AlterOp(key=key, value=of or "", remove=of is None) for key, of in values.items())
+            current = {user: {key: of for key, of in before.items() if of is not None}}
+            plan = plan_entry(AlterEntry(components=(), ops=ops), user, Counter([user]), current, BrokerLimits())
+            assert plan.error is None
+            before.update((change.name, change.new) for change in plan.changes)
+
+
+@pytest.mark.parametrize("wave", [0, 1])
+@pytest.mark.parametrize(
+    "start",
+    [
+        {},
+        {"acks": "1"},
+        {"rollout.acks": "100:1"},
+        {"rollout.acks": "100:all"},
+        {"acks": "0", "rollout.acks": "100:1"},
+        {"acks": "1", "rollout.acks": "100:1"},
+        {"acks": "1", "rollout.acks": "100:all"},
+    ],
+)
+def test_failed_guard_restores_client_configs_with_their_earlier_roll_out(start: dict[str, str], wave: int) -> None:
+    # given
+    waves = waves_of_clients({"USER:u": {"acks": "all"}}, {"USER:u": start}, (10, 100))
+    record = RolloutRecord(id="1", waves=waves, bake_ms=30, check_ms=10, guards=("lag: g < 1",), runner="first")
+    rig = ClientConfigWorld(
+        configs={"USER:u": dict(start)},
+        record=begun(record, at_ms=0),
+        outcomes=iter([PASSED] * (1 + 4 * wave) + [FAILED]),
+    )
+    # when
+    reverted = rig.runner().run(rig.record)
+    # then
+    assert (reverted.state, reverted.wave) == (RolloutState.REVERTED, wave)
+    assert present(rig) == {"USER:u": start}
 
 
 def test_rejected_setting_reverts_its_wave() -> None:

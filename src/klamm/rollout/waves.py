@@ -106,10 +106,14 @@ def waves_of_clients(
         SettingsError: A user has a staged roll-out of one of the keys that is not complete.
     """
     plain: dict[str, dict[str, str | None]] = {}
+    complete: set[tuple[str, str]] = set()
+    """Entities and keys whose clients all have the value already. It stays so in each wave."""
     for entity, values in users.items():
         for key, value in values.items():
             earlier = _earlier(entity, key, current.get(entity, {}))
-            if earlier is not None and earlier.value != value:
+            if earlier is not None and earlier.value == value:
+                complete.add((entity, key))
+            elif earlier is not None:
                 # The broker makes the value of a complete roll-out the plain one when another roll-out begins.
                 plain.setdefault(entity, {})[key] = earlier.value
     staged = [
@@ -118,7 +122,10 @@ def waves_of_clients(
             settings={
                 entity: {
                     **(plain.get(entity, {}) if number == 0 else {}),
-                    **{rollout_key(key): _staged(percentage, value) for key, value in values.items()},
+                    **{
+                        rollout_key(key): _staged(_ALL if (entity, key) in complete else percentage, value)
+                        for key, value in values.items()
+                    },
                 }
                 for entity, values in users.items()
             },

@@ -67,6 +67,13 @@ def test_completed_earlier_roll_out_becomes_the_plain_value() -> None:
     assert first.settings == {"USER:a": {"acks": "1", "rollout.acks": "10:all"}}
 
 
+def test_value_that_all_clients_have_already_is_not_taken_from_them() -> None:
+    settings = {"USER:a": {"acks": "all"}, "USER:b": {"acks": "all"}}
+    first, _, final = waves_of_clients(settings, {"USER:a": {"acks": "0", "rollout.acks": "100:all"}}, (10, 100))
+    assert first.settings == {"USER:a": {"rollout.acks": "100:all"}, "USER:b": {"rollout.acks": "10:all"}}
+    assert final.settings == {entity: {"acks": "all", "rollout.acks": None} for entity in settings}
+
+
 def test_incomplete_earlier_roll_out_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"USER:a: rollout.acks=30:1 is a roll-out that is not complete"):
         waves_of_clients({"USER:a": {"acks": "all"}}, {"USER:a": {"rollout.acks": "30:1"}}, (10, 100))

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from klamm.admin import AdminClient
+from klamm.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 from klamm.mirror.copy import copier as copiers
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.mirror.replay.obstacles import obstacles
@@ -316,7 +316,7 @@ def test_purged_beginning_of_a_compacted_topic_is_deleted_on_the_target(address:
         address,
         address,
         source_configs={"cleanup.policy": "compact,delete"},
-        target_configs={"cleanup.policy": "compact"},
+        target_configs={"cleanup.policy": "compact", "retention.ms": "86400000"},
     )
     with WireClient(address) as client:
         for first, count in ((0, 100_000), (100_000, 10_000)):
@@ -329,6 +329,11 @@ def test_purged_beginning_of_a_compacted_topic_is_deleted_on_the_target(address:
     flow.copy()
 
     assert list(flow.assert_equal()) == list(range(109_990, 110_000))
+    with AdminClient(address) as admin:
+        configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, flow.remote_topic)]).all().result()
+    (entries,) = configs.values()
+    own = {name: entry.value for name, entry in entries.items() if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+    assert own == {"cleanup.policy": "compact", "retention.ms": "86400000"}
 
 
 def test_gaps_of_compaction_are_kept(address: str) -> None:

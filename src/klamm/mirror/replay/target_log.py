@@ -14,7 +14,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from klamm.protocol.types import MAX_SEQUENCE, ResourceType
+from klamm.protocol.types import MAX_SEQUENCE, ConfigOperation, ConfigSource, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,16 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 10.0
 _DELETE_TIMEOUT_S: Final = 30.0
-_SET: Final = 0
+_SET: Final = ConfigOperation.SET
+_REMOVE: Final = ConfigOperation.DELETE
+_OF_TOPIC: Final = ConfigSource.DYNAMIC_TOPIC_CONFIG
 _CLEANUP_POLICY: Final = "cleanup.policy"
+_DELETABLE: Final[Mapping[str, str | None]] = {
+    _CLEANUP_POLICY: "compact,delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Configs of a compacted topic whose records DeleteRecords may delete, and nothing else."""
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 
@@ -108,7 +116,8 @@ def topics_with_log_append_time(cluster: Cluster, topics: Sequence[str], via: Pa
 def delete_before(cluster: Cluster, partition: PartitionTuple, offset: int) -> None:
     """Delete the records of a partition before an offset, also in a compacted topic.
 
-    A topic with ``cleanup.policy=compact`` allows no DeleteRecords. Its policy is ``compact,delete`` for this call.
+    A topic with ``cleanup.policy=compact`` allows no DeleteRecords. Its policy is ``compact,delete`` for the call, with
+    unlimited retention: if the configs are not restored, because the process or the target dies, no record is deleted.
 
     Raises:
         ConnectionLostError: The leader does not respond.
@@ -117,11 +126,12 @@ def delete_before(cluster: Cluster, partition: PartitionTuple, offset: int) -> N
     try:
         _delete_records(cluster, partition, offset)
     except PolicyViolationError:
-        _set_cleanup_policy(cluster, partition, "compact,delete")
+        before = _own_configs(cluster, partition)
+        _set_configs(cluster, partition, _DELETABLE)
         try:
             _delete_records(cluster, partition, offset)
         finally:
-            _set_cleanup_policy(cluster, partition, "compact")
+            _set_configs(cluster, partition, before)
 
 
 def _delete_records(cluster: Cluster, partition: PartitionTuple, offset: int) -> None:
@@ -139,13 +149,28 @@ def _delete_records(cluster: Cluster, partition: PartitionTuple, offset: int) ->
     raise_for_code(response.topics[0].partitions[0].error_code)
 
 
-def _set_cleanup_policy(cluster: Cluster, partition: PartitionTuple, value: str) -> None:
+def _own_configs(cluster: Cluster, partition: PartitionTuple) -> dict[str, str | None]:
+    """Return the values that a compacted topic has for the configs in ``_DELETABLE``. None: not set on the topic."""
+    unset = dict.fromkeys(_DELETABLE) | {_CLEANUP_POLICY: "compact"}
+    request = describe_configs_request(ResourceType.TOPIC, [partition[0]], list(_DELETABLE))
+    (result,) = leader_of(cluster, partition).call(request, DescribeConfigsResponse, timeout_s=_TIMEOUT_S).results
+    own = {entry.name: entry.value if entry.config_source == _OF_TOPIC else None for entry in result.configs}
+    if result.error_code or own == _DELETABLE:  # the principal may not see them, or another task has just set them
+        return unset
+    return unset | own
+
+
+def _set_configs(cluster: Cluster, partition: PartitionTuple, values: Mapping[str, str | None]) -> None:
+    """Set or, if the value is None, remove configs of a topic."""
     topic = partition[0]
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=ResourceType.TOPIC,
         resource_name=topic,
         configs=[
-            IncrementalAlterConfigsRequest.AlterableConfig(name=_CLEANUP_POLICY, config_operation=_SET, value=value)
+            IncrementalAlterConfigsRequest.AlterableConfig(
+                name=name, config_operation=_REMOVE if value is None else _SET, value=value
+            )
+            for name, value in values.items()
         ],
     )
     request = IncrementalAlterConfigsRequest(resources=[resource])

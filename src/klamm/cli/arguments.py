@@ -175,7 +175,11 @@ def unknown_action(prog: str, word: str, actions: Sequence[str]) -> str:
 
 def flags_of(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the names of the flags that were given, as Kafka's messages spell them."""
-    return tuple(name.replace("_", "-") for name, value in vars(options).items() if value not in (None, False, []))
+    return tuple(
+        name.replace("_", "-")
+        for name, value in vars(options).items()
+        if value is not None and value is not False and value != []  # 0 equals False, and is a value
+    )
 
 
 TO_HELP: Final = "ISO 8601, e.g. 2026-11-21T09:30:00Z; UTC without a zone"

@@ -57,6 +57,18 @@ def test_offsets_file_of_several_groups_requires_group_column(text: str) -> None
         parse_offsets(text, has_one_group=False)
 
 
+@pytest.mark.parametrize(
+    "words", ["--to-offset 0", "--shift-by 0", "--to-datetime 1970-01-01T00:00:00Z", "--by-duration PT0S"]
+)
+def test_scenario_with_the_value_0_counts_as_given(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reset = [*AT, "--reset-offsets", "--dry-run", "--group", "g", "--topic", "orders", *words.split()]
+    flag = words.split(maxsplit=1)[0].removeprefix("--")
+    assert getattr(parse(reset), flag.replace("-", "_")) is not None
+    with pytest.raises(SystemExit):
+        parse([*reset, "--to-earliest"])
+    assert f'"[{flag}]"' in capsys.readouterr().err
+
+
 def test_states_and_types_ignore_case() -> None:
     options = parse([*AT, "--list", "--state", "empty, STABLE", "--type", "classic"])
     assert (options.states, options.types) == ({"Empty", "Stable"}, {"Classic"})

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from klamm.configs.definitions import MIN_INSYNC_REPLICAS, topic_synonyms
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, is_secret, topic_synonyms
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.answers import PARTITIONS
 from klamm.resources.equality import is_same
@@ -225,13 +225,24 @@ def _missing_secrets(user: Declared, changes: Iterable[KeyChange]) -> Iterator[s
 
 def _value_change(kind: Kind, key: str, value: str, now: CurrentValue | None, origin: str) -> KeyChange | None:
     """Return the change that sets a value; None if the resource has it already."""
+    is_hidden = kind is Kind.BROKER and (is_secret(key) if now is None else now.is_sensitive)
     if now is None:
-        return KeyChange(mark=Mark.ADD, key=key, old=None, old_origin=None, new=value, new_origin=origin)
+        return KeyChange(
+            mark=Mark.ADD, key=key, old=None, old_origin=None, new=value, new_origin=origin, is_secret=is_hidden
+        )
     if is_same(kind, key, now.value, value, config_type=now.config_type):
         return None
     mark = Mark.CHANGE if now.is_own or key in NUMBERS else Mark.ADD
     old_origin = CLUSTER if key in NUMBERS else now.origin
-    return KeyChange(mark=mark, key=key, old=now.value, old_origin=old_origin, new=value, new_origin=origin)
+    return KeyChange(
+        mark=mark,
+        key=key,
+        old=HIDDEN if now.is_sensitive and now.is_own else now.value,
+        old_origin=old_origin,
+        new=value,
+        new_origin=origin,
+        is_secret=is_hidden,
+    )
 
 
 def _secret_change(key: str, now: CurrentValue | None) -> KeyChange:

@@ -44,7 +44,7 @@ def _changed(diff: ResourceDiff) -> Iterator[Change]:
         yield PartitionsAdded(topic=diff.key.name, total_count=int(growth.new or 0))
     for change in diff.config_changes:
         value = None if change.mark is Mark.REMOVE else change.new
-        if value == HIDDEN:
+        if value == HIDDEN or change.is_secret:
             continue
         if diff.key.kind in CONFIG_KINDS:
             resource = config_resource(diff.key)

@@ -192,12 +192,19 @@ class KeyChange:
     new: str | None
     """None if the key is removed and the cluster does not report the inherited value."""
     new_origin: str
+    is_secret: bool = False
+    """Whether the new value is a secret that stands in the files themselves: it is sent, and never shown."""
+
+    @property
+    def shown_new(self) -> str | None:
+        """New value for people and documents."""
+        return HIDDEN if self.is_secret else self.new
 
     def __str__(self) -> str:
         """Return ``~ key: old (its origin) -> new (its origin)``; of an ACL only the mark and the key."""
         if "" in (self.old, self.new) and None in (self.old, self.new):
             return f"{self.mark} {self.key}"
-        after = "the inherited value" if self.new is None else self._shown(self.new, self.new_origin)
+        after = "the inherited value" if self.new is None else self._shown(str(self.shown_new), self.new_origin)
         if self.old_origin is None:
             return f"{self.mark} {self.key}: {after}"
         return f"{self.mark} {self.key}: {self._shown(_text(self.old), self.old_origin)} -> {after}"

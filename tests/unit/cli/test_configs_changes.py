@@ -60,6 +60,23 @@ def test_add_config_file_is_properties_file(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("--broker 1 --add-config listener.name.a.ssl.key.password=x", None),
+        ("--broker 1 --add-config sasl.jaas.config=x", None),
+        ("--broker 1 --add-config plugin.token=x", None),
+        ("--broker 1 --add-config log.cleaner.threads=2", "2"),
+        ("--topic orders --add-config retention.ms=5", "5"),
+        ("--user u --add-config SCRAM-SHA-256=[password=x]", None),
+    ],
+)
+def test_passwords_are_not_in_the_document(words: str, shown: str | None) -> None:
+    options = parse([*SERVER, "--alter", *words.split()])
+    (change,) = read_changes(options).document(of_brokers="--broker" in words)
+    assert change["value"] == shown
+
+
 def test_missing_file_is_reported_by_name() -> None:
     with pytest.raises(SettingsError, match="/no/such/file: cannot be read"):
         read_changes(parse([*SERVER, "--alter", "--user", "u", "--add-config-file", "/no/such/file"]))

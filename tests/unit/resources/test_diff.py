@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from klamm.admin import PolicyOverride
+from klamm.cli.resources.report import document
+from klamm.resources.cluster import Observation
 from klamm.resources.diff import Ownership, after_override, plan_resources
+from klamm.resources.engine import Plan
 from klamm.resources.equality import is_same
+from klamm.resources.impact import planned_changes
 from klamm.resources.model import CurrentValue, Declared, Existing, Kind, ResourceDiff, ResourceKey, Secret
 
 ORDERS = ResourceKey(Kind.TOPIC, "orders")
@@ -223,6 +227,26 @@ def test_secret_is_sent_when_missing_or_on_request_and_never_shown() -> None:
     assert lines(missing) == ["+ ssl.key.password: (secret) (file)"]
     assert equal.is_in_line
     assert lines(again) == ["~ ssl.key.password: (secret) (broker) -> (secret) (file)"]
+
+
+@pytest.mark.parametrize("key", ["listener.name.a.ssl.key.password", "sasl.jaas.config", "plugin.token"])
+def test_secret_in_the_file_itself_is_sent_and_never_shown(key: str) -> None:
+    # given
+    broker = Declared(kind=Kind.BROKER, name="1", values={key: "hunter2"})
+    hidden = CurrentValue(value=None, origin="broker", is_own=True, is_sensitive=True)
+    # when
+    (new,) = plan_resources([broker], {broker.key: Existing(values={})})
+    (again,) = plan_resources([broker], {broker.key: Existing(values={key: hidden})})
+    # then
+    assert lines(new) == [f"+ {key}: (secret) (file)"]
+    assert lines(again) == [f"~ {key}: (secret) (broker) -> (secret) (file)"]
+    assert [change.new for diff in (new, again) for change in diff.changes] == ["hunter2", "hunter2"]
+    plans = [
+        Plan(diffs=(diff,), failed={}, observation=Observation(resources={broker.key: Existing(values={})}))
+        for diff in (new, again)
+    ]
+    assert "hunter2" not in repr([document(each, None) for each in plans])
+    assert [change for each in plans for change in planned_changes(each)] == []
 
 
 def test_credential_without_password_is_a_problem_only_where_it_is_missing() -> None:

@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
             override = resources.alter(admin, selected, changes, options)
     document = {
         "entity": dict(zip(selected.types, selected.names, strict=True)),
-        "changes": changes.document(),
+        "changes": changes.document(of_brokers=selected.types == ("brokers",)),
         "validate_only": options.validate_only,
         "override": override_document(override),
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli.connection import RequestError
+from klamm.configs.definitions import is_secret
 from klamm.configs.durations import without_unit
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import read_properties
@@ -58,19 +59,24 @@ class Changes:
             subtracted=some(self.subtracted),
         )
 
-    def document(self) -> list[dict[str, str | None]]:
-        """Return the changes for JSON or YAML output, without values that contain a password."""
+    def document(self, *, of_brokers: bool) -> list[dict[str, str | None]]:
+        """Return the changes for JSON or YAML output, without values that contain a password.
+
+        Args:
+            of_brokers: Whether the changed entity is a broker: some configs of brokers are passwords.
+        """
+
+        def shown(name: str, value: str) -> str | None:
+            is_password = is_secret(name) if of_brokers else ScramMechanism.from_name(name) != ScramMechanism.UNKNOWN
+            return None if is_password else value
+
         pairs: list[tuple[str, str, str | None]] = [
-            *(("set", name, None if _is_secret(name) else value) for name, value in self.added.items()),
+            *(("set", name, shown(name, value)) for name, value in self.added.items()),
             *(("delete", name, None) for name in self.deleted),
-            *(("append", name, value) for name, value in self.appended.items()),
-            *(("subtract", name, value) for name, value in self.subtracted.items()),
+            *(("append", name, shown(name, value)) for name, value in self.appended.items()),
+            *(("subtract", name, shown(name, value)) for name, value in self.subtracted.items()),
         ]
         return [{"name": name, "operation": operation, "value": value} for operation, name, value in pairs]
-
-
-def _is_secret(key: str) -> bool:
-    return ScramMechanism.from_name(key) != ScramMechanism.UNKNOWN
 
 
 def read_changes(options: argparse.Namespace) -> Changes:

@@ -138,7 +138,7 @@ def _document(diff: ResourceDiff, plan: Plan, cluster: str | None) -> dict[str, 
                 "key": change.key,
                 "old": change.old,
                 "old_origin": change.old_origin,
-                "new": change.new,
+                "new": change.shown_new,
                 "new_origin": change.new_origin,
             }
             for change in diff.changes

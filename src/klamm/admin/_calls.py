@@ -16,6 +16,7 @@ from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicError, KafkaApiError
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from klamm.security.scram import MAX_ITERATIONS, MIN_ITERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
@@ -112,20 +113,25 @@ def check_acl_filter(wanted: AclFilter) -> KafkaApiError | None:
     return InvalidRequestError("The AclBindingFilter must not contain UNKNOWN elements.")
 
 
-def check_scram(user: str, alterations: Iterable[tuple[ScramMechanism, str | None]]) -> KafkaApiError | None:
+def check_scram(user: str, alterations: Iterable[tuple[ScramMechanism, str | None, int]]) -> KafkaApiError | None:
     """Return the error of a user's SCRAM credentials to set or delete.
+
+    The broker checks the iterations, too, but only after this process has computed all of them.
 
     Args:
         user: Name of the user.
-        alterations: Mechanism and password of each credential. A deletion has the password None.
+        alterations: Mechanism, password and iterations of each credential. A deletion has the password None.
     """
     if not user:
         return api_error(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-    for mechanism, password in alterations:
+    for mechanism, password, iterations in alterations:
         if password == "":
             return api_error(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Password must not be empty")
         if not mechanism:
             return api_error(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+        if password is not None and not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            few_or_many = "few" if iterations < MIN_ITERATIONS else "many"
+            return api_error(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {few_or_many} iterations")
     return None
 
 

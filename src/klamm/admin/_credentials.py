@@ -97,7 +97,8 @@ class CredentialCalls(AdminCalls):
     ) -> PerKeyResult[str, None]:
         """Set and delete credentials. A user that appears twice in one call fails with DUPLICATE_RESOURCE.
 
-        A user with an empty name or password fails with UNACCEPTABLE_CREDENTIAL, and nothing of this user is sent.
+        A user with an empty name or password, or with other than 4,096 to 16,384 iterations, fails with
+        UNACCEPTABLE_CREDENTIAL, and nothing of this user is sent.
         """
         result: PerKeyResult[str, None] = PerKeyResult(alteration.user for alteration in alterations)
         work = functools.partial(_alter, alterations=tuple(alterations), result=result)
@@ -170,16 +171,16 @@ async def _alter(
 
     def check(user: str) -> KafkaApiError | None:
         own = [each for each in alterations if each.user == user]
-        return check_scram(user, [_mechanism_and_password(each) for each in own])
+        return check_scram(user, [_checked_parts(each) for each in own])
 
     call = controller_change("AlterUserScramCredentials", ask, result.settle, check=check)
     await call.run(pool, deadline, result.values())
 
 
-def _mechanism_and_password(alteration: ScramAlteration) -> tuple[ScramMechanism, str | None]:
+def _checked_parts(alteration: ScramAlteration) -> tuple[ScramMechanism, str | None, int]:
     if isinstance(alteration, UserScramCredentialDeletion):
-        return alteration.mechanism, None
-    return alteration.credential_info.mechanism, alteration.password
+        return alteration.mechanism, None, 0
+    return alteration.credential_info.mechanism, alteration.password, alteration.credential_info.iterations
 
 
 def _upsertion(upsertion: UserScramCredentialUpsertion) -> AlterUserScramCredentialsRequest.ScramCredentialUpsertion:

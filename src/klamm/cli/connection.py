@@ -20,7 +20,7 @@ from klamm.config_providers import resolve
 from klamm.display import one_line
 from klamm.kafka_client.errors import explain
 from klamm.properties import SettingsError, did_you_mean, read_properties, split_address, split_servers
-from klamm.protocol.errors import KafkaApiError, ProtocolError
+from klamm.protocol.errors import KafkaApiError, ProtocolError, UnwritableMessageError
 
 if TYPE_CHECKING:
     import argparse
@@ -199,7 +199,15 @@ def guarded(prog: str, work: Callable[[], int], *, on_failure: Callable[[str], N
     try:
         code = work()
         sys.stdout.flush()
-    except (RequestError, SettingsError, KafkaApiError, ProtocolError, OSError, UnicodeEncodeError) as error:
+    except (
+        RequestError,
+        SettingsError,
+        KafkaApiError,
+        ProtocolError,
+        OSError,
+        UnicodeEncodeError,
+        UnwritableMessageError,  # such as a name of more than 32,767 bytes
+    ) as error:
         if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and is_output_full(error)):
             raise  # klamm.cli.main ends all commands alike when the output takes no more
         line = one_line(explain(error))

@@ -208,7 +208,7 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
         partition=options.partition,
         offset=offset,
         last=options.last,
-        from_ms=options.from_time,
+        from_ms=None if options.from_time is None else max(options.from_time, 0),
     )
     receiver = RecordReceiver(interest, _settings(options, properties, group), flush=sys.stdout.flush)
     try:

@@ -9,19 +9,20 @@ Flags, stdout and exit codes are those of Kafka 4.3's GetOffsetShell, with these
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli.arguments import ToolParser, add_common
+from klamm.cli.arguments import INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.output import print_error, print_result
 from klamm.cli.topics.names import parse_pattern
 from klamm.kafka_client.errors import explain
 from klamm.lazy_dataclass import dataclass
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from klamm.admin import AdminClient, TopicPartition
@@ -37,6 +38,7 @@ _SPECS: Final = {
     "earliest-pending-upload": -6,
 }
 _UNKNOWN_OFFSET: Final = -1
+_timestamp: Final = whole_number(INT64_MAX)
 
 
 def parser() -> ToolParser:
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    spec = parse_time(options.time or "latest")
+    spec = parse_time("latest" if options.time is None else options.time)
     rules = (
         [parse_topic_and_partitions(options.topic, options.partitions)]
         if options.topic_partitions is None
@@ -138,8 +140,8 @@ def parse_time(text: str) -> int:
     if text in _SPECS:
         return _SPECS[text]
     try:
-        return int(text)
-    except ValueError as error:
+        return _timestamp(text)
+    except argparse.ArgumentTypeError as error:
         raise RequestError(
             f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp"
             " / -4 or earliest-local / -5 or latest-tiered / -6 or earliest-pending-upload, or a specified long format"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ProtocolError, UnwritableMessageError
 from klamm.protocol.primitives import FIXED_SIZE, write_uvarint
 from klamm.protocol.readers import ELEMENT_COST, struct_reader
 from klamm.protocol.schema import Message, Struct
@@ -84,7 +84,7 @@ def encode(message: Struct, version: int, *, flexible: bool | None = None) -> by
         flexible: Whether to use compact types and tagged fields. None means as the message's schema defines.
 
     Raises:
-        ValueError: A value does not fit its field: None where null is not allowed, a number out of
+        UnwritableMessageError: A value does not fit its field: None where null is not allowed, a number out of
             range, or a string of more than 32,767 bytes.
     """
     if flexible is None:
@@ -94,7 +94,7 @@ def encode(message: Struct, version: int, *, flexible: bool | None = None) -> by
         struct_writer(type(message), version, flexible)(message, out)
     except (struct.error, TypeError, AttributeError) as error:
         misfit = next(_misfits(message, version), f"a value does not fit its field ({error})")
-        raise ValueError(f"{type(message).__name__} v{version} cannot be written: {misfit}") from error
+        raise UnwritableMessageError(f"{type(message).__name__} v{version} cannot be written: {misfit}") from error
     return out
 
 

@@ -159,6 +159,10 @@ class TooManyElementsError(ProtocolError):
     """The arrays of a message hold more elements than its frame size permits."""
 
 
+class UnwritableMessageError(ValueError):
+    """A value does not fit its field: it is out of range, too long, or None where null is not allowed."""
+
+
 class KafkaApiError(Exception):
     """A well-formed request was rejected. The response carries ``error_code`` and a message for the peer."""
 

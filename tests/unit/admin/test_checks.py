@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHA_256 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=4096)
+SHA_256_FEW = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=0)
+SHA_256_MANY = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=10**20)
 UNKNOWN = ScramMechanism.UNKNOWN
 ACL = Acl(
     resource_type=AclResourceType.TOPIC,
@@ -80,6 +82,10 @@ def admin() -> Iterator[AdminClient]:
          ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"),
         (lambda admin: admin.alter_user_scram_credentials([UserScramCredentialDeletion("u", UNKNOWN)]),
          ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"),
+        (lambda admin: admin.alter_user_scram_credentials([UserScramCredentialUpsertion("u", SHA_256_FEW, "p")]),
+         ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"),
+        (lambda admin: admin.alter_user_scram_credentials([UserScramCredentialUpsertion("u", SHA_256_MANY, "p")]),
+         ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations"),
     ],
 )  # fmt: skip
 def test_invalid_argument_is_rejected_before_a_request(

@@ -20,7 +20,9 @@ from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import connect, guarded, read_client_properties
 from klamm.kafka_client.errors import api_error, explain
 from klamm.properties import SettingsError
+from klamm.protocol.codec import encode
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest
 from tests.support.processes import free_port, wait_until
 from tests.support.security import Certificates
 
@@ -102,6 +104,12 @@ def test_errors_are_one_line_with_exit_code_1(capsys: pytest.CaptureFixture[str]
 def test_invalid_utf_8_argument_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded("klamm configs", lambda: len("user \udcff".encode())) == 1
     assert capsys.readouterr().err == "klamm configs: 'user \\udcff' holds bytes that are not text in this locale\n"
+
+
+def test_value_that_does_not_fit_a_request_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    request = FindCoordinatorRequest(key="g" * 40_000, key_type=0)
+    assert guarded("klamm groups", lambda: len(encode(request, 3))) == 1
+    assert capsys.readouterr().err.startswith("klamm groups: FindCoordinatorRequest v3 cannot be written: a value does")
 
 
 def test_too_old_broker_has_own_message() -> None:

@@ -39,6 +39,7 @@ def servers() -> Iterator[str]:
         (["--last", "1", "--partition", "0"], ["a4"]),
         (["--from-time", NOON], ["a0", "a1", "a2", "a3", "a4", "b0"]),
         (["--from-time", "2026-09-21T14:13:22.500Z"], ["a3", "a4"]),
+        (["--from-time", "0001-01-01"], ["a0", "a1", "a2", "a3", "a4", "b0"]),
     ],
 )
 def test_consume_begins_at_number_or_time(

@@ -45,9 +45,15 @@ def test_time_is_name_or_timestamp(text: str, timestamp: int) -> None:
     assert parse_time(text) == timestamp
 
 
-def test_invalid_time_is_named() -> None:
-    with pytest.raises(RequestError, match="Malformed time argument soon"):
-        parse_time("soon")
+@pytest.mark.parametrize("text", ["soon", "", str(2**63)])
+def test_invalid_time_is_named(text: str) -> None:
+    with pytest.raises(RequestError, match=f"Malformed time argument {text}"):
+        parse_time(text)
+
+
+def test_empty_time_is_invalid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["offsets", "--bootstrap-server", "127.0.0.1:1", "--time", ""]) == cli.EXIT_FAILED
+    assert "Malformed time argument" in capsys.readouterr().err
 
 
 def test_bootstrap_server_is_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,6 +146,10 @@ def test_topics_come_in_file_order_with_values_as_kafka_writes_them(parse: Parse
             "users.a.authentication.iterations: 1: expected a number from 4096",
         ),
         (
+            "users: {a: {authentication: {type: scram-sha-256, iterations: 99999999999}}}",
+            "users.a.authentication.iterations: 99999999999: expected a number from 4096 to 16384",
+        ),
+        (
             "users: {a: {quotas: {producerByteRate: fast}}}",
             "users.a.quotas.producerByteRate: 'fast': expected a number",
         ),

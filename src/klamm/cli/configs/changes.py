@@ -144,7 +144,7 @@ def client_changes(entity: EntityParts, quotas: Changes, dynamic: Changes) -> li
     """Return the new quotas and dynamic client configs of an entity. Quotas that are no numbers are left out."""
     from klamm.impact.changes import ClientConfigAltered, QuotaAltered  # noqa: PLC0415
 
-    limits = {key: float(value) for key, value in quotas.added.items() if value.replace(".", "", 1).isdigit()}
+    limits = {key: float(value) for key, value in quotas.added.items() if value.replace(".", "", 1).isdecimal()}
     values: dict[str, float | None] = {**limits, **dict.fromkeys(quotas.deleted)}
     configs: dict[str, str | None] = {**dynamic.added, **dict.fromkeys(dynamic.deleted)}
     return [

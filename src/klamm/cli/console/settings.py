@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.cli.arguments import INT32_MAX, INT64_MAX
 from klamm.cli.connection import RequestError
 from klamm.kafka_client.errors import meaning_of
 from klamm.properties import parse_bool, read_properties
 from klamm.protocol.errors import ErrorCode
+from klamm.server.arguments import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,9 +90,10 @@ def _value(key: str, text: str, default: object) -> object:
         return parse_bool(key, text)
     if isinstance(default, _NUMBERS) and not (key == "acks" and text == "all"):
         try:
-            return int(text)
-        except ValueError as error:
+            number = whole_number(INT64_MAX)(text)
+        except argparse.ArgumentTypeError as error:
             raise RequestError(f"{key}={text}: expected a whole number") from error
+        return min(max(number, -INT32_MAX - 1), INT32_MAX)  # kafka-python sends some that are longs in Java as integers
     return text
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import OffsetAndMetadata, OffsetSpec, TopicPartition
+from klamm.cli.arguments import INT64_MAX
 from klamm.cli.connection import RequestError
 from klamm.cli.groups.description import chosen_groups, reason
 from klamm.cli.groups.partitions import in_order, parse_offsets
@@ -136,6 +137,7 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
         return _listed(admin, partitions, OffsetSpec.EARLIEST if options.to_earliest else OffsetSpec.LATEST)
     now_ms = wall_clock_ms()
     at_ms = now_ms - options.by_duration if options.by_duration is not None else options.to_datetime
+    at_ms = min(max(at_ms, 0), INT64_MAX)  # negative ones have other meanings in ListOffsets, such as the latest offset
     return _by_time(admin, partitions, at_ms, warn=print_error if options.output != "human" else print_line)
 
 
@@ -149,7 +151,7 @@ def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: T
 def _from_file(group_id: str, options: argparse.Namespace) -> Offsets:
     path = Path(options.from_file)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some programs write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"Unable to read file {path}: {file_error(error)}") from error
     try:

@@ -7,6 +7,7 @@ import csv
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from klamm.cli.arguments import INT32_MAX, INT64_MAX
 from klamm.cli.connection import RequestError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import TopicPartition
 
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _DURATION: Final = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]+)D)?"
     r"(?:T(?=[-+0-9])(?:(?P<hours>[-+]?[0-9]+)H)?(?:(?P<minutes>[-+]?[0-9]+)M)?(?:(?P<seconds>[-+]?[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
@@ -55,7 +56,7 @@ def parse_topic(text: str) -> ChosenTopic:
     if len(parts) != 2:  # noqa: PLR2004 - a topic and its partitions
         raise RequestError(f"Invalid topic arg '{text}', expected topic name and partitions")
     for part in parts[1].split(","):
-        if not _NUMBER.fullmatch(part):
+        if not _NUMBER.fullmatch(part) or abs(int(part)) > INT32_MAX:
             raise RequestError(f"Invalid partition '{part}' specified in topic arg '{text}''")
     return ChosenTopic(parts[0], tuple(map(int, parts[1].split(","))))
 
@@ -64,13 +65,15 @@ def duration_ms(text: str) -> int:
     """Parse a duration as in ISO 8601, such as ``P1DT2H`` or ``PT1.5S``, and return milliseconds.
 
     Raises:
-        argparse.ArgumentTypeError: The text is not a duration.
+        argparse.ArgumentTypeError: The text is not a duration, or milliseconds of 64 bits do not suffice.
     """
     match = _DURATION.fullmatch(text)
     parts = {unit: match[unit] for unit in _MS_PER if match[unit]} if match else {}
     if match is None or not parts:
         raise argparse.ArgumentTypeError(f"{text}: Text cannot be parsed to a Duration; expected PnDTnHnMnS")
     total = sum(float(number.replace(",", ".")) * _MS_PER[unit] for unit, number in parts.items())
+    if not abs(total) < INT64_MAX:
+        raise argparse.ArgumentTypeError(f"{text}: the duration is too long")
     return round(-total if match["sign"] == "-" else total)
 
 
@@ -82,10 +85,15 @@ def parse_offsets(text: str, *, has_one_group: bool) -> tuple[PlannedOffset, ...
         has_one_group: Whether the command is for one group, so that lines without a group are allowed.
 
     Raises:
-        RequestError: A line has the wrong number of columns, or a partition or an offset is not a number.
+        RequestError: The text is not CSV, a line has the wrong number of columns, or a partition or an offset is not a
+            number.
     """
     planned = []
-    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise RequestError(str(error)) from error
+    for number, row in enumerate(rows, 1):
         if not row:
             continue
         allowed = {_WITH_GROUP, _WITHOUT_GROUP} if has_one_group else {_WITH_GROUP}

@@ -18,7 +18,7 @@ from kafka.errors import (
 from klamm.cli.connection import RequestError
 from klamm.cli.console import receiver
 from klamm.cli.console.receiver import Interest, RecordReceiver
-from klamm.cli.console.settings import explain_client_error
+from klamm.cli.console.settings import explain_client_error, kafka_python_settings
 from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
@@ -142,3 +142,11 @@ def test_output_is_flushed_before_commit() -> None:
 )
 def test_client_library_errors_have_kafka_messages(error: Exception, text: str) -> None:
     assert explain_client_error(error) == text
+
+
+def test_numbers_of_properties_fit_the_requests_of_the_client_library() -> None:
+    defaults = {"metadata_max_age_ms": 300_000}
+    settings = kafka_python_settings({"metadata.max.age.ms": str(2**63 - 1)}, defaults)
+    assert settings["metadata_max_age_ms"] == 2**31 - 1
+    with pytest.raises(RequestError, match="=9223372036854775808: expected a whole number"):
+        kafka_python_settings({"metadata.max.age.ms": str(2**63)}, defaults)

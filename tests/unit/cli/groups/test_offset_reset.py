@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-from unittest.mock import create_autospec
+from unittest.mock import call, create_autospec
 
 import pytest
 
@@ -27,6 +27,7 @@ from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
     from unittest.mock import Mock
 
 PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
@@ -77,6 +78,24 @@ def admin() -> Mock:
 def _reset(admin: Mock, words: str) -> int:
     options = parse(f"--bootstrap-server a:1 --reset-offsets --all-topics --to-earliest {words}".split())
     return reset(admin, options)
+
+
+@pytest.mark.parametrize("moment", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z"])
+def test_time_before_1970_selects_the_first_record(admin: Mock, moment: str) -> None:
+    """Negative timestamps have other meanings in ListOffsets; -1 is the latest offset."""
+    words = f"--bootstrap-server a:1 --reset-offsets --all-topics --group a --dry-run --to-datetime {moment}".split()
+    assert reset(admin, parse(words)) == 0
+    assert admin.list_offsets.call_args_list[0] == call(dict.fromkeys(PARTITIONS, 0))
+
+
+def test_offsets_file_may_begin_with_a_byte_order_mark(
+    admin: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "offsets.csv"
+    file.write_text("orders,0,5\n", encoding="utf-8-sig")
+    words = f"--bootstrap-server a:1 --reset-offsets --group a --dry-run -o json --from-file {file}".split()
+    assert reset(admin, parse(words)) == 0
+    assert json.loads(capsys.readouterr().out)[0]["partitions"][0]["topic"] == "orders"
 
 
 def test_offsets_reset_before_failure_are_shown(admin: Mock, capsys: pytest.CaptureFixture[str]) -> None:

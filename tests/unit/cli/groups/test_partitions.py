@@ -19,7 +19,7 @@ def test_topic_flag_accepts_partitions() -> None:
     assert parse_topic("a:0,2") == ChosenTopic("a", (0, 2))
 
 
-@pytest.mark.parametrize("text", ["a:", "a:x", "a:0:1"])
+@pytest.mark.parametrize("text", ["a:", "a:x", "a:0:1", f"a:{2**31}", "a:" + "9" * 5000])
 def test_invalid_topic_flag_is_rejected(text: str) -> None:
     with pytest.raises(RequestError, match=r"Invalid (topic arg|partition)"):
         parse_topic(text)
@@ -46,12 +46,23 @@ def test_invalid_duration_is_rejected(text: str) -> None:
         duration_ms(text)
 
 
+@pytest.mark.parametrize("text", ["P99999999999999999999D", f"P{'9' * 400}D", "PT-99999999999999999999S"])
+def test_duration_beyond_64_bits_is_rejected(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="too long"):
+        duration_ms(text)
+
+
+def test_offsets_file_that_is_no_csv_is_rejected() -> None:
+    with pytest.raises(RequestError, match="field larger than field limit"):
+        parse_offsets("g" * 200_000, has_one_group=True)
+
+
 def test_offsets_file_may_have_group_column() -> None:
     text = 'a,0,5\ng,"b,c",1,7\n'
     assert parse_offsets(text, has_one_group=True) == (PlannedOffset(None, "a", 0, 5), PlannedOffset("g", "b,c", 1, 7))
 
 
-@pytest.mark.parametrize("text", ["a,0,5", "g,a,0", "g,a,0,x", "a"])
+@pytest.mark.parametrize("text", ["a,0,5", "g,a,0", "g,a,0,x", "g,a,0,99999999999999999999", "a"])
 def test_offsets_file_of_several_groups_requires_group_column(text: str) -> None:
     with pytest.raises(RequestError, match="line 1: expected group,topic,partition,offset"):
         parse_offsets(text, has_one_group=False)

@@ -37,13 +37,13 @@ def print_result(output: str, document: object, human: Callable[[], Sequence[str
             in them.
         has_tabs: Whether the lines are columns separated by tabs whose names and values are escaped already.
     """
-    is_unicode = _is_unicode()
+    has_all = is_unicode()
     if output == "json":
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not has_all) + "\n")
     elif output == "yaml":
         import yaml  # noqa: PLC0415  # imported lazily: only -o yaml needs it
 
-        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=is_unicode, default_flow_style=False)
+        text: Any = yaml.safe_dump(document, sort_keys=False, allow_unicode=has_all, default_flow_style=False)
         sys.stdout.write(text)
     else:
         for line in human():
@@ -52,13 +52,13 @@ def print_result(output: str, document: object, human: Callable[[], Sequence[str
 
 def print_document(output: str, document: object) -> None:
     """Write one of many results: a line of JSON, or a YAML document that begins with ``---``."""
-    is_unicode = _is_unicode()
+    has_all = is_unicode()
     if output == "json":
-        sys.stdout.write(json.dumps(document, ensure_ascii=not is_unicode) + "\n")
+        sys.stdout.write(json.dumps(document, ensure_ascii=not has_all) + "\n")
         return
     import yaml  # noqa: PLC0415  # imported lazily: only -o yaml needs it
 
-    sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=is_unicode, explicit_start=True))
+    sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=has_all, explicit_start=True))
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -67,7 +67,7 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _is_unicode() -> bool:
+def is_unicode() -> bool:
     """Return whether stdout's encoding has every character; for others JSON and YAML define escapes."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
 

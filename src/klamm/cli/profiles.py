@@ -72,7 +72,10 @@ def find_profile(name: str) -> Profile:
     if "bootstrap_server" not in table:
         raise SettingsError(f"{place}.bootstrap_server: expected HOST:PORT, comma separated for several servers")
     config = table.get("command_config")
-    file = None if config is None else str(path.parent / Path(config).expanduser())
+    try:
+        file = None if config is None else str(path.parent / Path(config).expanduser())
+    except RuntimeError as error:  # an unknown ~user
+        raise SettingsError(f"{place}.command_config: {config!r}: {error}") from error
     return Profile(bootstrap_server=table["bootstrap_server"], command_config=file)
 
 

@@ -223,8 +223,7 @@ def _moves(run: _Run, diffs: Sequence[ResourceDiff]) -> dict[TopicPartition, tup
             try:
                 moves[TopicPartition(diff.key.name, partition)] = new_replicas(replicas, factor, racks, loads)
             except NoPlacementError as error:
-                place = f"{diff.declared.place}.{REPLICATION_FACTOR}: {factor}"
-                run.errors[diff.key] = SettingsError(f"{place}: {error}")
+                run.errors[diff.key] = SettingsError(f"{REPLICATION_FACTOR}: {factor}: {error}")
     return {
         p: replicas
         for p, replicas in moves.items()
@@ -270,7 +269,7 @@ def _alter_credentials(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
         try:
             alterations += [_credential(diff, change) for change in diff.changes]
         except SettingsError as error:
-            run.errors[diff.key] = SettingsError(f"{diff.declared.place}: {error}")
+            run.errors[diff.key] = error
             continue
         keys[diff.key.name] = diff.key
     alterations = [alteration for alteration in alterations if alteration.user in keys]

@@ -41,13 +41,19 @@ def _name(key: ResourceKey) -> str:
     return user_principal(key.name) if is_principal else key.name
 
 
-def as_text(content: object, output: str) -> str:
-    """Return the file: JSON if requested, which is YAML as well, otherwise YAML."""
+def as_text(content: object, output: str, *, is_unicode: bool = True) -> str:
+    """Return the file: JSON if requested, which is YAML as well, otherwise YAML.
+
+    Args:
+        content: What ``document`` returns.
+        output: ``json``, or anything else for YAML.
+        is_unicode: Whether the file can have every character. Otherwise they are escaped.
+    """
     if output == "json":
-        return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(content, indent=2, ensure_ascii=not is_unicode) + "\n"
     import yaml  # noqa: PLC0415  # --help needs none of it
 
-    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=is_unicode, default_flow_style=False)
     return text
 
 

@@ -146,7 +146,10 @@ def _stacked(path: Path, above: tuple[Path, ...]) -> _Layer:
     if here in above:
         raise SettingsError(f"{path}: bases: the directories are bases of each other: expected none twice")
     own = _Layer()
-    for file in _files(path):
+    files = tuple(_files(path))
+    if not files:  # such as a directory that is not mounted: --prune would delete everything
+        raise SettingsError(f"{path}: expected at least one file *.yaml, *.yml or *.json in the directory")
+    for file in files:
         _read(file, own, may_set_cluster=file.name == CLUSTER_FILE or not path.is_dir())
     result = _Layer()
     for base in own.bases:

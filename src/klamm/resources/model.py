@@ -76,7 +76,8 @@ class Secret:
     variable: str | None = None
     """Name of an environment variable. None: the secret is in a file."""
     path: Path | None = None
-    """File with the secret. A line end after it does not belong to it. None: the secret is in a variable."""
+    """File with the secret; ``~`` is the home directory. A line end after the secret does not belong to it. None: the
+    secret is in a variable."""
 
     def read(self) -> str:
         """Return the secret.
@@ -90,8 +91,8 @@ class Secret:
                 raise SettingsError(f"the environment variable {self.variable} is not set; export it and try again")
             return secret
         try:
-            text = self.path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
-        except (OSError, UnicodeDecodeError) as error:
+            text = self.path.expanduser().read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        except (OSError, ValueError, RuntimeError) as error:  # not UTF-8, a null byte in the path, or an unknown ~user
             raise SettingsError(f"the secret's file {self.path} cannot be read: {file_error(error)}") from error
         if not text:
             raise SettingsError(f"the secret's file {self.path} is empty")

@@ -103,7 +103,7 @@ def _secret(content: Mapping[str, Any]) -> Secret:
         case {"env": variable}:
             return Secret(variable=variable)
         case {"file": path}:
-            return Secret(path=Path(path).expanduser())
+            return Secret(path=Path(path))
         case {"secretKeyRef": {"name": name, "key": key}}:
             return Secret(variable=f"{name}_{key}".upper().replace("-", "_").replace(".", "_"))
     raise AssertionError(content.keys())

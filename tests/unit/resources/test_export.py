@@ -50,6 +50,15 @@ def test_exported_user_that_looks_like_a_principal_is_parsed_unchanged() -> None
     assert [declared.name for declared in parse_documents(text)] == ["User:x", "x"]
 
 
+@pytest.mark.parametrize("output", ["human", "json"])
+def test_export_escapes_characters_that_the_file_cannot_have(output: str) -> None:
+    values = {"SCRAM-SHA-256": CurrentValue(value="4096", origin="cluster", is_own=True)}
+    content = document({ResourceKey(Kind.SCRAM, "Zo\u00eb"): Existing(values=values)})
+    text = as_text(content, output, is_unicode=False)
+    assert text.isascii()
+    assert [declared.name for declared in parse_documents(text)] == ["Zo\u00eb"]
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("output", ["human", "json"])
 def test_plan_of_an_export_is_empty(output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

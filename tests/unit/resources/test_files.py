@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,6 @@ from klamm.resources.model import Kind, Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from klamm.resources.model import Declared
 
@@ -343,6 +343,8 @@ def test_overlay_changes_its_bases_and_a_tree_has_several_clusters(tmp_path: Pat
         ),
         ({"klamm.yaml": "bases: [low]", "low/klamm.yaml": "bases: [..]"}, "are bases of each other"),
         ({"a.yaml": "cluster: prod"}, "unknown key cluster"),
+        ({"notes.txt": "topics: {}"}, "expected at least one file *.yaml"),
+        ({"klamm.yaml": "bases: [low]", "low/notes.txt": ""}, "low: expected at least one file *.yaml"),
     ],
 )
 def test_contradicting_files_are_rejected(files: dict[str, str], complaint: str, tmp_path: Path) -> None:
@@ -358,11 +360,15 @@ def test_secret_is_read_from_its_source_only_and_without_line_end(
     file = tmp_path / "secret"
     file.write_text("s3cret\n")
     monkeypatch.setenv("RESOURCES_TEST_SECRET", "other")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Secret(path=Path("~/secret")).read() == "s3cret"
     assert Secret(path=file).read() == "s3cret"
     assert Secret(variable="RESOURCES_TEST_SECRET").read() == "other"
     for secret, complaint in (
         (Secret(variable="RESOURCES_TEST_UNSET"), "variable RESOURCES_TEST_UNSET is not set"),
         (Secret(path=tmp_path / "none"), "cannot be read: No such file"),
+        (Secret(path=Path("~no-such-user/secret")), "cannot be read: Could not determine home directory"),
+        (Secret(path=tmp_path / "a\0b"), "cannot be read: embedded null byte"),
     ):
         with pytest.raises(SettingsError, match=complaint):
             secret.read()

@@ -187,6 +187,8 @@ class Watch:
         if self._options.metrics_file is None:
             return
         path = Path(self._options.metrics_file)
+        if path.is_dir():
+            raise RequestError(f"--metrics-file {path}: expected a file, not a directory")
         try:
             beside = path.with_name(f".{path.name}.new")
             beside.write_text(self.page(), encoding="utf-8")

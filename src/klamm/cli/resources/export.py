@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.cli import EXIT_FAILED, EXIT_OK
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.output import print_error
+from klamm.cli.output import is_unicode, print_error
 from klamm.cli.topics.names import matching
 from klamm.display import counted, escaped
 from klamm.kafka_client.errors import explain
@@ -71,12 +71,12 @@ def _run(options: argparse.Namespace, prog: str) -> int:
     for name, problem in problems.items():
         print_error(f"{prog}: left out {name}: {escaped(problem or '')}")
     code = EXIT_FAILED if problems else EXIT_OK
-    text = as_text(document(resources), options.output)
+    content = document(resources)
     if options.file == _STDOUT:
-        sys.stdout.write(text)
+        sys.stdout.write(as_text(content, options.output, is_unicode=is_unicode()))
         return code
     try:
-        Path(options.file).write_text(text, encoding="utf-8")
+        Path(options.file).write_text(as_text(content, options.output), encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{options.file}: cannot be written: {error.strerror}") from error
     print_error(f"Wrote {_counts(resources)} to {options.file}.")

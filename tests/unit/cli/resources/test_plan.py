@@ -83,6 +83,7 @@ def test_apply_of_a_tree_uses_the_profile_of_each_cluster(
         ("[clusters.prod]", "--cluster dev: expected one of prod"),
         ("[clusters.dev]", "clusters.dev.bootstrap_server: expected HOST:PORT"),
         ('[clusters.dev]\nserver = "a"', "clusters.dev.server: unknown key: expected one of bootstrap_server"),
+        ('[clusters.dev]\nbootstrap_server = "a:1"\ncommand_config = "~no-such-user/x"', "determine home directory"),
         ("[clusters.dev]\nbootstrap_server = 1", "clusters.dev.bootstrap_server: 1: expected a string"),
     ],
 )
@@ -224,6 +225,23 @@ def test_schema_is_json_with_the_keys_of_the_file(name: str, key: str, run: Run)
     assert code == 0
     schema = json.loads(out)
     assert key in schema.get("else", schema)["properties"]  # manifests of Strimzi have other keys
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("metrics", [".", "/"])
+def test_directory_for_metrics_is_rejected(metrics: str, run: Run, address: str, tmp_path: Path) -> None:
+    (file := tmp_path / "file.yaml").write_text("topics: {}")
+    code, _, err = run("drift", str(file), "--bootstrap-server", address, "--once", "--metrics-file", metrics)
+    assert (code, err) == (1, f"klamm drift: --metrics-file {metrics}: expected a file, not a directory\n")
+
+
+@pytest.mark.process
+def test_unset_secret_is_reported_with_one_place(run: Run, address: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text("users: {bob: {authentication: {type: scram-sha-256, password: {env: PLAN_TEST_UNSET}}}}")
+    code, _, err = run("plan", str(file), "--bootstrap-server", address)
+    unset = "the environment variable PLAN_TEST_UNSET is not set; export it and try again"
+    assert (code, err) == (1, f"klamm plan: scram-user bob: {file}: users.bob: {unset}\n")
 
 
 def test_plan_without_servers_names_the_missing_flag(run: Run, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@
 in a test, a class or a module. On ``klamm_module_broker`` and ``klamm_session_broker`` it creates missing topics.
 
 All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, stopped broker ids are
-started and a paused one resumes. The report of a failed test shows, for every broker that the test uses as a fixture or
-started, the injected faults, its last requests and the end of its log.
+started, a paused one resumes, and one that the test has stopped or killed starts again. The report of a failed test
+shows, for every broker that the test uses as a fixture or started, the injected faults, its last requests and the end
+of its log.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 __tracebackhide__ = True
 _MADE: Final = pytest.StashKey["list[Broker]"]()
+_SHARED_BROKERS: Final = pytest.StashKey["list[Broker]"]()
+"""Running brokers that several tests share. A test may also request them while it runs (``getfixturevalue``)."""
 _MODULE: Final = "klamm.embedded.broker"
 _SHARED: Final = ("klamm_module_broker", "klamm_session_broker")
 _MARKER: Final = "klamm"
@@ -174,17 +177,29 @@ def pytest_runtest_call(item: pytest.Item) -> None:
             shared.create_topic(topic, **arguments)
 
 
+@contextmanager
+def _shared(fixture: str, pytestconfig: pytest.Config, **options: Any) -> Iterator[Broker]:
+    """Yield the running broker of a fixture, whose faults are removed after each test."""
+    brokers = pytestconfig.stash.setdefault(_SHARED_BROKERS, [])
+    with _running(fixture, **options) as broker:
+        brokers.append(broker)
+        try:
+            yield broker
+        finally:
+            brokers.remove(broker)
+
+
 @pytest.fixture(scope="module")
-def klamm_module_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
+def klamm_module_broker(klamm_broker_options: Mapping[str, Any], pytestconfig: pytest.Config) -> Iterator[Broker]:
     """Provide one broker to the tests of a module; they share its topics."""
-    with _running("klamm_module_broker", **klamm_broker_options) as broker:
+    with _shared("klamm_module_broker", pytestconfig, **klamm_broker_options) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def klamm_session_broker(klamm_broker_options: Mapping[str, Any]) -> Iterator[Broker]:
+def klamm_session_broker(klamm_broker_options: Mapping[str, Any], pytestconfig: pytest.Config) -> Iterator[Broker]:
     """Provide one broker to all tests of the run; they share its topics. With pytest-xdist, each worker has its own."""
-    with _running("klamm_session_broker", **klamm_broker_options) as broker:
+    with _shared("klamm_session_broker", pytestconfig, **klamm_broker_options) as broker:
         yield broker
 
 
@@ -243,9 +258,8 @@ def klamm_topic(make_klamm_topic: Callable[..., str]) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Any:
     """Remove the faults of shared brokers before the fixtures of the test end."""
-    fixtures = getattr(item, "funcargs", {})
     try:
-        for broker in (fixtures[name] for name in _SHARED if name in fixtures):
+        for broker in item.config.stash.get(_SHARED_BROKERS, []):
             _remove_faults(broker)
     finally:  # an error above must not keep the fixtures of this test alive, or all later tests fail
         result = yield
@@ -254,6 +268,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Any:
 
 def _remove_faults(broker: Broker) -> None:
     if not broker.is_running:
+        broker.start()
         return
     try:
         broker.resume()

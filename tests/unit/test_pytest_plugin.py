@@ -279,6 +279,33 @@ def test_interrupted_command_fails_only_its_own_test(pytester: pytest.Pytester) 
     result.assert_outcomes(failed=1, passed=2)
 
 
+def test_shared_broker_serves_the_next_test_after_a_late_request_or_a_kill(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makepyfile(
+        """
+        def test_first(request):
+            broker = request.getfixturevalue("klamm_session_broker")
+            broker.inject(error="NOT_COORDINATOR", times=None)
+
+        def test_second(klamm_session_broker):
+            assert klamm_session_broker.faults() == []
+            klamm_session_broker.create_topic("kept")
+            klamm_session_broker.kill()
+
+        def test_third(klamm_session_broker):
+            assert klamm_session_broker.has_topic("kept")
+            klamm_session_broker.stop()
+
+        def test_fourth(klamm_session_broker, klamm_topic):
+            assert klamm_session_broker.has_topic(klamm_topic)
+        """
+    )
+    # when
+    result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=4)
+
+
 @pytest.mark.long
 def test_xdist_workers_and_tests_are_isolated(pytester: pytest.Pytester) -> None:
     # given

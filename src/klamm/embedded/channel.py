@@ -69,13 +69,14 @@ class ControlChannel:
         Raises:
             ValueError: An argument is wrong; the message names the allowed values.
             LookupError: A topic or partition does not exist.
+            TypeError: An argument has a type that no command takes, such as bytes.
             RuntimeError: The broker is paused, has ended, or failed to run the command.
         """
+        body = json.dumps([command, arguments]).encode()
         with self._lock:
             if self._is_paused and command != "resume":
                 raise RuntimeError(f"{command}: the broker is paused, call resume() first")
             try:
-                body = json.dumps([command, arguments]).encode()
                 self._socket.sendall(_SIZE.pack(len(body)) + body)
                 answer, data = json.loads(self._read_frame()), self._read_frame()
             except (OSError, EOFError) as error:

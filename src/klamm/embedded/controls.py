@@ -393,7 +393,11 @@ class BrokerControls:
             timestamp=self._call("now_ms") if timestamp is None else _timestamp_ms(timestamp),
         )
         if not self.has_topic(topic):
-            self.create_topic(topic)
+            try:
+                self.create_topic(topic)
+            except ValueError:
+                if not self.has_topic(topic):  # otherwise another thread or a client has just created it
+                    raise
         if partition is None and record.key is not None:
             partition = partition_for_key(record.key, self.partition_count(topic))
         stored_in, offset, append_time_ms = self._call(

@@ -141,6 +141,8 @@ def test_invalid_fault_raises_value_error(broker: klamm.Broker) -> None:
         (lambda broker: broker.produce("orders", "1", headers=["ab"]), "expected values by name, or pairs"),
         (lambda broker: broker.produce(5, "1"), "topic=5: expected the name of a topic, got int"),
         (lambda broker: broker.produce("orders", "1", partition="0"), "partition='0': expected a number or None"),
+        (lambda broker: broker.has_topic(b"orders"), "bytes is not JSON serializable"),
+        (lambda broker: broker.inject("Produce", error=1, topic=b"orders"), "bytes is not JSON serializable"),
         (lambda broker: broker.produce("orders", "1", timestamp=True), "timestamp=True: expected milliseconds, or"),
         (lambda broker: broker.produce("orders", "1", timestamp="now"), "timestamp='now': expected milliseconds, or"),
         (lambda broker: broker.create_topic("orders", configs=["a"]), "expected values by name, got list"),
@@ -155,6 +157,7 @@ def test_argument_of_wrong_type_is_named(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         call(broker)
+    assert broker.faults() == []  # the broker still answers
 
 
 def test_timestamp_beyond_64_bits_is_rejected(broker: klamm.Broker) -> None:
@@ -213,6 +216,7 @@ def test_topics_are_created_with_configs_and_deleted(broker: klamm.Broker) -> No
         ({"topic": "a b"}, "INVALID_TOPIC_EXCEPTION: Topic name is invalid"),
         ({"topic": "a", "partitions": 0}, "partitions=0: must be a number from 1"),
         ({"topic": "a", "partitions": "2"}, "partitions='2': must be a number from 1"),
+        ({"topic": "a", "partitions": 10**12}, "Excessively large number of partitions"),
         ({"topic": "a", "configs": {"retention.ms": "x"}}, "INVALID_CONFIG: "),
     ],
 )
@@ -374,6 +378,18 @@ def test_paused_broker_ends_with_its_parent() -> None:
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_topic_that_another_thread_has_just_created_is_written(
+    broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("raced")
+    answers = iter([False])
+    has_topic = broker.has_topic
+    monkeypatch.setattr(broker, "has_topic", lambda topic: next(answers, True) and has_topic(topic))
+    assert broker.produce("raced", "1").offset == 0
+    with pytest.raises(ValueError, match="INVALID_TOPIC_EXCEPTION"):
+        broker.produce("a b", "1")
 
 
 def test_controls_are_thread_safe(broker: klamm.Broker) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment
 from klamm.broker.groups.coordinator import CLASSIC_TYPE
-from klamm.broker.topics.placement import place
+from klamm.broker.topics.placement import check_request_size, place
 from klamm.clock import wall_clock_ms
 from klamm.configs.names import check_topic_name
 from klamm.display import counted
@@ -187,6 +187,7 @@ class Commands:
         check_topic_name(topic)
         if not isinstance(partitions, int) or partitions < 1:
             raise CommandError("value", f"partitions={partitions!r}: must be a number from 1")
+        check_request_size(partitions)  # the event loop would place them for hours
         checked = services.configs.validate_topic_configs(topic, list(configs.items()))
         node_ids = services.cluster.node_ids
         if not isinstance(replication_factor, int) or not 1 <= replication_factor <= len(node_ids):
@@ -343,9 +344,9 @@ class Commands:
         return topic
 
     def _log(self, topic: Topic, partition: int) -> PartitionLog:
-        if not topic.has_partition(partition):
+        if not isinstance(partition, int) or not topic.has_partition(partition):
             raise CommandError(
-                "lookup", f"Topic {topic.name!r} has no partition {partition}, it has {len(topic.partitions)}"
+                "lookup", f"Topic {topic.name!r} has no partition {partition!r}, it has {len(topic.partitions)}"
             )
         log = self._services.logs.get(topic.topic_id, partition)
         if log is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import subprocess
 import sys
 import threading
@@ -29,10 +30,11 @@ from klamm.admin import (
 )
 from klamm.cli import main
 from klamm.client_configs.rollout import client_class
+from klamm.rollout.record import Wave
 from tests.support.dynamic_clients import SILENT
 from tests.support.long_tests import long_only
 from tests.support.processes import free_port, wait_until
-from tests.support.rollout_tool import rollouts, run, states, step_ms
+from tests.support.rollout_tool import add_rollout, rollouts, run, states, step_ms
 from tests.support.security import PASSWORDS, sasl_settings
 from tests.support.shared_cluster import unique
 
@@ -228,6 +230,25 @@ def test_unfinished_percentage_of_a_user_ends_with_1(broker: klamm.Broker) -> No
     assert main(["configs", *server, *words]) == 0
     code, output = run(broker.bootstrap_servers, "start", "--user", "half", "--add-config", "acks=all", "--dry-run")
     assert (code, "is a roll-out that is not complete" in output) == (1, True)
+
+
+@pytest.mark.parametrize("key", ["ssl.key.password", "listener.name.other.ssl.key.password"])
+def test_secret_that_could_not_be_restored_ends_with_1_and_is_not_shown(broker: klamm.Broker, key: str) -> None:
+    words = ("--broker", "all", "--add-config", f"{key}=hunter2", "--dry-run", "-o", "json")
+    code, output = run(broker.bootstrap_servers, "start", *words)
+    assert (code, "the cluster does not show its value" in output, "hunter2" in output) == (1, True, False)
+
+
+def test_decisions_about_a_roll_out_are_json_on_request(
+    broker: klamm.Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # given
+    rollout = add_rollout(broker.bootstrap_servers, Wave(name="100%", settings={"USER:json": {"acks": "all"}}))
+    for action, state in (("pause", "held"), ("abort", "reverted")):
+        # when
+        assert main(["rollout", action, rollout, "--bootstrap-server", broker.bootstrap_servers, "-o", "json"]) == 0
+        # then
+        assert json.loads(capsys.readouterr().out)["state"] == state
 
 
 def test_file_that_cannot_be_used_ends_with_1(servers: str, tmp_path: Path) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import io
 import json
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from klamm.admin import AdminClient
 from klamm.cli import main
+from klamm.clock import wall_clock_ms
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.rollout.record import to_document
+from klamm.rollout.record import RolloutRecord, Wave, begun, to_document
 from klamm.rollout.store import RolloutStore
 from tests.support.processes import start_process
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def command(servers: str, action: str, *words: str) -> list[str | Path]:
@@ -39,14 +41,27 @@ def run(servers: str, action: str, *words: str) -> tuple[int, str]:
     return code, written.getvalue()
 
 
-def rollouts(servers: str) -> list[dict[str, Any]]:
-    """Return the records of all roll-outs, oldest first."""
+@contextmanager
+def _store(servers: str) -> Iterator[RolloutStore]:
     with AdminClient(servers) as admin:
         store = RolloutStore(ConnectionSettings.of(tuple(servers.split(",")), {}, "test"), admin)
         try:
-            documents = [to_document(record) for record in store.records()]
+            yield store
         finally:
             store.close()
+
+
+def add_rollout(servers: str, *waves: Wave) -> str:
+    """Write the first record of a roll-out that no process drives, and return its id."""
+    record = RolloutRecord(id=uuid4().hex[:8], waves=waves, bake_ms=0, check_ms=1)
+    with _store(servers) as store:
+        return store.add(begun(record, at_ms=wall_clock_ms())).id
+
+
+def rollouts(servers: str) -> list[dict[str, Any]]:
+    """Return the records of all roll-outs, oldest first."""
+    with _store(servers) as store:
+        documents = [to_document(record) for record in store.records()]
     parsed: list[dict[str, Any]] = json.loads(json.dumps(documents))
     return parsed
 

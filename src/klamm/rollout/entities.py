@@ -23,6 +23,7 @@ from klamm.admin import (
 )
 from klamm.admin.types import own_values
 from klamm.client_configs.rollout import PREFIX
+from klamm.configs.definitions import is_secret
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, quota_text
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
 from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
@@ -125,12 +126,17 @@ class Entities:
         names = [
             name for kind, some in _by_kind(settings).items() if kind not in {_USER, QUOTA_RESOURCE} for name in some
         ]
-        described = self._admin.describe_configs([_resource(name) for name in names]).all().result()
+        resources = {name: _resource(name) for name in names}
+        described = self._admin.describe_configs(list(resources.values())).all().result()
         return [
             f"{name}: {key}"
-            for name in names
+            for name, resource in resources.items()
             for key in settings[name]
-            if key in described[_resource(name)] and described[_resource(name)][key].is_sensitive
+            if (
+                described[resource][key].is_sensitive
+                if key in described[resource]
+                else resource.type is ResourceType.BROKER and is_secret(key)  # with a listener's prefix, not set yet
+            )
         ]
 
     def write(self, settings: Values, *, validate_only: bool = False) -> Values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import os
@@ -83,7 +84,7 @@ class Probe:
             return self._readers[guard.kind](guard, record, wave)
         except NoDataError as error:
             return Figures(now=None, trouble=str(error))
-        except (*CLUSTER_ERRORS, OSError, ValueError) as error:
+        except (*CLUSTER_ERRORS, OSError, ValueError, http.client.HTTPException) as error:
             return Figures(now=None, trouble=str(error) or type(error).__name__)
 
     def _lag(self, guard: Guard, *_: object) -> Figures:
@@ -178,15 +179,18 @@ def prometheus_values(document: Mapping[str, Any]) -> Sequence[float]:
     """Return the values in the response of Prometheus to an instant query. NaN is no value.
 
     Raises:
-        NoDataError: The response is an error, or its result is neither a vector nor a scalar.
+        NoDataError: The response is an error or not that of Prometheus, or its result is neither a vector nor a scalar.
     """
-    if document.get("status") != "success":
-        raise NoDataError(f"Prometheus: {document.get('error', 'no result')}")
-    data = document["data"]
-    if data["resultType"] not in {"vector", "scalar"}:
-        raise NoDataError(f"the result of the query is a {data['resultType']}, expected a vector or a scalar")
-    pairs = [data["result"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
-    return [value for _, text in pairs if not math.isnan(value := float(text))]
+    try:
+        if document.get("status") != "success":
+            raise NoDataError(f"Prometheus: {document.get('error', 'no result')}")
+        data = document["data"]
+        if data["resultType"] not in {"vector", "scalar"}:
+            raise NoDataError(f"the result of the query is a {data['resultType']}, expected a vector or a scalar")
+        pairs = [data["result"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
+        return [value for _, text in pairs if not math.isnan(value := float(text))]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise NoDataError(f"the server does not answer like Prometheus: {error!r}") from error
 
 
 def _get(url: str) -> bytes:

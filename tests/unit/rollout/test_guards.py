@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
+from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
+from klamm.admin import AdminClient
 from klamm.properties import SettingsError
 from klamm.rollout.guards import Figures, GuardKind, GuardOutcome, LimitBase, judge, parse_guard, statistic
-from klamm.rollout.probes import NoDataError, prometheus_values, samples
+from klamm.rollout.probes import NoDataError, Probe, prometheus_values, samples
+from klamm.rollout.record import RolloutRecord, Wave
 
 PASSED, FAILED, NO_DATA = GuardOutcome.PASSED, GuardOutcome.FAILED, GuardOutcome.NO_DATA
 
@@ -118,3 +124,36 @@ def test_prometheus_vectors_and_scalars_have_values() -> None:
         prometheus_values({"status": "error", "error": "bad query"})
     with pytest.raises(NoDataError, match="is a matrix, expected a vector or a scalar"):
         prometheus_values({"status": "success", "data": {"resultType": "matrix", "result": []}})
+
+
+@pytest.mark.parametrize(
+    "document",
+    [[], None, {"status": "success"}, {"status": "success", "data": {"resultType": "vector", "result": [1]}}],
+)
+def test_answer_of_another_server_is_no_data(document: Any) -> None:
+    with pytest.raises(NoDataError, match="does not answer like Prometheus"):
+        prometheus_values(document)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n[]"]
+)
+def test_broken_answer_of_a_server_is_no_data(answer: bytes) -> None:
+    # given
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        guard = parse_guard(f"prometheus: http://127.0.0.1:{server.getsockname()[1]} up < 1")
+        record = RolloutRecord(id="a", waves=(Wave(name="100%", settings={}),), bake_ms=1, check_ms=1, wave=0)
+        # when
+        result = Probe(create_autospec(AdminClient)).evaluate(guard, record)
+        thread.join()
+    # then
+    assert result.outcome is NO_DATA

@@ -193,8 +193,12 @@ def _decide(options: argparse.Namespace) -> int:
         reason = f"{event.value} by {_operator()}"
         owned = _owned(record)
         record = store.replace(record, advance(owned, event, at_ms=wall_clock_ms(), reason=reason))
-        print_line(escaped(step_line(record)))
-        return EXIT_OK if event is RolloutEvent.PAUSE else _drive(options, admin, store, record)
+        if event is RolloutEvent.PAUSE:
+            print_result(options.output, to_document(record), lambda: [step_line(record)])
+            return EXIT_OK
+        if options.output == "human":
+            print_line(escaped(step_line(record)))
+        return _drive(options, admin, store, record)
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -114,7 +114,7 @@ def assigned_partitions(text: str) -> dict[str, tuple[int, ...]]:
     expected = f'assign={text}: expected JSON of partitions by topic, like {{"topic":[0,1]}}'
     try:
         document = json.loads(text)
-        partitions = {topic: tuple(sorted({_number(each) for each in numbers})) for topic, numbers in document.items()}
+        partitions = {topic: tuple(sorted(set(_whole_numbers(each)))) for topic, each in document.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(expected) from error
     if not any(partitions.values()) or any(each < 0 for numbers in partitions.values() for each in numbers):
@@ -182,6 +182,12 @@ def _numbers(text: str, expected: str, *, at_least: int) -> Numbers:
     if any(not at_least <= at <= MAX_INT64 for by in numbers.values() for at in by.values()):
         raise SettingsError(expected)
     return numbers
+
+
+def _whole_numbers(values: object) -> list[int]:
+    if not isinstance(values, list):  # such as offsets by partition, whose keys could be iterated over, too
+        raise TypeError(f"{values!r} is not a list")
+    return [_number(value) for value in values]
 
 
 def _number(value: object) -> int:

@@ -108,6 +108,8 @@ def test_empty_ranges_and_special_offsets_are_accepted() -> None:
         ({"assign": "orders"}, "assign=orders: expected JSON of partitions by topic"),
         ({"assign": '{"orders":[]}'}, "expected JSON of partitions by topic"),
         ({"assign": '{"orders":[-1]}'}, "expected JSON of partitions by topic"),
+        ({"assign": '{"orders":"012"}'}, "expected JSON of partitions by topic"),
+        ({"assign": '{"orders":{"0":23}}'}, "expected JSON of partitions by topic"),
         ({}, "topics: expected exactly one of subscribe, subscribePattern, assign"),
     ],
 )

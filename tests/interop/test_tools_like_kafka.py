@@ -100,6 +100,10 @@ consumer-groups --reset-offsets --group tools-idle --topic tools.t --by-duration
 consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --to-datetime 2050-01-01T00:00:00.000+02:00
 consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --shift-by -200 --dry-run
 consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-offset 100 --dry-run
+consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-offset 0 --dry-run
+consumer-groups --reset-offsets --group tools-idle --topic tools.t:0 --shift-by 0 --dry-run
+consumer-groups --reset-offsets --group tools-idle --topic tools.t --by-duration PT0S --dry-run
+consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-datetime 1970-01-01T00:00:00.000 --dry-run
 consumer-groups --reset-offsets --group tools-idle --topic tools.t --to-current --export
 consumer-groups --reset-offsets --group tools-idle --group tools-new --topic tools.t --to-current --export --dry-run
 consumer-groups --reset-offsets --group tools-idle --from-file @/offsets.csv --execute

@@ -23,6 +23,7 @@ from tests.support.groups import TimedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from collections.abc import Set as AbstractSet
 
 TIMINGS = MemberTimings(session_timeout_ms=45_000, heartbeat_interval_ms=5_000)
 
@@ -55,6 +56,10 @@ class FakeTopics(TopicCatalog):
     def get(self, name: str) -> Topic | None:
         """Return a topic by name."""
         return self._topics.get(name)
+
+    def existing(self, names: AbstractSet[str]) -> dict[str, Topic]:
+        """Return the topics among these."""
+        return {name: self._topics[name] for name in self._topics.keys() & names}
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """Return a topic by id."""

@@ -21,6 +21,7 @@ from tests.support.groups import CONSUMER_DEFAULTS, GROUP_CONFIGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
     from types import TracebackType
 
     from klamm.protocol.schema import Message
@@ -63,6 +64,10 @@ class OneTopicCatalog(TopicCatalog):
     def get(self, name: str) -> Topic | None:
         """Return the topic if its name is ``t``."""
         return TOPIC if name == "t" else None
+
+    def existing(self, names: AbstractSet[str]) -> dict[str, Topic]:
+        """Return the topic if ``t`` is among the names."""
+        return {"t": TOPIC} if "t" in names else {}
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """Return the topic if it has this id."""

@@ -15,6 +15,7 @@ from klamm.storage.metadata.changes import DropTopic, PutTopic
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
     from klamm.broker.configs.service import ConfigsChanged, ConfigService
@@ -86,6 +87,10 @@ class TopicCatalog:
     def get(self, name: str) -> Topic | None:
         """Return a topic by name; None if it does not exist."""
         return self._by_name.get(name)
+
+    def existing(self, names: AbstractSet[str]) -> dict[str, Topic]:
+        """Return the topics among ``names`` by name. Names of topics that do not exist cost next to nothing."""
+        return {name: self._by_name[name] for name in self._by_name.keys() & names}
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """Return a topic by id; None if it does not exist."""

@@ -38,6 +38,7 @@ from tests.support.groups import COORDINATOR_CONFIG, GROUP_CONFIGS, attempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
 
@@ -55,6 +56,9 @@ class FakeTopics(TopicCatalog):
 
     def get(self, name: str) -> Topic | None:
         return next((topic for topic in self.topics if topic.name == name), None)
+
+    def existing(self, names: AbstractSet[str]) -> dict[str, Topic]:
+        return {topic.name: topic for topic in self.topics if topic.name in names}
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.topics if topic.topic_id == topic_id), None)

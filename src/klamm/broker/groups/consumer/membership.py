@@ -157,11 +157,12 @@ class Membership:
     def put(self, member: ConsumerMember) -> None:
         """Add a member, or replace it by its new form."""
         old = self.members.get(member.member_id)
+        has_same_names = old is not None and old.topic_names == member.topic_names
         if old is not None:
-            self._unindex(old)
+            self._unindex(old, keeps_names=has_same_names)
         self.members[member.member_id] = member
-        for name in member.topic_names:
-            self._names[name] += 1
+        if not has_same_names:
+            self._names.update(member.topic_names)
         if member.topic_regex is not None:
             self._patterns[member.topic_regex] += 1
         if member.server_assignor is not None:
@@ -189,8 +190,8 @@ class Membership:
         self.put(new)
         self.target[new.member_id] = target
 
-    def _unindex(self, member: ConsumerMember) -> None:
-        for name in member.topic_names:
+    def _unindex(self, member: ConsumerMember, *, keeps_names: bool = False) -> None:
+        for name in () if keeps_names else member.topic_names:
             _subtract(self._names, name)
         if member.topic_regex is not None:
             _subtract(self._patterns, member.topic_regex)
@@ -229,7 +230,7 @@ class Membership:
             key = member.topic_names, member.topic_regex
             if key not in ids:
                 names = self._names_of(member)
-                ids[key] = frozenset(existing[name].topic_id for name in names if name in existing)
+                ids[key] = frozenset(existing[name].topic_id for name in names.intersection(existing))
             subscribers[member_id] = Subscriber(
                 instance_id=member.instance_id,
                 topic_ids=ids[key],
@@ -260,8 +261,10 @@ class Membership:
         return member.topic_names if resolution is None else member.topic_names | resolution.names
 
     def _existing(self, topics: SubscribableTopics) -> dict[str, SubscribedTopic]:
-        by_name = ((name, topics.get(name)) for name in frozenset(self.subscribed_names()))
-        return {name: topic for name, topic in by_name if topic is not None}
+        existing = dict(topics.existing(self._names.keys()))
+        for pattern in self._patterns.keys() & self.regexes.keys():
+            existing.update(topics.existing(self.regexes[pattern].names))
+        return existing
 
     # ---- deadlines
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
     from uuid import UUID
 
 JOIN_EPOCH: Final = 0
@@ -198,6 +199,10 @@ class SubscribableTopics(Protocol):
 
     def get(self, name: str) -> SubscribedTopic | None:
         """Return a topic by name; None if it does not exist."""
+        ...
+
+    def existing(self, names: AbstractSet[str]) -> Mapping[str, SubscribedTopic]:
+        """Return the topics among ``names`` by name."""
         ...
 
     def by_id(self, topic_id: UUID) -> SubscribedTopic | None:

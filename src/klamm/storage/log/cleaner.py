@@ -108,7 +108,7 @@ class Cleaner:
                     await self.clean()
                 except StoppedError:
                     return
-                except OSError as error:
+                except Exception as error:  # noqa: BLE001 -- without this task, no log would be compacted any more
                     self._reports.report("Compaction", "cannot be finished", error)
 
     async def clean(self) -> int:

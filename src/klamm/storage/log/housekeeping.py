@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
-from klamm.protocol.errors import OffsetOutOfRangeError, StorageError
+from klamm.protocol.errors import KafkaApiError, OffsetOutOfRangeError, StorageError
 from klamm.storage.log.config import NO_LIMIT
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ErrorReports:
         self._silent_until: dict[str, float] = {}
 
     def report(self, name: str, failed: str, error: Exception) -> None:
-        """Log an error, unless the same one was logged in the last ten minutes.
+        """Log an error, unless the same one was logged in the last ten minutes. A defect gets its traceback.
 
         Args:
             name: Subject of the sentence, such as ``topic-partition``.
@@ -97,7 +97,8 @@ class ErrorReports:
         sentence = f"{name} {failed}"
         if now_s >= self._silent_until.get(sentence, now_s):
             self._silent_until[sentence] = now_s + _REPEAT_S
-            logger.error("%s, will be retried: %s", sentence, error)
+            is_expected = isinstance(error, OSError | KafkaApiError)
+            logger.error("%s, will be retried: %s", sentence, error, exc_info=None if is_expected else error)
 
 
 class KeptLogs(Protocol):
@@ -225,7 +226,7 @@ class Housekeeper:
                     await self.check()
                 elif self._all_changed or self._changed:
                     await self.check_changed()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 -- without this task, no log would be flushed or deleted any more
                 self._reports.report("Housekeeping", "cannot be finished", error)
             for done in waiting:
                 if not done.done():
@@ -257,7 +258,7 @@ class Housekeeper:
     async def _flush(self, log: PartitionLog) -> bool:
         try:
             await self._logs.flush(log)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 -- other logs are flushed
             if log.failure is None:  # a failed fsync has already been logged
                 self._reports.report(log.name, "cannot be flushed", error)
             return False
@@ -278,7 +279,7 @@ class Housekeeper:
             if self._logs.has_directory(topic_id, partition):
                 try:
                     self._logs.get(topic_id, partition)
-                except OSError as error:
+                except Exception as error:  # noqa: BLE001 -- other logs are checked
                     self._reports.report(f"Partition {partition} of {topic_id}", "cannot be opened", error)
                 await asyncio.sleep(0)
         await self._check_all(list(self._logs.loaded()))
@@ -300,7 +301,7 @@ class Housekeeper:
                 while count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE):
                     removed += count
                     await asyncio.sleep(0)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 -- other logs are checked
                 self._reports.report(log.name, "cannot remove old segments", error)
         return removed
 

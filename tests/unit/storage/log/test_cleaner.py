@@ -440,3 +440,30 @@ def test_compaction_stops_with_the_broker(tmp_path: Path) -> None:
     with pytest.raises(segment_rewriter.StoppedError):
         asyncio.run(compact(crashable.log, NOON_MS, pace=segment_rewriter.Pace(stop=stop)))
     assert read_all(crashable.log) == before
+
+
+async def test_cleaner_task_continues_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashable = CrashableLogs(tmp_path)
+    cleaned = asyncio.Event()
+
+    async def clean() -> int:
+        monkeypatch.setattr(cleaner, "clean", succeed)
+        raise ZeroDivisionError
+
+    async def succeed() -> int:
+        cleaned.set()
+        return 0
+
+    cleaner = Cleaner(crashable.manager, now_ms=crashable.clock, settings=HousekeepingSettings)
+    monkeypatch.setattr(cleaner, "clean", clean)
+    cleaner.start()
+    async with asyncio.timeout(20):
+        cleaner.check_soon(None)
+        while not caplog.records:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.005)
+        cleaner.check_soon(None)
+        await cleaned.wait()
+    await cleaner.close()
+    assert "Compaction cannot be finished" in caplog.text

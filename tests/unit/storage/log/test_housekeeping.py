@@ -7,16 +7,19 @@ import errno
 import os
 import threading
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
-from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager
+from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager, housekeeping
 from klamm.storage.log.directories import LOG_START_OFFSETS
 from klamm.storage.log.housekeeping import apply_retention, with_pauses
 from tests.support.logs import NOON_MS, TOPIC_ID, Clock, CrashableLogs, batch, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from klamm.storage.log.partition import PartitionLog
 
 DAY_MS = 86_400_000
 SIZE = len(batch("x" * 100))
@@ -282,3 +285,35 @@ def test_few_items_are_returned_without_a_pause() -> None:
     with pytest.raises(StopIteration) as end:
         run().send(None)
     assert end.value.value == list(range(255))
+
+
+async def test_housekeeping_continues_after_an_unexpected_error_of_one_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashable = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+    manager = crashable.manager
+    manager.create(TOPIC_ID, "t", 1)
+    good = manager.get(TOPIC_ID, 1)
+    assert good is not None
+    for number in range(10):
+        good.append(batch("x" * 100, at=NOON_MS - (10 - number) * DAY_MS))
+    bad = crashable.log
+
+    def failing(log: PartitionLog, now_ms: int, **options: int) -> int:
+        if log is bad:
+            raise ZeroDivisionError
+        return apply_retention(log, now_ms, **options)
+
+    monkeypatch.setattr(housekeeping, "apply_retention", failing)
+    await manager.start()
+    async with asyncio.timeout(20):
+        await manager.housekeeper.check_now()
+        assert good.log_start_offset == 4
+        assert "t-0 cannot remove old segments" in caplog.text
+        monkeypatch.setattr(manager.housekeeper, "tick", MagicMock(side_effect=ZeroDivisionError))
+        await manager.housekeeper.check_now()
+        assert "Housekeeping cannot be finished" in caplog.text
+        monkeypatch.undo()
+        await manager.housekeeper.check_now()
+    assert bad.log_start_offset == 4
+    await manager.close()

@@ -110,22 +110,26 @@ def http_export(url: str) -> OtlpExport:
     """Return an export that posts metrics to an OTLP/HTTP endpoint, such as ``http://collector:4318/v1/metrics``.
 
     Raises:
-        SettingsError: The URL has another scheme or no host.
+        SettingsError: The URL has another scheme, no host or no valid port.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in {"http", "https"}:
         raise SettingsError(f"{CLIENT_METRICS_OTLP_ENDPOINT}={url}: expected http://HOST:PORT/v1/metrics, or https")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     path = (parts.path or "/v1/metrics") + (f"?{parts.query}" if parts.query else "")
 
     def send(batch: Sequence[bytes]) -> None:
-        connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+        connection = kind(host, port, timeout=_TIMEOUT_S)
         try:
             # Messages with only a repeated field are joined by joining their bytes.
             connection.request("POST", path, b"".join(batch), {"Content-Type": "application/x-protobuf"})
             response = connection.getresponse()
             response.read()
-        except http.client.HTTPException as error:
+        except (http.client.HTTPException, ValueError) as error:  # a host that is no name is a ValueError
             raise OSError(f"{error!r}") from error
         finally:
             connection.close()

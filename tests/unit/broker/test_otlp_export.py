@@ -132,7 +132,32 @@ def test_oldest_messages_are_dropped_while_target_is_unavailable(monkeypatch: py
     assert (got, export.dropped) == ([(b"two", b"tri")], 1)
 
 
-@pytest.mark.parametrize("url", ["collector:4318", "ftp://collector/v1", "http:///v1/metrics"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "collector:4318",
+        "ftp://collector/v1",
+        "http:///v1/metrics",
+        "http://[collector/v1",
+        "http://collector:otlp/v1",
+        "http://collector:99999/v1",
+    ],
+)
 def test_export_endpoint_must_be_an_http_url(url: str) -> None:
     with pytest.raises(SettingsError, match=r"client\.metrics\.otlp\.endpoint"):
         http_export(url)
+
+
+def test_host_that_is_no_name_is_reported_like_one_that_is_unreachable(caplog: pytest.LogCaptureFixture) -> None:
+    """Its error, a ValueError, ended the export for good and the broker's shutdown with it."""
+
+    async def run() -> None:
+        export = http_export("http://collector..example/v1/metrics")
+        export.put(PUSH)
+        async with asyncio.timeout(20):
+            while not caplog.records:  # noqa: ASYNC110  # no event tells
+                await asyncio.sleep(0.005)
+        await export.close()
+
+    asyncio.run(run())
+    assert "Client metrics cannot be exported to http://collector..example/v1/metrics" in caplog.text

@@ -118,7 +118,10 @@ class UpstreamLimits:
     async def _keep_reading(self, admin: AdminClient) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            await self.refresh(admin)
+            try:
+                await self.refresh(admin)
+            except Exception:
+                logger.exception("Limits of the brokers cannot be read, trying again in %g s", REFRESH_S)
 
 
 async def _read(admin: AdminClient) -> list[dict[str, int]]:

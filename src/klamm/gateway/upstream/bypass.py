@@ -60,6 +60,9 @@ class BypassCheck:
                     logger.warning("Clients that go past the gateway are not counted: %s", error)
                 self._is_denied = True
                 self.members = None
+            except Exception:
+                logger.exception("Clients that go past the gateway are not counted, trying again in %g s", interval_s)
+                self.members = None
             else:
                 self._is_denied = False
             await asyncio.sleep(interval_s)

@@ -106,6 +106,8 @@ class Upstream:
                 await self.learn()
             except CLUSTER_ERRORS as error:
                 logger.warning("The upstream cannot be reached: %s", error)
+            except Exception:
+                logger.exception("The brokers of the upstream cannot be read, trying again in %g s", interval_s)
 
     async def connect(self, node_id: int, *, any_other: bool = False) -> tuple[Transport, UpstreamSession | None]:
         """Open a connection to a broker. Return it with its session if the gateway logged in and the session expires.

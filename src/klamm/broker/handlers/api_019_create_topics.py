@@ -135,9 +135,12 @@ async def _begin(
 
 
 async def _end(begun: _Result | CreatableTopic, context: RequestContext) -> _Result:
-    """Wait until a created topic is durable."""
+    """Wait until a created topic is durable, also one that another request has created."""
     if not isinstance(begun, CreatableTopic):
-        return begun
+        if begun.head.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            return begun
+        _, error = await attempt(context.services.topics.settle, api=API.key)
+        return begun if error == NONE else _failed(begun.head.name, error)
     durable, error = begun.durable, NONE
     if durable is not None:
         _, error = await attempt(lambda: durable, api=API.key)

@@ -46,6 +46,7 @@ _INTERNAL: Final = ApiError(
     ErrorCode.INVALID_TOPIC_EXCEPTION,
     "An internal topic cannot be deleted; delete groups to remove their offsets.",
 )
+_UNKNOWN_CODES: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
 
 
@@ -67,7 +68,7 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
         await _begin(entry, context, quota) if isinstance(entry, Topic) else entry
         async for entry in context.time_slice.over(plan)
     ]
-    results = [await _end(entry) async for entry in context.time_slice.over(begun)]
+    results = [await _end(entry, context) async for entry in context.time_slice.over(begun)]
     return DeleteTopicsResponse(throttle_time_ms=quota.throttle_time_ms, responses=results)
 
 
@@ -141,10 +142,13 @@ async def _begin(
     return _result(topic.name, topic.topic_id, error) if deleting is None else (topic, deleting)
 
 
-async def _end(begun: Result | tuple[Topic, asyncio.Future[None]]) -> Result:
-    """Wait until a deletion is durable."""
+async def _end(begun: Result | tuple[Topic, asyncio.Future[None]], context: RequestContext) -> Result:
+    """Wait until a deletion is durable, also that of another request."""
     if not isinstance(begun, tuple):
-        return begun
+        if begun.error_code not in _UNKNOWN_CODES:
+            return begun
+        _, error = await attempt(context.services.topics.settle, api=API.key)
+        return begun if error == NONE else _result(begun.name, begun.topic_id, error)
     topic, deleting = begun
     _, error = await attempt(lambda: deleting, api=API.key)
     return _result(topic.name, topic.topic_id if error == NONE else ZERO_UUID, error)

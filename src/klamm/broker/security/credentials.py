@@ -121,8 +121,8 @@ class ScramCredentials:
             for key in deleted:
                 self._credentials.pop(key, None)
             self._credentials.update(set_to)
-            if changes:
-                await self._store.submit(changes)
+            # Without changes, wait for the commits in progress: the deletion of a missing credential may be among them.
+            await self._store.submit(changes)
         return outcomes
 
     def _line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from klamm.protocol.primitives import random_uuid
 from klamm.storage.metadata.changes import DropTopic, PutTopic
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from uuid import UUID
@@ -63,12 +63,15 @@ class TopicCatalog:
         self._by_id: dict[UUID, Topic] = {}
         self._by_folded_name: dict[str, set[str]] = {}
         self._deletion_listeners: list[Callable[[Topic], None]] = []
+        self._last_commit: asyncio.Future[None] | None = None
+        """Commit of the latest creation, deletion or growth; None if it has failed."""
         self.load()
 
     def load(self) -> None:
         """Replace all topics with the stored ones."""
         self._configs.revision.roll_back()
         self.changes += 1
+        self._last_commit = None
         self._by_name.clear()
         self._by_id.clear()
         self._by_folded_name.clear()
@@ -172,7 +175,7 @@ class TopicCatalog:
         )
         self._remember(topic)
         changes = [_row(topic), *self._configs.create_topic(name, configs, author=author)]
-        commit = self._store.submit(changes)
+        commit = self._last_commit = self._store.submit(changes)
         return topic, _after_commit(commit, lambda: self._open_logs(topic, range(len(topic.partitions))))
 
     def begin_delete(self, topic: Topic, *, author: Author = BROKER_ITSELF) -> asyncio.Future[None]:
@@ -188,7 +191,7 @@ class TopicCatalog:
         history = self._configs.drop_topic(topic.name, author=author)
         for listener in self._deletion_listeners:
             listener(topic)
-        commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
+        commit = self._last_commit = self._store.submit([*history, DropTopic(topic_id=topic.topic_id)])
         return _after_commit(commit, lambda: self._logs.delete_topic(topic.topic_id))
 
     def begin_grow(self, topic: Topic, added: Sequence[Sequence[int]]) -> asyncio.Future[None]:
@@ -200,7 +203,19 @@ class TopicCatalog:
         """
         grown = self._change(topic, (*topic.partitions, *map(tuple, added)))
         new = range(len(topic.partitions), len(grown.partitions))
-        return _after_commit(self._store.submit([_row(grown)]), lambda: self._open_logs(grown, new))
+        commit = self._last_commit = self._store.submit([_row(grown)])
+        return _after_commit(commit, lambda: self._open_logs(grown, new))
+
+    async def settle(self) -> None:
+        """Wait until the topics that were created, deleted or changed so far are on disk.
+
+        Whoever learns that a topic exists already, or no longer, relies on it. A power cut must not undo that.
+
+        Raises:
+            StorageError: A change could not be written and was undone.
+        """
+        if self._last_commit is not None and not self._last_commit.done():
+            await asyncio.shield(self._last_commit)
 
     def begin_reassign(self, topic: Topic, replicas: Mapping[int, Sequence[int]]) -> asyncio.Future[None]:
         """Change the replicas of partitions in memory. The future is done when the change is on disk.

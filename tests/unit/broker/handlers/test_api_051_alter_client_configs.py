@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,9 +14,10 @@ from klamm.broker.client_configs import ClientConfigService
 from klamm.broker.context import RequestContext
 from klamm.broker.handlers.api_051_alter_client_configs import ROUTE, decode_raw, handle
 from klamm.broker.security.authorizer import AllowAll
-from klamm.broker.security.credentials import ScramCredentials
+from klamm.broker.security.credentials import CredentialDeletion, ScramCredentials, upsertion_from_salted_password
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_configs.definitions import BrokerLimits
+from klamm.history.change import BROKER_ITSELF
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ErrorCode, ProtocolError, StorageError
 from klamm.protocol.messages.alter_client_configs import AlterClientConfigsRequest, AlterClientConfigsResponse
@@ -22,7 +25,9 @@ from klamm.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
 )
+from klamm.security.scram import ScramMechanism
 from klamm.server.session import Session
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.registrations import MemoryRecords
 
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from klamm.server.attempt import ApiError
     from klamm.storage.metadata.changes import Change
 
 Entry = AlterClientConfigsRequest.EntryData
@@ -239,3 +245,22 @@ def test_malformed_request_closes_the_connection(data: bytes) -> None:
     """O649-A."""
     with pytest.raises(ProtocolError):
         decode_raw(0, memoryview(data), 0)
+
+
+def test_missing_credential_is_reported_once_its_deletion_is_durable(broker: Broker) -> None:
+    """Also when the client that deleted it did not wait for the response."""
+    sha_256 = ScramMechanism.SCRAM_SHA_256
+    deletion = CredentialDeletion(user="bob", mechanism=sha_256)
+    upsertion = upsertion_from_salted_password("bob", sha_256, salted_password=b"p", salt=b"s", iterations=4096)
+    alter = partial(broker.credentials.alter, author=BROKER_ITSELF, time_slice=TimeSlice(math.inf))
+
+    async def delete_twice() -> ApiError:
+        await alter([], [upsertion])
+        first = asyncio.create_task(alter([deletion], []))
+        await asyncio.sleep(0)
+        assert broker.credentials.find("bob", sha_256) is None
+        first.cancel()
+        return (await alter([deletion], []))["bob"]
+
+    assert broker.runner.run(delete_twice()).error_code == ErrorCode.RESOURCE_NOT_FOUND
+    assert not broker.store.load_scram_credentials()

@@ -20,6 +20,7 @@ from klamm.broker.quotas import MutationQuotas, QuotaService
 from klamm.broker.topics.catalog import TopicCatalog
 from klamm.history.change import BROKER_ITSELF
 from klamm.policy_runtime import Policies
+from klamm.protocol.errors import ErrorCode, StorageError
 from klamm.protocol.messages.alter_configs import AlterConfigsRequest
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest
 from klamm.protocol.messages.create_topics import CreateTopicsRequest
@@ -34,6 +35,8 @@ from tests.support.configs import make_context, make_service, message_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    import pytest
 
     from klamm.protocol.schema import Message
     from klamm.server.route import Route
@@ -187,3 +190,36 @@ async def test_topic_of_canceled_request_gets_its_logs(tmp_path: Path) -> None:
         gone.cancel()
         await broker.topics.begin_delete(after)
         assert broker.logs.get(topic.topic_id, 0) is None
+
+
+async def test_existing_topic_is_reported_once_its_creation_is_durable(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        request = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t")])
+        broker.topics.begin_create("t", ((1,),), configs={})
+        answer, _ = await broker.ask(api_019_create_topics.ROUTE, request, 7)
+        assert answer.error_codes() == (ErrorCode.TOPIC_ALREADY_EXISTS,)
+        assert [row.name for row in broker.store.load_topics()] == ["t"]
+
+
+async def test_unknown_topic_is_reported_once_its_deletion_is_durable(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        topic = await broker.topics.create("t", ((1,),), configs={})
+        broker.topics.begin_delete(topic)
+        answer, _ = await broker.ask(api_020_delete_topics.ROUTE, DeleteTopicsRequest(topic_names=["t"]), 5)
+        assert [entry.error_code for entry in answer.responses] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert not broker.store.load_topics()
+
+
+async def test_existing_topic_whose_creation_fails_is_not_reported_as_existing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_broker(tmp_path) as broker:
+        failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "submit", lambda _: failing)
+            _, created = broker.topics.begin_create("t", ((1,),), configs={})
+        request = CreateTopicsRequest(topics=[CreateTopicsRequest.CreatableTopic(name="t")])
+        asyncio.get_running_loop().call_later(0.01, failing.set_exception, StorageError("full"))
+        answer, _ = await broker.ask(api_019_create_topics.ROUTE, request, 7)
+        assert answer.error_codes() == (ErrorCode.KAFKA_STORAGE_ERROR,)
+        assert isinstance(created.exception(), StorageError)

@@ -56,7 +56,7 @@ async def handle(request: MetadataRequest, context: RequestContext) -> MetadataR
         wanted = None
     if wanted is None:
         topics = [
-            _described(topic, context)
+            await _described(topic, context)
             async for topic in context.time_slice.over(context.services.topics.all())
             if may_topic(context, AclOperation.DESCRIBE, topic.name)
         ]
@@ -102,13 +102,13 @@ async def _answer(
     wanted: MetadataRequest.MetadataRequestTopic, context: RequestContext, *, may_create: bool
 ) -> MetadataResponse.MetadataResponseTopic:
     if wanted.name is None or wanted.topic_id != ZERO_UUID:
-        return _answer_by_id(wanted.topic_id, context)
+        return await _answer_by_id(wanted.topic_id, context)
     name = wanted.name
     if not may_topic(context, AclOperation.DESCRIBE, name):
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
     topic = context.services.topics.get(name)
     if topic is not None:
-        return _described(topic, context)
+        return await _described(topic, context)
     error_code = _creation_error(name, context, may_create=may_create)
     if error_code:
         return _failed(error_code, name=name)
@@ -117,18 +117,18 @@ async def _answer(
         return (
             _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
             if internal is None
-            else _described(internal, context)
+            else await _described(internal, context)
         )
     return await _create(name, context)
 
 
-def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
+async def _answer_by_id(topic_id: UUID, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
     topic = context.services.topics.by_id(topic_id)
     if topic is None:
         return _failed(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
     if not may_topic(context, AclOperation.DESCRIBE, topic.name):
         return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic_id)
-    return _described(topic, context)
+    return await _described(topic, context)
 
 
 def _creation_error(name: str, context: RequestContext, *, may_create: bool) -> ErrorCode:
@@ -153,10 +153,10 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     spec = TopicSpec(name=name, is_automatic=True)
     created, error = await attempt(lambda: create_topic(spec, context), api=API.key)
     if created is not None:
-        return _described(created, context)
+        return await _described(created, context)
     topic = context.services.topics.get(name)
     if topic is not None:
-        return _described(topic, context)
+        return await _described(topic, context)
     if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         # Clients do not expect this error here. As with Apache Kafka, the client retries until the topic may be
         # created.
@@ -164,27 +164,31 @@ async def _create(name: str, context: RequestContext) -> MetadataResponse.Metada
     return _failed(denials.answer(name, context.author) or error.error_code, name=name)
 
 
-def _described(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
+async def _described(topic: Topic, context: RequestContext) -> MetadataResponse.MetadataResponseTopic:
     cluster = context.services.cluster
+    # A topic is created with up to 10,000 partitions, but may grow beyond.
+    partitions = await context.time_slice.listed(
+        MetadataResponse.MetadataResponsePartition(
+            partition_index=index,
+            error_code=ErrorCode.NONE if leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
+            leader_id=leader,
+            leader_epoch=cluster.leader_epoch,
+            replica_nodes=list(replicas),
+            isr_nodes=cluster.live_replicas(replicas),
+            offline_replicas=cluster.offline_replicas(replicas),
+        )
+        for index, replicas in enumerate(topic.partitions)
+        for leader in (cluster.leader(replicas),)
+    )
     response = MetadataResponse.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[
-            MetadataResponse.MetadataResponsePartition(
-                partition_index=index,
-                error_code=ErrorCode.NONE if leader != NO_LEADER else ErrorCode.LEADER_NOT_AVAILABLE,
-                leader_id=leader,
-                leader_epoch=cluster.leader_epoch,
-                replica_nodes=list(replicas),
-                isr_nodes=cluster.live_replicas(replicas),
-                offline_replicas=cluster.offline_replicas(replicas),
-            )
-            for index, replicas in enumerate(topic.partitions)
-            for leader in (cluster.leader(replicas),)
-        ],
+        partitions=partitions,
     )
     for index in context.services.logs.offline_partitions(topic.topic_id):
+        if not topic.has_partition(index):
+            continue  # added during a pause
         partition = response.partitions[index]
         partition.error_code, partition.leader_id = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
         partition.isr_nodes, partition.offline_replicas = partition.isr_nodes[:1], partition.replica_nodes

@@ -223,3 +223,13 @@ async def test_existing_topic_whose_creation_fails_is_not_reported_as_existing(
         answer, _ = await broker.ask(api_019_create_topics.ROUTE, request, 7)
         assert answer.error_codes() == (ErrorCode.KAFKA_STORAGE_ERROR,)
         assert isinstance(created.exception(), StorageError)
+
+
+async def test_metadata_of_a_topic_with_many_partitions_lets_others_run(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        topic = await broker.topics.create("t", ((1,),), configs={})
+        await broker.topics.begin_grow(topic, ((1,),) * 50_000)
+        request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+        answer, turns = await broker.ask(api_003_metadata.ROUTE, request, 9)
+        assert len(answer.topics[0].partitions) == 50_001
+        assert turns >= LEAST_TURNS

@@ -163,15 +163,32 @@ class MappingRule:
 
     pattern: re.Pattern[str] | None
     """Pattern for the subject. None is the rule DEFAULT, which keeps the subject as it is."""
-    replacement: str = ""
+    replacement: tuple[str | int, ...] = ()
+    """Parts of the name: literal text, or the number of a group in the pattern."""
     case: str = ""
     """Case of the result: ``L`` for lower, ``U`` for upper, empty to keep it."""
+
+    def apply(self, subject: str) -> str | None:
+        """Return the user name of a subject; None if the rule does not match it."""
+        if self.pattern is None:
+            return subject
+        if self.pattern.fullmatch(subject) is None:
+            return None
+        # Like Kafka, this replaces every match. An expression such as (.*) also matches the empty end.
+        name = self.pattern.sub(self._expand, subject)
+        return name.lower() if self.case == "L" else name.upper() if self.case == "U" else name
+
+    def _expand(self, match: re.Match[str]) -> str:
+        return "".join(part if isinstance(part, str) else match[part] or "" for part in self.replacement)
 
 
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)"
     r"|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<new>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
+
+
+_REPLACEMENT_PART: Final = re.compile(r"\\(?P<quoted>.)|\$(?P<digits>[0-9]+)|\$|[^$\\]+", re.DOTALL)
 
 
 def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
@@ -193,9 +210,35 @@ def parse_mapping_rules(text: str | None) -> tuple[MappingRule, ...]:
             pattern = None if match["default"] else compile_pattern(match["pattern"])
         except re.error as error:
             raise SettingsError(f"ssl.principal.mapping.rules: {match['pattern']!r}: {error}") from error
-        replacement = re.sub(r"\$(\d)", r"\\g<\1>", match["new"] or "")
+        replacement = () if pattern is None else tuple(_replacement(match["new"], pattern.groups))
         rules.append(MappingRule(pattern=pattern, replacement=replacement, case=match["case"] or ""))
     return tuple(rules)
+
+
+def _replacement(text: str, groups: int) -> Iterator[str | int]:
+    """Yield the parts of a replacement in Java's syntax: a backslash quotes, and ``$1`` is the text of a group.
+
+    As in Kafka, the number of a group has as many digits as there are groups, and ``$9`` is plain text if there are
+    groups but fewer than nine.
+
+    Raises:
+        SettingsError: A reference to a group cannot be one. Kafka would reject every certificate.
+    """
+    for match in _REPLACEMENT_PART.finditer(text):
+        if match["digits"] is None:
+            if match[0] == "$":
+                raise SettingsError(f"ssl.principal.mapping.rules: {text!r}: expected the number of a group after $")
+            yield match["quoted"] or match[0]
+            continue
+        digits = match["digits"]
+        length = next((size for size in range(min(len(digits), 4), 0, -1) if int(digits[:size]) <= groups), 0)
+        if not length and not groups:
+            raise SettingsError(f"ssl.principal.mapping.rules: {text!r}: the pattern has no group {digits}")
+        if length:
+            yield int(digits[:length])
+            yield digits[length:]
+        else:
+            yield match[0]
 
 
 def map_subject(subject: str, rules: Sequence[MappingRule]) -> str | None:
@@ -203,11 +246,5 @@ def map_subject(subject: str, rules: Sequence[MappingRule]) -> str | None:
 
     None means that no rule matches. The connection is then rejected.
     """
-    for rule in rules:
-        if rule.pattern is None:
-            return subject
-        match = rule.pattern.fullmatch(subject)
-        if match is not None:
-            name = match.expand(rule.replacement)
-            return name.lower() if rule.case == "L" else name.upper() if rule.case == "U" else name
-    return None
+    names = (rule.apply(subject) for rule in rules)
+    return next((name for name in names if name is not None), None)

@@ -52,7 +52,22 @@ def test_subject_without_a_matching_rule_has_no_principal() -> None:
     assert map_subject("O=x", parse_mapping_rules(None)) == "O=x"
 
 
-@pytest.mark.parametrize("text", ["RULE:abc", "FALSE", "RULE:(/x/"])
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        (r"RULE:^CN=(.*)$/$1@$2/", "bob@$2"),
+        (r"RULE:^CN=(b)(ob)$/$21-$0/", "ob1-CN=bob"),
+        (r"RULE:^CN=(.*)$/\$1\.\d\\/U", "$1.D\\"),
+        (r"RULE:^CN=(a)?(.*)$/<$1>$2/", "<>bob"),
+        (r"RULE:CN=(.*)/$1$9999999999999999999999/", "bob$9999999999999999999999"),
+        (r"RULE:(.*)/x-$1/", "x-CN=bobx-"),
+    ],
+)
+def test_replacement_is_expanded_as_in_java(rule: str, name: str) -> None:
+    assert map_subject("CN=bob", parse_mapping_rules(rule)) == name
+
+
+@pytest.mark.parametrize("text", ["RULE:abc", "FALSE", "RULE:(/x/", "RULE:^CN=.*$/$1/", "RULE:^CN=(.*)$/${name}/"])
 def test_invalid_mapping_rule_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"ssl\.principal\.mapping\.rules"):
         parse_mapping_rules(text)

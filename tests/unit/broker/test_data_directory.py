@@ -200,6 +200,17 @@ async def test_leader_epoch_increases_after_each_unclean_shutdown(tmp_path: Path
             (tmp_path / "logs" / CLEAN_SHUTDOWN).unlink()
 
 
+async def test_recovery_ignores_producer_ids_that_no_broker_allocated(tmp_path: Path) -> None:
+    """Otherwise the next id would not fit into the response of InitProducerId."""
+    await fill(tmp_path)
+    async with running(tmp_path) as services:
+        invented = batch("x", producer_id=2**63 - 1, producer_epoch=0, base_sequence=0)
+        log_of(services, "orders", 1).append(invented)
+    lose(tmp_path)
+    async with running(tmp_path, "--recover") as services:
+        assert 1_000_000 < await services.producer_ids.allocate() < 1_100_000
+
+
 async def test_recovered_leader_epoch_is_above_that_of_the_logs(tmp_path: Path) -> None:
     await fill(tmp_path)
     for _ in range(3):

@@ -218,9 +218,18 @@ def largest_leader_epoch(logs: Path) -> int:
     return max((epochs[-1].epoch for epochs in epochs_of_logs if epochs), default=-1)
 
 
+_NEVER_ALLOCATED: Final = 1 << 62
+"""A producer id that allocation, which starts at 0, never reaches."""
+
+
 def largest_producer_id(logs: Path) -> int:
-    """Return the largest producer id in the logs, -1 if there is none. Reads the headers of all batches."""
-    return max((head for path, _, _ in partition_directories(logs) for head in _producer_ids(path)), default=-1)
+    """Return the largest producer id in the logs that a broker has allocated, -1 if there is none.
+
+    Reads the headers of all batches. As in Kafka, a client may write with a producer id of its own. Ids after a very
+    large one would not fit into 64 bits.
+    """
+    ids = (producer_id for path, _, _ in partition_directories(logs) for producer_id in _producer_ids(path))
+    return max((producer_id for producer_id in ids if producer_id < _NEVER_ALLOCATED), default=-1)
 
 
 def _producer_ids(directory: Path) -> Iterator[int]:

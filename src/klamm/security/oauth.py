@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from jwt import PyJWK
 
+# Like that of SCRAM, it never backtracks.
 _FIRST_MESSAGE: Final = re.compile(
-    r"n,(?:a=(?P<user>(?:[^=,\x00]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+    r"n,(?:a=(?P<user>(?:[^=,\x00]++|=2C|=3D)++))?,\x01(?P<pairs>(?:[A-Za-z]++=[\x21-\x7e \t\r\n]++\x01)*+)\x01"
 )
 _AUTH: Final = re.compile(r"bearer +([-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE)
 _ACKNOWLEDGED: Final = b"\x01"

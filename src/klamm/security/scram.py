@@ -78,10 +78,11 @@ def salt_password(mechanism: ScramMechanism, password: str, *, salt: bytes, iter
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
-_SASL_NAME: Final = r"(?:[^\x00=,]|=2C|=3D)+"
+_SASL_NAME: Final = r"(?:[^\x00=,]++|=2C|=3D)++"
+"""Name of a user. It never backtracks: a client that is not logged in may send 500 KB of it."""
 _FIRST: Final = re.compile(
     rf"n,(?:a=(?P<authzid>{_SASL_NAME}))?,(?:m=[^,]*,)?n=(?P<name>{_SASL_NAME}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
-    r"(?P<extensions>(?:,[A-Za-z]+=[^,]+)*)"
+    r"(?P<extensions>(?:,[A-Za-z]++=[^,]++)*+)"
 )
 _FINAL: Final = re.compile(
     r"(?P<unproven>c=(?P<channel>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,]+)*)"

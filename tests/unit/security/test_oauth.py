@@ -211,3 +211,13 @@ def test_expected_audience_and_issuer_are_accepted() -> None:
 def test_invalid_key_set_is_rejected(text: str) -> None:
     with pytest.raises(KeysError):
         parse_keys(text)
+
+
+def test_long_first_message_is_rejected_quickly() -> None:
+    def rejection_s() -> float:
+        began = time.thread_time()
+        with pytest.raises(InvalidCredentialsError):
+            an_exchange().step(b"n,a=" + b"x" * 500_000)
+        return time.thread_time() - began
+
+    assert min(rejection_s() for _ in range(5)) < 0.02

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import time
 
 import pytest
 
@@ -110,3 +111,17 @@ def test_finished_login_accepts_no_further_message() -> None:
 
 def test_credential_repr_hides_secrets() -> None:
     assert repr(credential("right")) == "ScramCredential(iterations=4096)"
+
+
+@pytest.mark.parametrize("start", [b"n,a=", b"n,,n="])
+def test_long_first_message_is_rejected_quickly(start: bytes) -> None:
+    """No client is logged in at this point. A pattern that backtracks took 60 ms."""
+    token = start + b"x" * 500_000 + b"="
+
+    def rejection_s() -> float:
+        began = time.thread_time()
+        with pytest.raises(InvalidCredentialsError):
+            exchange({}).step(token)
+        return time.thread_time() - began
+
+    assert min(rejection_s() for _ in range(5)) < 0.02

@@ -47,6 +47,15 @@ def test_principal_is_the_user_of_the_accepted_token(
     assert reader.principal == principal
 
 
+def test_value_of_a_scram_extension_may_contain_a_line_break() -> None:
+    """Kafka accepts it. A pattern that does not tries each end of the nonce, of up to 512 KiB, before it fails."""
+    reader = SaslReader()
+    reader.start("SCRAM-SHA-256")
+    reader.on_answer(b"n,,n=alice,r=" + b"x" * 10_000 + b",a=\n", 0, b"r=nonce123,s=c2FsdA==,i=4096")
+    reader.on_answer(b"c=biws,r=nonce123,p=proof", 0, b"v=signature")
+    assert reader.principal == "User:alice"
+
+
 @pytest.mark.parametrize("key", ["AUTH", "Auth", "extra"])
 def test_extension_of_oauthbearer_names_no_user(key: str) -> None:
     """The upstream checks the token of the key ``auth`` only, and takes all other keys as extensions."""

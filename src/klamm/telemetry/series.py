@@ -36,7 +36,8 @@ class MetricSeries:
         self._most = most
         self.values_by_instance: dict[UUID, dict[tuple[str, Labels], float]] = {}
         self.labels_by_instance: dict[UUID, Mapping[str, str]] = {}
-        self._counters: set[str] = set()
+        self._counters: dict[UUID, set[str]] = {}
+        """Names of the counters of each instance. They go with it: a client can invent any number of names."""
         self.count = 0
         """Number of series."""
         self.dropped = 0
@@ -62,18 +63,19 @@ class MetricSeries:
                     continue
                 self.count += 1
                 if point.is_counter:
-                    self._counters.add(point.name)
+                    self._counters.setdefault(instance, set()).add(point.name)
             values[key] = point.value + before if point.is_delta and before is not None else point.value
 
     def forget(self, instance: UUID) -> None:
         """Remove the series of a client instance."""
         self.count -= len(self.values_by_instance.pop(instance, ()))
         self.labels_by_instance.pop(instance, None)
+        self._counters.pop(instance, None)
 
     def write(self, page: Page) -> None:
         """Add all series to a page, ordered by metric."""
         families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
-        counters = {family_of(name) for name in self._counters}
+        counters = {family_of(name) for names in self._counters.values() for name in names}
         for instance, values in self.values_by_instance.items():
             common = self.labels_by_instance[instance]
             for (name, labels), value in values.items():

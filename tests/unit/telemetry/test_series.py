@@ -54,6 +54,21 @@ def test_deltas_are_added_up_and_totals_replaced() -> None:
     ]
 
 
+def test_names_of_counters_are_forgotten_with_their_client() -> None:
+    """The name of a gauge shows it. The names would otherwise fill the memory, however many series there may be."""
+    series = MetricSeries(lambda: 10)
+    series.take(A, {}, [counter("a", 1, is_delta=False), counter("b", 1, is_delta=False)])
+    series.take(B, {}, [counter("b", 2, is_delta=False)])
+    series.forget(A)
+    series.take(B, {}, [gauge("a", 1)])
+    assert text(series) == [
+        "# TYPE kafka_client_a gauge",
+        "kafka_client_a 1",
+        "# TYPE kafka_client_b counter",
+        "kafka_client_b 2",
+    ]
+
+
 def test_number_of_series_is_limited_and_freed_by_disconnects() -> None:
     """K714-06."""
     series = MetricSeries(lambda: 2)

@@ -48,6 +48,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
 )
 from klamm.protocol.types import CLIENT_CONFIGS_FEATURE, ConfigOperation, ConfigSource, ResourceType
 from klamm.server.attempt import ApiError
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -130,7 +131,10 @@ class AlteredConfigs(ChangeServer):
 
         async def decide(resources: Sequence[Resource], _: object) -> list[Allowed[Resource] | Entry]:
             facts = await _read(resources, context)
-            return [await self._decide(each, facts.get(resource_key(each)), context, request) for each in resources]
+            return [
+                await self._decide(each, facts.get(resource_key(each)), context, request)
+                async for each in TimeSlice().over(resources)
+            ]
 
         response: Response
         if self._policies.guards_kind(ALTER_CONFIG):
@@ -242,7 +246,7 @@ async def _read(
         describe_topics(context.admin, [name for kind, name in keys if kind == ResourceType.TOPIC]),
     )
     facts: dict[tuple[int, str], _Facts | KafkaApiError] = {}
-    for (kind, name), described in configs.items():
+    async for (kind, name), described in TimeSlice().over(configs.items()):
         topic = topics[name] if kind == ResourceType.TOPIC else None
         if isinstance(described, KafkaApiError):
             facts[kind, name] = described

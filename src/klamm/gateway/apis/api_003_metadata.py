@@ -45,6 +45,7 @@ from klamm.protocol.primitives import ZERO_UUID, check_length, read_uvarint, wri
 from klamm.protocol.readers import ELEMENT_COST, struct_reader
 from klamm.protocol.types import ResourceType
 from klamm.protocol.writers import struct_writer
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -184,7 +185,7 @@ class RequestedTopics:
         entries |= _failed(trial)
         valid = [topic for topic in missing if topic.name in passed]
         allowed: list[CreateTopicsRequest.CreatableTopic] = []
-        for tried in await describe_valid(valid, passed, context, is_detailed=True):
+        async for tried in TimeSlice().over(await describe_valid(valid, passed, context, is_detailed=True)):
             name = tried.topic.name
             decided = await decide_topic(
                 tried,

@@ -27,6 +27,7 @@ from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.types import ConfigSource, ResourceType
 from klamm.server.attempt import ApiError
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -134,7 +135,9 @@ class CreatedTopics:
                     is_detailed=is_detailed,
                     validate_only=request.validate_only,
                 )
-                for valid in await describe_valid(topics, passed, context, is_detailed=is_detailed)
+                async for valid in TimeSlice().over(
+                    await describe_valid(topics, passed, context, is_detailed=is_detailed)
+                )
             ]
 
         response: CreateTopicsResponse = await divide(_PARTS, request, context, decide)

@@ -37,6 +37,7 @@ from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.types import ResourceType
 from klamm.security.acls import AclOperation
 from klamm.server.attempt import ApiError
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ class DeletedTopics(ChangeServer):
         names = await names_of([entry.topic_id for entry in valid if entry.name is None], context)
         async with self._turns.of_topics([*names.values(), *(entry.name for entry in valid if entry.name is not None)]):
             topics, rejected = await _describe(valid, names, context)
-            for entry, topic in topics.items():
+            async for entry, topic in TimeSlice().over(topics.items()):
                 error = await self._denial(topic, context)
                 if error is not None:
                     rejected[entry] = denied_entry(entry, topic, error)

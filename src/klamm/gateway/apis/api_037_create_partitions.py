@@ -24,6 +24,7 @@ from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.server.attempt import ApiError
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ class AddedPartitions(ChangeServer):
         async def decide(topics: Sequence[Topic], _: object) -> list[Allowed[Topic] | Entry]:
             current = await describe_topics(context.admin, [topic.name for topic in topics], with_configs=True)
             decided: list[Allowed[Topic] | Entry] = []
-            for topic in topics:
+            async for topic in TimeSlice().over(topics):
                 error = await self._denial(topic, current[topic.name], context, validate_only=request.validate_only)
                 decided.append(Allowed(part=topic) if error is None else _PARTS.denied(topic, error))
             return decided

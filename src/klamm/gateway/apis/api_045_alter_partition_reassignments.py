@@ -28,6 +28,7 @@ from klamm.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from klamm.server.attempt import ApiError
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -96,7 +97,7 @@ class AlteredReassignments(ChangeServer):
         async with self._turns.of_topics(topic.name for topic in request.topics):
             topics = await describe_topics(context.admin, [topic.name for topic in request.topics], with_configs=True)
             denied: dict[str, dict[int, ApiError]] = {}
-            for topic in request.topics:
+            async for topic in TimeSlice().over(request.topics):
                 indexes, error = await self._denial(topic, topics[topic.name], context)
                 if error is not None:
                     denied.setdefault(topic.name, {}).update(dict.fromkeys(indexes, error))

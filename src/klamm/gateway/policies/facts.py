@@ -22,6 +22,7 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -60,7 +61,7 @@ async def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaA
         TimeoutError: The upstream does not respond.
     """
     values: dict[Key, Value | KafkaApiError] = {}
-    for key, outcome in result.values().items():
+    async for key, outcome in TimeSlice().over(result.values().items()):
         try:
             values[key] = await outcome
         except KafkaApiError as error:
@@ -94,7 +95,7 @@ async def describe_topics(
     keys = [(int(ResourceType.TOPIC), name) for name in described] if with_configs else []
     configs = {name: entries for (_, name), entries in (await describe_configs(admin, keys)).items()}
     facts: dict[str, TopicFacts | KafkaApiError] = {}
-    for name, topic in described.items():
+    async for name, topic in TimeSlice().over(described.items()):
         entries = configs.get(name, {})
         if isinstance(topic, KafkaApiError):
             facts[name] = topic
@@ -148,7 +149,7 @@ async def _with_inherited(
     """
     lacking = {
         key: [name for name in topic_synonyms() if name in each and _sets_alone(each[name])]
-        for key, each in described.items()
+        async for key, each in TimeSlice().over(described.items())
         if key[0] == ResourceType.TOPIC and not isinstance(each, KafkaApiError)
     }
     if not any(lacking.values()):

@@ -18,6 +18,7 @@ from klamm.policy.kinds import FLOW
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.types import ResourceType
 from klamm.server.attempt import ApiError
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -52,7 +53,8 @@ class ResourceTurns:
         """Return the same for resources by type and name. All brokers count as one, because they share defaults."""
         keys = {(kind, "" if kind == ResourceType.BROKER else name) for kind, name in resources}
         async with contextlib.AsyncExitStack() as held:
-            for key in sorted(keys):  # in one order, so that two requests never wait for each other
+            # in one order, so that two requests never wait for each other
+            async for key in TimeSlice().over(sorted(keys)):
                 await held.enter_async_context(self._locks.setdefault(key, asyncio.Lock()))
             yield
 

@@ -151,12 +151,20 @@ class PolicyReloader:
                 async with asyncio.timeout(self._interval_s or None):
                     await self._requested.wait()
             except TimeoutError:
-                if self._is_unchecked:
-                    await self._check_again()
-                if not self._has_changed():
-                    continue
-            self._requested.clear()
-            await self.reload()
+                pass
+            try:
+                if self._requested.is_set() or await self._should_reload():
+                    self._requested.clear()
+                    await self.reload()
+            except Exception as error:
+                logger.exception("Policies were not reloaded, the last good ones keep serving")
+                self._policies.reload_failure = f"{type(error).__name__}: {error}"
+
+    async def _should_reload(self) -> bool:
+        """Return whether the files have changed. Called at each interval."""
+        if self._is_unchecked:
+            await self._check_again()
+        return self._has_changed()
 
     def _has_changed(self) -> bool:
         """Return whether the files differ from the loaded ones and stayed the same for one interval."""

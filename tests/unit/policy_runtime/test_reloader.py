@@ -117,6 +117,26 @@ async def test_broken_module_keeps_last_good_policy(
         await eventually(policies, "version 3")
 
 
+async def test_unexpected_error_does_not_end_the_watch(
+    rules_policy: ReloadedPolicy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rules_policy.serving() as (policies, reloader):
+        prepare = reloader.prepare
+
+        async def fail(_: object) -> Any:
+            monkeypatch.setattr(reloader, "prepare", prepare)
+            raise ZeroDivisionError("odd")
+
+        monkeypatch.setattr(reloader, "prepare", fail)
+        reloader.ask()
+        await until(lambda: policies.reload_failure == "ZeroDivisionError: odd")
+        assert await version(policies) == "version 1"
+        rules_policy.write("2")
+        await eventually(policies, "version 2")
+        await until(lambda: policies.reload_failure is None)
+    assert "the last good ones keep serving" in caplog.text
+
+
 async def test_files_named_by_policy_are_watched(rules_policy: ReloadedPolicy) -> None:
     async with rules_policy.serving():
         before = __import__(rules_policy.name)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ConfigResource
-from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.definitions import MAX_INT, BrokerLimits
 from klamm.client_configs.enforcement import TimingLimits
 from klamm.gateway.definitions import MAX_INTERVAL, MAX_SESSION, MIN_INTERVAL, MIN_SESSION
 from klamm.kafka_client.errors import CLUSTER_ERRORS
@@ -33,6 +33,7 @@ _DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
         MAX_INTERVAL: TimingLimits().max_heartbeat_interval_ms,
     }
 )
+_MAX_DIGITS: Final = len(str(MAX_INT))
 _PAIRS: Final = ((MIN_SESSION, MAX_SESSION), (MIN_INTERVAL, MAX_INTERVAL))
 
 
@@ -136,6 +137,10 @@ async def _read(admin: AdminClient) -> list[dict[str, int]]:
     brokers = {ConfigResource(ResourceType.BROKER, str(node.id)): tuple(_DEFAULTS) for node in nodes}
     described = await admin.describe_configs(brokers, timeout_ms=_ASK_MS)
     return [
-        {name: int(text) for name, entry in entries.items() if (text := entry.value or "").isdecimal()}
+        {name: int(entry.value or "") for name, entry in entries.items() if _is_java_int(entry.value or "")}
         for entries in described.values()
     ]
+
+
+def _is_java_int(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_DIGITS and int(text) <= MAX_INT

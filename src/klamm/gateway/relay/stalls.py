@@ -17,10 +17,13 @@ Limit                  Effect
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from klamm.gateway.relay.shared import Shared
+
+logger = logging.getLogger(__name__)
 
 STUCK_S: Final = 600.0
 ENDED_S: Final = 30.0
@@ -51,4 +54,7 @@ async def watch_stalls(shared: Shared) -> None:
         await asyncio.sleep(INTERVAL_S)
         check = (check + 1) % _CHECKS_OF_ALL
         if check == 0 or shared.memory.backlog.kept_bytes > MAX_UNREAD_BYTES:
-            close_stalled(shared, loop.time())
+            try:
+                close_stalled(shared, loop.time())
+            except Exception:
+                logger.exception("Stalled connections cannot be closed, trying again")

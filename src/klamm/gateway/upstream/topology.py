@@ -63,8 +63,6 @@ class Topology:
         Raises:
             ProtocolError: The gateway has no port for the node id, or this is not the address of a broker.
         """
-        if node_id < 0 or not host or not 0 < port <= MAX_PORT:
-            raise ProtocolError(f"The upstream says that broker {node_id} is at {host}:{port}")
         if self._hosts is not None:
             self.learn(node_id, host, port)
             return self._hosts.host_of(node_id), self.base.port
@@ -78,10 +76,16 @@ class Topology:
         return self.base.host, own_port
 
     def learn(self, node_id: int, host: str, port: int) -> None:
-        """Store the address of a broker, in the file too."""
+        """Store the address of a broker, in the file too.
+
+        Raises:
+            ProtocolError: This is not the address of a broker.
+        """
         address = self._nodes.get(node_id)
         if address is not None and address.port == port and address.host == host:
             return
+        if node_id < 0 or not host or "\0" in host or not 0 < port <= MAX_PORT:
+            raise ProtocolError(f"The upstream says that broker {node_id} is at {host}:{port}")
         self._nodes[node_id] = Address(host=host, port=port)
         logger.info("Broker %d is at %s", node_id, self._nodes[node_id])
         self.save()

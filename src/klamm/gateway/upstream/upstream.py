@@ -16,6 +16,7 @@ from klamm.kafka_client.connection.login import open_connection
 from klamm.kafka_client.connection.transport import connect
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError
 from klamm.properties import split_address
+from klamm.protocol.errors import ProtocolError
 from klamm.server.listeners import Address
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ class Upstream:
         self.live = frozenset(node.id for node in cluster.nodes)
         self._topology.set_cluster_id(cluster.cluster_id)
         for node in cluster.nodes:
-            self._topology.learn(node.id, node.host, node.port)
+            try:
+                self._topology.learn(node.id, node.host, node.port)
+            except ProtocolError as error:  # the others are served all the same
+                logger.warning("%s", error)
 
     async def keep_learning(self, interval_s: float) -> None:
         """Request the topology at regular intervals, until cancelled. Errors are logged."""

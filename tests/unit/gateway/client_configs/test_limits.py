@@ -83,13 +83,14 @@ def test_limits_that_cannot_be_read_stay_as_they_were(caplog: pytest.LogCaptureF
     ]
 
 
-def test_non_numeric_limit_is_ignored() -> None:
+@pytest.mark.parametrize("odd", ["soon", "3000000000", "9" * 5000])
+def test_limit_that_is_no_java_int_is_ignored(odd: str) -> None:
     class Odd:
         async def describe_cluster(self, **_: Any) -> Any:
             return SimpleNamespace(nodes=[SimpleNamespace(id=1)])
 
         async def describe_configs(self, brokers: Any, **_: Any) -> Any:
-            return {each: {MIN: SimpleNamespace(value="soon"), MAX: SimpleNamespace(value="9000")} for each in brokers}
+            return {each: {MIN: SimpleNamespace(value=odd), MAX: SimpleNamespace(value="9000")} for each in brokers}
 
     admin: Any = Odd()
     limits = upstream_limits()

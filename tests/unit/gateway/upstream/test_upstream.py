@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
+from klamm.admin import ClusterDescription, Node
 from klamm.gateway.upstream import upstream as module
 from klamm.gateway.upstream.topology import Topology
 from klamm.gateway.upstream.upstream import Upstream
@@ -74,4 +75,26 @@ async def test_topology_is_requested_again_after_an_unexpected_error(
         await repeated.wait()
     learning.cancel()
     assert "The brokers of the upstream cannot be read" in caplog.text
+    await upstream.close()
+
+
+async def test_brokers_with_impossible_addresses_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They would make the whole file of the topology unreadable, and raise errors other than OSError on connections."""
+    at = ((-1, "a", 9092), (1, "a", 70_000), (2, "a", 0), (3, "a\0", 9092), (4, "", 9092), (5, "b", 9092))
+    nodes = tuple(Node(id=node_id, host=host, port=port, rack=None) for node_id, host, port in at)
+    topology = Topology(tmp_path)
+    upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
+
+    async def describe_cluster(*, timeout_ms: int) -> ClusterDescription:
+        return ClusterDescription(cluster_id="c", controller_id=5, nodes=nodes, features={})
+
+    monkeypatch.setattr(upstream.admin, "describe_cluster", describe_cluster)
+    await upstream.learn()
+    assert list(topology.nodes) == [5]
+    assert caplog.text.count("The upstream says that broker") == len(nodes) - 1
+    restarted = Topology(tmp_path)
+    restarted.load()
+    assert restarted.nodes == topology.nodes
     await upstream.close()

@@ -6,9 +6,10 @@ client may perform (KIP-430).
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.messages.incremental_alter_configs import (
@@ -31,19 +32,24 @@ async def may(operation: AclOperation, context: FilterContext) -> bool:
     """Return whether the upstream authorizes the client's principal for an operation on the cluster.
 
     Kafka reports the authorized operations only to principals that may DESCRIBE the cluster. For all others, a request
-    that needs just this operation and changes nothing shows it.
+    that needs just this operation and changes nothing shows it. So it does if the upstream lacks DescribeCluster. A
+    client whose right cannot be found out does not have it.
     """
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    response = await context.call(request, DescribeClusterResponse)
-    if response.error_code == ErrorCode.NONE:
-        operations = response.cluster_authorized_operations
-        if operations >> operation & 1:
-            return True
-        if operations >> AclOperation.DESCRIBE & 1:
-            return False
-    if operation is AclOperation.DESCRIBE_CONFIGS:
-        return await _may_describe_brokers(context)
-    return await _may_alter_brokers(context)
+    with contextlib.suppress(UnsupportedVersionError):
+        response = await context.call(request, DescribeClusterResponse)
+        if response.error_code == ErrorCode.NONE:
+            operations = response.cluster_authorized_operations
+            if operations >> operation & 1:
+                return True
+            if operations >> AclOperation.DESCRIBE & 1:
+                return False
+    try:
+        if operation is AclOperation.DESCRIBE_CONFIGS:
+            return await _may_describe_brokers(context)
+        return await _may_alter_brokers(context)
+    except UnsupportedVersionError:
+        return False
 
 
 async def _may_describe_brokers(context: FilterContext) -> bool:

@@ -13,7 +13,7 @@ from klamm.client_configs.plan import EntryPlan
 from klamm.client_configs.resolution import resolve
 from klamm.gateway.apis import api_050_describe_client_configs, api_051_alter_client_configs
 from klamm.gateway.apis.table import CLIENT_CONFIG_FILTERS
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import ErrorCode, UnsupportedVersionError
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
@@ -27,11 +27,14 @@ from tests.support.alterations import alteration
 from tests.support.gateway_context import FakeContext
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from klamm.client_configs.registrations import Registration
     from klamm.protocol.messages.alter_client_configs import AlterClientConfigsResponse
     from klamm.protocol.schema import Message
 
 ALTER_CONFIGS, DESCRIBE_CONFIGS = AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS
+UNAUTHORIZED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 ANNA = ClientConfigEntity.of_user("anna")
 ANYONE = DescribeClientConfigsRequest.ComponentData(entity_type="user", match_type=2, match=None)
 
@@ -42,8 +45,10 @@ class ConfiguredGateway:
     As Kafka, the upstream reports them only to a client that may DESCRIBE the cluster.
     """
 
-    def __init__(self, *operations: AclOperation, policy: bool = False) -> None:
+    def __init__(self, *operations: AclOperation, policy: bool = False, lacking: Sequence[type[Message]] = ()) -> None:
         self.operations = operations
+        self.lacking = tuple(lacking)
+        """Requests that the upstream does not serve."""
         self.rejection = ErrorCode.POLICY_VIOLATION if policy else ErrorCode.NONE
         """Answer to authorized alterations."""
         self.registered: list[Registration] = []
@@ -69,6 +74,8 @@ class ConfiguredGateway:
         self.context = FakeContext(upstream=self.upstream, watch=SimpleNamespace(session=session))
 
     def upstream(self, request: Message) -> Message:
+        if isinstance(request, self.lacking):
+            raise UnsupportedVersionError(f"The broker does not offer {type(request).__name__}")
         if isinstance(request, DescribeClusterRequest):
             reported = self.operations if AclOperation.DESCRIBE in self.operations else ()
             return DescribeClusterResponse(cluster_authorized_operations=sum(1 << operation for operation in reported))
@@ -120,6 +127,20 @@ def test_author_of_a_change_is_the_client(operations: tuple[AclOperation, ...], 
     assert [entry.error_code for entry in configured.alter().entries] == [ErrorCode.NONE]
     ((_, validate_only, author),) = configured.altered
     assert (validate_only, author.principal) == (False, "User:anna")
+
+
+def test_right_is_found_out_from_an_upstream_without_describe_cluster() -> None:
+    for operations, code in (((ALTER_CONFIGS, DESCRIBE_CONFIGS), ErrorCode.NONE), ((), UNAUTHORIZED)):
+        configured = ConfiguredGateway(*operations, lacking=[DescribeClusterRequest])
+        assert configured.describe().error_code == code
+        assert [entry.error_code for entry in configured.alter().entries] == [code]
+
+
+def test_right_that_the_upstream_cannot_show_is_missing() -> None:
+    lacking = [DescribeClusterRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest]
+    configured = ConfiguredGateway(ALTER_CONFIGS, DESCRIBE_CONFIGS, lacking=lacking)
+    assert configured.describe().error_code == UNAUTHORIZED
+    assert [entry.error_code for entry in configured.alter().entries] == [UNAUTHORIZED]
 
 
 def test_application_needs_no_right_to_get_configs_and_register() -> None:

@@ -24,7 +24,7 @@ from klamm.gateway.policies.facts import TopicFacts, describe_topics, own_config
 from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.gateway.relay.api import RelayedApi
 from klamm.history.change import PARTITIONS, UNKNOWN
-from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_words
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import DELETE_TOPIC
 from klamm.policy_runtime.details import deletion_details
@@ -116,9 +116,9 @@ class DeletedTopics(ChangeServer):
         """Return one entry per topic. A denied topic does not affect the others."""
         requested = deletions_of(request, context.api_version)
         valid = valid_deletions(requested)
-        names = await names_of([entry.topic_id for entry in valid if entry.name is None], context)
+        names, fault = await names_of([entry.topic_id for entry in valid if entry.name is None], context)
         async with self._turns.of_topics([*names.values(), *(entry.name for entry in valid if entry.name is not None)]):
-            topics, rejected = await _describe(valid, names, context)
+            topics, rejected = await _describe(valid, names, fault, context)
             async for entry, topic in TimeSlice().over(topics.items()):
                 error = await self._denial(topic, context)
                 if error is not None:
@@ -144,7 +144,7 @@ class DeletedTopics(ChangeServer):
 
 
 async def _describe(
-    valid: Collection[RequestedDeletion], names: Mapping[UUID, str], context: FilterContext
+    valid: Collection[RequestedDeletion], names: Mapping[UUID, str], fault: ApiError | None, context: FilterContext
 ) -> tuple[dict[RequestedDeletion, TopicFacts], dict[RequestedDeletion, Entry]]:
     """Return the topics of the entries, and the responses for those that do not exist or cannot be read."""
     topics: dict[RequestedDeletion, TopicFacts] = {}
@@ -161,24 +161,33 @@ async def _describe(
         elif isinstance(topic, KafkaApiError) and not isinstance(topic, _NO_TOPIC):
             failed[entry] = denied_entry(entry, None, ApiError(topic.error_code, topic.error_message))
         else:
-            failed[entry] = denied_entry(entry, None, _UNKNOWN_ID if entry.name is None else _UNKNOWN_NAME)
+            unknown = _UNKNOWN_NAME if entry.name is not None else fault or _UNKNOWN_ID
+            failed[entry] = denied_entry(entry, None, unknown)
     return topics, failed
 
 
-async def names_of(ids: Collection[UUID], context: FilterContext) -> dict[UUID, str]:
-    """Return the names of topics by id: as the client sees them, and the others as the gateway sees them."""
+async def names_of(ids: Collection[UUID], context: FilterContext) -> tuple[dict[UUID, str], ApiError | None]:
+    """Return the names of topics by id: as the client sees them, and the others as the gateway sees them.
+
+    If the gateway cannot list the topics, return the error, too.
+    """
     if not ids:
-        return {}
+        return {}, None
+    wanted = frozenset(ids)
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=None, topic_id=topic_id) for topic_id in ids],
         allow_auto_topic_creation=False,
     )
     seen = await context.call(request, MetadataResponse)
-    names = {topic.topic_id: topic.name for topic in seen.topics if topic.name and topic.topic_id in ids}
-    if len(names) < len(set(ids)):
-        listed = await context.admin.list_topics(include_internal=True)
-        names |= {topic.topic_id: topic.name for topic in listed.values() if topic.topic_id in ids}
-    return names
+    names = {topic.topic_id: topic.name for topic in seen.topics if topic.name and topic.topic_id in wanted}
+    if len(names) < len(wanted):
+        try:
+            listed = await context.admin.list_topics(include_internal=True)
+        except CLUSTER_ERRORS as error:
+            text = f"The gateway cannot list the topics, so no policy can decide: {error_words(error)}"
+            return names, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        names |= {topic.topic_id: topic.name for topic in listed.values() if topic.topic_id in wanted}
+    return names, None
 
 
 async def _unauthorized(
@@ -237,7 +246,7 @@ async def _read_deleted(request: DeleteTopicsRequest, context: FilterContext) ->
     """Return the topics that a request names, by the name or the id that it has for them."""
     requested = [each for each in deletions_of(request, context.api_version) if each.is_valid]
     ids = [each.topic_id for each in requested if each.name is None]
-    by_id = await names_of(ids, context) if ids else {}
+    by_id, _ = await names_of(ids, context)
     names: dict[str | UUID, str] = {each.name: each.name for each in requested if each.name is not None}
     names.update(by_id.items())
     described = await described_topics(context.admin, names.values())

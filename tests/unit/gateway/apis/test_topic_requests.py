@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from klamm.admin import ConfigResource, PartitionReassignment
 from klamm.admin.results import PerKeyResult
+from klamm.gateway.apis import api_020_delete_topics
 from klamm.gateway.apis.api_019_create_topics import CreatedTopics
 from klamm.gateway.apis.api_020_delete_topics import DeletedTopics
 from klamm.gateway.apis.api_037_create_partitions import AddedPartitions
@@ -308,6 +310,28 @@ def test_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
     assert context.forwarded == []
 
 
+class ComparedId(UUID):
+    """Id that counts its comparisons."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        ComparedId.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = UUID.__hash__
+
+
+def test_ids_of_many_topics_are_not_compared_with_each_other() -> None:
+    """A client can name 100,000 ids, and a cluster can have as many topics."""
+    names = [f"topic-{number}" for number in range(200)]
+    ids = [ComparedId(int=number + 1000) for number in range(len(names))]
+    context = FakeContext(deletes(()), FakeAdmin({name: [[1]] for name in names}), api_version=6)
+    asyncio.run(api_020_delete_topics.names_of(ids, context))
+    assert context.admin.calls == ["list_topics"]
+    assert ComparedId.compared < len(names) ** 2 / 4
+
+
 @pytest.mark.parametrize(
     ("operations", "cluster", "error"),
     [
@@ -498,6 +522,7 @@ class FailingAdmin(FakeAdmin):
         (AddedPartitions, CreatePartitionsRequest(topics=[GROWN]), "list_partition_reassignments"),
         (AddedPartitions, CreatePartitionsRequest(topics=[GROWN]), "describe_configs"),
         (DeletedTopics, DeleteTopicsRequest(topics=[deletion("a", by_id=False)]), "describe_topics"),
+        (DeletedTopics, DeleteTopicsRequest(topics=[deletion("hidden", by_id=True)]), "list_topics"),
         (AlteredReassignments, moved(0, [1, 2]), "describe_topics"),
     ],
 )
@@ -507,7 +532,9 @@ def test_change_with_unreadable_state_is_denied(judge: Any, request_: Any, faili
             return creates((), shows_details=False)(request)
         if isinstance(request, CreatePartitionsRequest):
             return grows(())(request)
-        return reassigns(request) if isinstance(request, AlterPartitionReassignmentsRequest) else deletes("a")(request)
+        return (
+            reassigns(request) if isinstance(request, AlterPartitionReassignmentsRequest) else deletes(("a",))(request)
+        )
 
     policies, context = FakePolicies(), FakeContext(upstream, FailingAdmin(failing))
     more = () if judge is CreatedTopics else (ResourceTurns(),)

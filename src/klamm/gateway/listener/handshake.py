@@ -13,6 +13,7 @@ from klamm.hosts import plain_host
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ProtocolError
+from klamm.security.certificates import CertificateError
 from klamm.server.security.endpoints import Endpoint, open_endpoint
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class ClientHandshake:
         """Return the byte stream of an admitted client, and store the facts about the client in ``peer``.
 
         Raises:
-            ProtocolError: The PROXY header is missing or malformed, or the certificate names no principal.
+            ProtocolError: The PROXY header is missing or malformed, or the certificate names no principal or cannot be
+                read.
             OSError: The TLS handshake failed.
             TimeoutError: The client did not complete the handshake in time.
         """
@@ -68,7 +70,11 @@ class ClientHandshake:
             if self.tls is None:
                 return PlainTransport(accepted)
             stream = await AcceptedTls.shake_hands(accepted, self.tls, asyncio.get_running_loop())
-        principal = self.endpoint.principal_of(stream.certificate)
+        try:
+            principal = self.endpoint.principal_of(stream.certificate)
+        except CertificateError as error:
+            stream.close()
+            raise ProtocolError(str(error)) from error
         if principal is None:
             stream.close()
             raise ProtocolError("no rule of ssl.principal.mapping.rules applies to the certificate")

@@ -18,6 +18,8 @@ from klamm.gateway.upstream.topology import BrokerHosts
 from klamm.properties import SettingsError
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.records.checksum import crc32c
+from klamm.security.certificates import CertificateError
+from klamm.server.security import endpoints
 from tests.support.security import Certificates
 
 IPV4 = bytes([10, 1, 2, 3, 10, 0, 0, 1]) + struct.pack(">HH", 5000, 9092)
@@ -180,6 +182,18 @@ def test_proxy_header_comes_before_tls_and_from_load_balancers_only(certificates
     door = entrance(certificates, proxy_protocol_networks="10.0.0.0/8,::1")
     with pytest.raises(ProtocolError, match=r"proxy\.protocol\.networks"):
         asyncio.run(admitted(door, certificates, "kafka.example", v2(0x11, IPV4)))
+
+
+@pytest.mark.process
+def test_certificate_that_cannot_be_read_is_rejected(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: bytes) -> str:
+        raise CertificateError("it cannot be read")
+
+    monkeypatch.setattr(endpoints, "subject_of", unreadable)
+    with pytest.raises(ProtocolError, match="it cannot be read"):
+        asyncio.run(admitted(entrance(certificates), certificates, "kafka.example"))
 
 
 @pytest.mark.process

@@ -38,7 +38,7 @@ class ClientAdmission:
         """
 
     def forget(self) -> None:
-        """Decide about the client id again, because the principal may change."""
+        """Decide again: the principal may change, or the next request is decided on by itself."""
         self._latest = None
 
     def check(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from klamm.gateway.frames.cutter import NEED, PASS, STOP
+from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE
 from klamm.gateway.frames.exchange import BEGINNING_AT, ForwardedRequest
 from klamm.gateway.frames.wire import REQUEST_HEAD, SIZE_BYTES, RequestHead, end_of_client_id
 from klamm.gateway.relay.admission import ClientAdmission
@@ -101,11 +101,14 @@ class RequestReader:
             client_id = str(chunk[position + REQUEST_HEAD.size : position + body], "utf-8", "replace")
         relay.peer.client_id = client_id
         head = RequestHead(size, api_key, api_version, correlation_id, client_id)
+        cut = None
         if self._login.is_open:
-            answered = self._admission.check(served.api, head, chunk, position, available=available, body=body)
-            if answered is not None:
-                return answered
-        return self._forward(served, head, chunk, position, available=available, body=body)
+            cut = self._admission.check(served.api, head, chunk, position, available=available, body=body)
+        if cut is None:
+            cut = self._forward(served, head, chunk, position, available=available, body=body)
+        if self._admission.is_by_request and cut[0] in {PASS, TAKE}:
+            self._admission.forget()  # the next request may have the same header, and be decided on differently
+        return cut
 
     def end_of_run(self, chunk: memoryview, position: int, end: int) -> int:
         """Forward the requests from a position on that begin like the one before, and return the position after them.

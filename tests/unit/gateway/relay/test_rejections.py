@@ -157,7 +157,24 @@ async def test_api_is_decided_on_at_every_request() -> None:
             await rig.upstream.send(response(number) + response(number))
             assert [await rig.client.read_frame() for _ in range(2)] == [response(number)[4:]] * 2
             decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
-        assert keys == [12, ApiKey.CREATE_TOPICS] * 3, "equal headers are one question"
+        assert keys == [12, 12, ApiKey.CREATE_TOPICS] * 3, "requests with equal headers are decided on one by one"
+
+
+async def test_request_with_the_header_of_the_one_before_is_decided_on_by_the_present_rules() -> None:
+    """A client whose correlation ids are all the same could otherwise ignore every reload of the rules."""
+    denied = False
+
+    def admit(_: FilterContext) -> ApiError | None:
+        return DENIED if denied else None
+
+    create = request_frame(CreateTopicsRequest(topics=[]), 7)
+    with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
+        for denied in (False, True, False):
+            await rig.client.send(create)
+            if not denied:
+                assert await rig.upstream.read(len(create)) == create
+                await rig.upstream.send(response_frame(CreateTopicsResponse(topics=[]), 7, 1))
+            decode(CreateTopicsResponse, 7, await rig.client.read_frame(), 5)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class PolicyOverride:
         reason, _, values = message.rpartition(_STORED)
         try:
             stored = json.loads(values.removesuffix(")")) if reason else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             stored = {}
         is_note = isinstance(stored, dict) and all(isinstance(value, str | None) for value in stored.values())
         return cls(reason=reason, values=stored) if is_note and stored else cls(reason=message, values={})

@@ -61,6 +61,8 @@ def test_note_has_reason_and_stored_values() -> None:
     assert PolicyOverride.of("") is None
 
 
-@pytest.mark.parametrize("note", ["changed", "x (stored instead: 5)", "x (stored instead: {)"])
+@pytest.mark.parametrize(
+    "note", ["changed", "x (stored instead: 5)", "x (stored instead: {)", f"x (stored instead: {'[' * 9_000})"]
+)
 def test_note_in_another_format_has_no_values(note: str) -> None:
     assert PolicyOverride.of(note) == PolicyOverride(reason=note, values={})

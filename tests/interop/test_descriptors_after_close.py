@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _COUNTED = """
-import os, sys
+import itertools, os, sys
 from klamm.admin import AdminClient
 from klamm.clients import KafkaConsumer, KafkaProducer
+
+numbers = itertools.count()
 
 def admin():
     with AdminClient(bootstrap_servers=sys.argv[1]) as opened:
@@ -28,7 +30,9 @@ def producer():
     opened.close()
 
 def consumer():
-    opened = KafkaConsumer("left-open", bootstrap_servers=sys.argv[1], group_id="left-open")
+    # A consumer that is closed while it joins is a pending member until its session ends, for which others would wait.
+    group_id = f"left-open-{next(numbers)}"
+    opened = KafkaConsumer("left-open", bootstrap_servers=sys.argv[1], group_id=group_id)
     opened.poll(100)
     opened.close()
 

@@ -12,7 +12,6 @@ import klamm
 from klamm.admin import AdminClient
 from klamm.client_configs.definitions import BrokerLimits
 from klamm.client_configs.enforcement import TimingLimits
-from klamm.gateway.client_configs import limits as module
 from klamm.gateway.client_configs.limits import UpstreamLimits, narrowed
 from klamm.gateway.settings import read_settings
 
@@ -96,26 +95,3 @@ def test_limit_that_is_no_java_int_is_ignored(odd: str) -> None:
     limits = upstream_limits()
     asyncio.run(limits.refresh(admin))
     assert limits.values == BrokerLimits(min_session_timeout_ms=6_000, max_session_timeout_ms=9_000)
-
-
-async def test_limits_are_read_again_after_an_unexpected_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    limits, repeated = upstream_limits(), asyncio.Event()
-    refreshed = 0
-
-    async def refresh(_: AdminClient) -> None:
-        nonlocal refreshed
-        refreshed += 1
-        if caplog.records:
-            repeated.set()
-        if refreshed > 1:
-            raise ZeroDivisionError
-
-    monkeypatch.setattr(module, "REFRESH_S", 0)
-    monkeypatch.setattr(limits, "refresh", refresh)
-    admin: Any = None
-    await limits.start(admin)
-    async with asyncio.timeout(20):
-        await repeated.wait()
-    await limits.close()

@@ -132,21 +132,3 @@ async def test_failed_check_is_logged_once_and_shows_no_members(
     checking.cancel()
     assert check.members is None
     assert caplog.text.count("are not counted: away") == 1
-
-
-async def test_checks_continue_after_an_unexpected_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    check = check_of(FakeAdmin({}), tmp_path)
-    repeated = asyncio.Event()
-
-    async def fail() -> None:
-        if caplog.records:
-            repeated.set()
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(check, "check", fail)
-    checking = asyncio.create_task(check.keep_checking(0))
-    async with asyncio.timeout(20):
-        await repeated.wait()
-    checking.cancel()

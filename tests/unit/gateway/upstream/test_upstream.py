@@ -58,26 +58,6 @@ async def test_broker_that_does_not_respond_delays_its_own_connections_only(
     await upstream.close()
 
 
-async def test_topology_is_requested_again_after_an_unexpected_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, Topology(tmp_path))
-    repeated = asyncio.Event()
-
-    async def learn() -> None:
-        if caplog.records:
-            repeated.set()
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(upstream, "learn", learn)
-    learning = asyncio.create_task(upstream.keep_learning(0))
-    async with asyncio.timeout(20):
-        await repeated.wait()
-    learning.cancel()
-    assert "The brokers of the upstream cannot be read" in caplog.text
-    await upstream.close()
-
-
 async def test_brokers_with_impossible_addresses_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

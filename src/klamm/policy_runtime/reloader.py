@@ -184,10 +184,6 @@ class PolicyReloader:
             logger.error("Policies were not reloaded, the last good ones keep serving: %s", error)  # noqa: TRY400
             self._policies.reload_failure = str(error)
             return False
-        except Exception as error:
-            logger.exception("Policies were not reloaded, the last good ones keep serving")
-            self._policies.reload_failure = repr(error)
-            return False
         if self._properties is not properties:  # they were changed meanwhile, and newer instances may be in use
             self.discard(made)
             self._requested.set()

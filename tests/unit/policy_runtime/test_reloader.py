@@ -7,7 +7,6 @@ import textwrap
 import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -229,16 +228,3 @@ async def test_only_computes_is_read_from_every_policy_version(rules_policy: Rel
             )
             assert await reloader.reload()
             assert await thread() == expected
-
-
-async def test_watching_continues_after_an_unexpected_error(
-    rules_policy: ReloadedPolicy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with rules_policy.serving() as (policies, reloader):
-        with monkeypatch.context() as patch:
-            patch.setattr(reloader, "prepare", AsyncMock(side_effect=ZeroDivisionError))
-            reloader.ask()
-            await until(lambda: "last good ones keep serving" in caplog.text)
-        assert policies.reload_failure == "ZeroDivisionError()"
-        rules_policy.write("2")
-        await eventually(policies, "version 2")

@@ -16,7 +16,7 @@ from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status import verify
 from klamm.properties import parse_properties
-from tests.support.mirror import Seen, create_topic, produce, properties
+from tests.support.mirror import Seen, create_topic, delete_records, produce, properties
 from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
@@ -83,6 +83,19 @@ def test_records_mirrored_during_verify_are_not_missing(mirrored: Mirrored, monk
         return mirrored_offsets(flow)
 
     monkeypatch.setattr(verify, "mirrored_offsets", positions_of_a_moment_later)
+    # then
+    assert mirrored.verify() == (3, "")
+
+
+@pytest.mark.parametrize("is_target", [True, False])
+def test_long_beginning_that_has_expired_on_one_side_is_no_difference(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, is_target: bool
+) -> None:
+    monkeypatch.setattr(verify, "MAX_LOOK_AHEAD", 2)
+    mirrored.write_both(*range(10))
+    mirrored.stand_at(9)
+    # when
+    delete_records(mirrored.address, mirrored.remote_topic if is_target else mirrored.topic, 0, before=7)
     # then
     assert mirrored.verify() == (3, "")
 

@@ -21,9 +21,9 @@ These differences are expected:
 
 With ``klamm.offsets=preserve`` a record is equal only at the same offset.
 
-Records are compared in bounded memory. Both sides are read once, in log order. While both first records are equal, they
-are counted and dropped. When they differ, each side is searched for the first record of the other, at most
-``MAX_LOOK_AHEAD`` records ahead:
+Records are compared in bounded memory. Both sides are read in log order. While both first records are equal, they are
+counted and dropped. When they differ, each side is searched for the first record of the other, at first at most
+``MAX_LOOK_AHEAD`` records ahead, then to its end, such as after a long beginning that has expired on one side:
 
 - Found on the target only, or closer there: the target has surplus records before it, such as duplicates.
 - Found on the source only, or closer there: the source has records before it that are missing on the target.
@@ -35,8 +35,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from dataclasses import field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.dataframes.options import ReadOptions
 from klamm.dataframes.positions import EARLIEST, LATEST, OffsetRange
@@ -51,7 +50,7 @@ from klamm.mirror.topics.plans import selected_topics
 from klamm.protocol.records import decode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.kafka_client.connection.transport import ConnectionSettings
     from klamm.mirror.settings.flow import FlowSettings
@@ -59,7 +58,14 @@ if TYPE_CHECKING:
 
 MAX_OFFSET: Final = (1 << 63) - 1
 MAX_LOOK_AHEAD: Final = 20_000
-"""Maximum number of records searched ahead. The records that a restarted mirror copies again lie within it."""
+"""Maximum number of records that are kept to search ahead. The records that a restarted mirror copies again lie within
+it."""
+_MAX_SEARCHES: Final = 10
+"""Maximum number of searches beyond them in a partition. Each may read both sides to their ends."""
+
+
+RecordsFrom: TypeAlias = "Callable[[int], Iterator[Fingerprint]]"
+"""Function that returns the records of one side from an offset on, in log order."""
 
 
 class Fingerprint(NamedTuple):
@@ -93,38 +99,74 @@ class Findings:
     """
 
 
-@dataclass(slots=True)
 class _Side:
     """Records of one side in log order, with a buffer of those that were read ahead."""
 
-    records: Iterator[Fingerprint]
-    ahead: deque[Fingerprint] = field(default_factory=deque)
+    def __init__(self, records: RecordsFrom) -> None:
+        self._records_from = records
+        self._records = records(0)
+        self._ahead: deque[Fingerprint] = deque()
+        self._places: dict[bytes, deque[int]] = {}
+        """Numbers of the buffered records by digest, in log order. The first record of this side has number 0. Empty
+        until a search needs it, because equal sides need no search.
+        """
+        self._taken = 0
 
     def first(self) -> Fingerprint | None:
-        return self.ahead[0] if self.ahead or self._read() else None
+        return self._ahead[0] if self._ahead or self._read() else None
+
+    def take(self) -> Fingerprint:
+        record = self._ahead.popleft()
+        self._taken += 1
+        if self._places:
+            places = self._places[record.digest]
+            places.popleft()
+            if not places:
+                del self._places[record.digest]
+        return record
 
     def find(self, digest: bytes) -> int | None:
         """Return the number of records before the first one with this digest, or None if it is not near."""
-        for at, record in enumerate(self.ahead):
+        if not self._places:
+            for number, record in enumerate(self._ahead, self._taken):
+                self._places.setdefault(record.digest, deque()).append(number)
+        while digest not in self._places:
+            if len(self._ahead) >= MAX_LOOK_AHEAD or not self._read():
+                return None
+        return self._places[digest][0] - self._taken
+
+    def pass_over(self, digest: bytes, limit: int) -> int | None:
+        """Take the records before the first one with this digest, which ``find`` has not found, however far it is.
+
+        Returns:
+            Number of these records before an offset. None: no record has this digest, and none was taken.
+        """
+        if len(self._ahead) < MAX_LOOK_AHEAD:
+            return None
+        count = sum(record.offset < limit for record in self._ahead)
+        later = self._records_from(self._ahead[-1].offset + 1)
+        for record in later:
             if record.digest == digest:
-                return at
-        while len(self.ahead) < MAX_LOOK_AHEAD and self._read():
-            if self.ahead[-1].digest == digest:
-                return len(self.ahead) - 1
+                self._ahead.clear()
+                self._places.clear()
+                self._records = later
+                self._ahead.append(record)
+                return count
+            count += record.offset < limit
         return None
 
     def _read(self) -> bool:
-        record = next(self.records, None)
+        record = next(self._records, None)
         if record is None:
             return False
-        self.ahead.append(record)
+        if self._places:
+            self._places.setdefault(record.digest, deque()).append(self._taken + len(self._ahead))
+        self._ahead.append(record)
         return True
 
 
-def compare(
-    source: Iterable[Fingerprint], target: Iterable[Fingerprint], *, mirrored_to: int | None = None
-) -> Findings:
-    """Compare the records of a partition with those of its remote partition, each in log order.
+def compare(source: RecordsFrom, target: RecordsFrom, *, mirrored_to: int | None = None) -> Findings:
+    """Compare the records of a partition with those of its remote partition.
 
     Args:
         source: Records of the source partition, including records that are not mirrored yet.
@@ -132,56 +174,83 @@ def compare(
         mirrored_to: Source offset from which on records may be missing on the target. None: no record may be
             missing.
     """
-    left, right = _Side(iter(source)), _Side(iter(target))
-    findings = Findings()
-    limit = MAX_OFFSET if mirrored_to is None else mirrored_to
-    while True:
-        wanted, there = left.first(), right.first()
-        if wanted is None or there is None:
-            break
-        if wanted.digest == there.digest:
-            findings.same += 1
-            left.ahead.popleft()
-            right.ahead.popleft()
-            continue
-        _resolve(left, right, findings, limit)
-    while (wanted := left.first()) is not None and wanted.offset < limit:
-        _miss(left, findings, limit)
-    while right.first() is not None:
-        _skip(right, findings)
-    return findings
+    return _Comparison(source, target, MAX_OFFSET if mirrored_to is None else mirrored_to).findings()
 
 
-def _resolve(left: _Side, right: _Side, findings: Findings, limit: int) -> None:
-    """Decide which side has additional records: the side that reaches the first record of the other side sooner."""
-    surplus, missing = right.find(left.ahead[0].digest), left.find(right.ahead[0].digest)
-    if surplus is not None and (missing is None or surplus <= missing):
-        for _ in range(surplus):
-            _skip(right, findings)
-    elif missing is not None:
-        for _ in range(missing):
-            _miss(left, findings, limit)
-    else:
-        _miss(left, findings, limit)
-        _skip(right, findings)
+class _Comparison:
+    """Comparison of both sides of a partition. Used once."""
 
+    def __init__(self, source: RecordsFrom, target: RecordsFrom, limit: int) -> None:
+        self._left, self._right = _Side(source), _Side(target)
+        self._limit = limit
+        self._findings = Findings()
+        self._searches = _MAX_SEARCHES
 
-def _miss(left: _Side, findings: Findings, limit: int) -> None:
-    record = left.ahead.popleft()
-    if record.offset >= limit:
-        return
-    findings.missing += 1
-    findings.leading_missing += not findings.same
-    if findings.first_missing < 0:
-        findings.first_missing = record.offset
+    def findings(self) -> Findings:
+        """Compare all records."""
+        while (wanted := self._left.first()) is not None and (there := self._right.first()) is not None:
+            if wanted.digest == there.digest:
+                self._findings.same += 1
+                self._left.take()
+                self._right.take()
+            else:
+                self._resolve(wanted, there)
+        while (wanted := self._left.first()) is not None and wanted.offset < self._limit:
+            self._miss(1)
+        while self._right.first() is not None:
+            self._skip(1)
+        return self._findings
 
+    def _resolve(self, wanted: Fingerprint, there: Fingerprint) -> None:
+        """Decide which side has additional records: the side that reaches the first record of the other side sooner."""
+        surplus, missing = self._right.find(wanted.digest), self._left.find(there.digest)
+        if surplus is not None and (missing is None or surplus <= missing):
+            self._skip(surplus)
+        elif missing is not None:
+            self._miss(missing)
+        elif not self._search(wanted, there):
+            self._miss(1)
+            self._skip(1)
 
-def _skip(right: _Side, findings: Findings) -> None:
-    record = right.ahead.popleft()
-    findings.surplus += 1
-    findings.leading_surplus += not findings.same
-    if findings.first_surplus < 0:
-        findings.first_surplus = record.offset
+    def _search(self, wanted: Fingerprint, there: Fingerprint) -> bool:
+        """Search for the first record of a side in all records of the other one, and return whether it was found.
+
+        Many records in a row are missing on one side if their retention has expired there.
+        """
+        if self._searches == 0:
+            return False
+        self._searches -= 1
+        if (missing := self._left.pass_over(there.digest, self._limit)) is not None:
+            self._count_missing(missing, wanted.offset)
+            return True
+        if (surplus := self._right.pass_over(wanted.digest, MAX_OFFSET)) is not None:
+            self._count_surplus(surplus, there.offset)
+            return True
+        return False
+
+    def _miss(self, count: int) -> None:
+        for _ in range(count):
+            record = self._left.take()
+            if record.offset < self._limit:
+                self._count_missing(1, record.offset)
+
+    def _skip(self, count: int) -> None:
+        for _ in range(count):
+            self._count_surplus(1, self._right.take().offset)
+
+    def _count_missing(self, count: int, first: int) -> None:
+        findings = self._findings
+        findings.missing += count
+        findings.leading_missing += 0 if findings.same else count
+        if findings.first_missing < 0 < count:
+            findings.first_missing = first
+
+    def _count_surplus(self, count: int, first: int) -> None:
+        findings = self._findings
+        findings.surplus += count
+        findings.leading_surplus += 0 if findings.same else count
+        if findings.first_surplus < 0:
+            findings.first_surplus = first
 
 
 _PATIENCE_S: Final = 60.0
@@ -327,13 +396,19 @@ class _Sides:
             elif not read_records:
                 yield verdict.problem("")
             else:
-                with_offsets = self.flow.preserves_offsets
                 findings = compare(
-                    _fingerprints(self.source, topic, partition, (first, end), with_offsets=with_offsets),
-                    _fingerprints(self.target, *remote, there, with_offsets=with_offsets),
+                    self._records_from(self.source, (topic, partition), (first, end)),
+                    self._records_from(self.target, remote, there),
                     mirrored_to=last + 1,
                 )
                 yield verdict.found(findings, first, there[0])
+
+    def _records_from(self, reader: TopicReader, where: tuple[str, int], bounds: tuple[int, int]) -> RecordsFrom:
+        def fingerprints(start: int) -> Iterator[Fingerprint]:
+            wanted = OffsetRange(topic=where[0], partition=where[1], start=max(start, bounds[0]), end=bounds[1])
+            return _fingerprints(reader, wanted, with_offsets=self.flow.preserves_offsets)
+
+        return fingerprints
 
 
 def _unmirrored(on_target: int, on_source: int) -> str:
@@ -377,10 +452,7 @@ class _Verdict:
         return self.problem("; ".join(parts), findings)
 
 
-def _fingerprints(
-    reader: TopicReader, topic: str, partition: int, bounds: tuple[int, int], *, with_offsets: bool
-) -> Iterator[Fingerprint]:
-    wanted = OffsetRange(topic=topic, partition=partition, start=bounds[0], end=bounds[1])
+def _fingerprints(reader: TopicReader, wanted: OffsetRange, *, with_offsets: bool) -> Iterator[Fingerprint]:
     for batches in reader.read(wanted):
         for batch in batches:
             for record in decode_records(batch):

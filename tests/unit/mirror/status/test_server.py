@@ -7,7 +7,7 @@ import socket
 import urllib.error
 import urllib.request
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from hypothesis import given
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from klamm.mirror.operations.commands import MirrorCommands
 from klamm.mirror.progress.flow_progress import GroupStatus, MirrorStatus
+from klamm.mirror.status import verify
 from klamm.mirror.status.live import WatchServer, status_server
-from klamm.mirror.status.verify import Findings, Fingerprint, compare
+from klamm.mirror.status.verify import Findings, Fingerprint, RecordsFrom, compare
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.page.plot import Samples
 from tests.support.mirror_status import progress_row
@@ -129,8 +130,9 @@ def test_command_that_fails_is_answered(caplog: pytest.LogCaptureFixture) -> Non
     assert "A command failed" in caplog.text
 
 
-def _side(letters: str, first: int = 0) -> list[Fingerprint]:
-    return [Fingerprint(first + at, letter.encode()) for at, letter in enumerate(letters)]
+def _side(letters: str, first: int = 0) -> RecordsFrom:
+    records = [Fingerprint(first + at, letter.encode()) for at, letter in enumerate(letters)]
+    return lambda start: iter([record for record in records if record.offset >= start])
 
 
 def test_equal_records_match_at_any_offsets() -> None:
@@ -163,13 +165,26 @@ def test_unmirrored_records_are_not_missing() -> None:
 
 
 def test_empty_partitions_match() -> None:
-    assert compare([], []) == Findings()
+    assert compare(_side(""), _side("")) == Findings()
 
 
-@given(st.text("abc", max_size=30), st.text("abc", max_size=30))
-def test_every_record_is_counted_once(source: str, target: str) -> None:
+def test_long_expired_beginning_is_found_beyond_the_look_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "MAX_LOOK_AHEAD", 2)
+    assert compare(_side("abcdefgh"), _side("fgh")) == Findings(same=3, missing=5, first_missing=0, leading_missing=5)
+    assert compare(_side("fgh"), _side("abcdefgh")) == Findings(same=3, surplus=5, first_surplus=0, leading_surplus=5)
+    assert compare(_side("aXbcdef"), _side("aYcf")) == Findings(
+        same=3, missing=4, first_missing=1, surplus=1, first_surplus=1
+    )
+    assert compare(_side("abcdefgh"), _side("fgh"), mirrored_to=3) == Findings(
+        same=3, missing=3, first_missing=0, leading_missing=3
+    )
+
+
+@given(st.text("abc", max_size=30), st.text("abc", max_size=30), st.sampled_from([1, 2, 5, verify.MAX_LOOK_AHEAD]))
+def test_every_record_is_counted_once(source: str, target: str, look_ahead: int) -> None:
     # when
-    comparison = compare(_side(source), _side(target))
+    with patch.object(verify, "MAX_LOOK_AHEAD", look_ahead):
+        comparison = compare(_side(source), _side(target))
     # then
     assert comparison.same + comparison.missing == len(source)
     assert comparison.same + comparison.surplus == len(target)

@@ -100,6 +100,21 @@ def test_long_beginning_that_has_expired_on_one_side_is_no_difference(
     assert mirrored.verify() == (3, "")
 
 
+def test_difference_behind_an_expired_beginning_is_named_by_its_offset(mirrored: Mirrored) -> None:
+    mirrored.write(mirrored.topic, 0, 1, 2, 3, 4, 5)
+    mirrored.write(mirrored.remote_topic, 0, 1, 2, 3, 5)
+    mirrored.stand_at(5)
+    delete_records(mirrored.address, mirrored.remote_topic, 0, before=2)
+    missing = mirrored.verify()
+    # when: the beginning of the source expires, too, and the target has another record
+    delete_records(mirrored.address, mirrored.topic, 0, before=3)
+    mirrored.write(mirrored.remote_topic, 6)
+    # then
+    assert missing == (3, "missing on the target: 1, the first is offset 4")
+    surplus = f"on the target only: 1, the first is offset 5 of {mirrored.remote_topic}"
+    assert mirrored.verify() == (2, f"missing on the target: 1, the first is offset 4; {surplus}")
+
+
 def test_verify_waits_for_ending_transaction(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their position can be read before they can: each partition gets a marker of its own."""
     # given

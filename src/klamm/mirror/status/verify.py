@@ -35,6 +35,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from klamm.dataframes.options import ReadOptions
@@ -97,6 +98,10 @@ class Findings:
     """Part of ``surplus`` before the first equal record. If the source's log does not start at 0, its retention removed
     them.
     """
+    first_missing_later: int = field(default=-1, compare=False)
+    """Source offset of the first missing record after them."""
+    first_surplus_later: int = field(default=-1, compare=False)
+    """Target offset of the first surplus record after them."""
 
 
 class _Side:
@@ -244,6 +249,8 @@ class _Comparison:
         findings.leading_missing += 0 if findings.same else count
         if findings.first_missing < 0 < count:
             findings.first_missing = first
+        if findings.first_missing_later < 0 < count and findings.same:
+            findings.first_missing_later = first
 
     def _count_surplus(self, count: int, first: int) -> None:
         findings = self._findings
@@ -251,6 +258,8 @@ class _Comparison:
         findings.leading_surplus += 0 if findings.same else count
         if findings.first_surplus < 0:
             findings.first_surplus = first
+        if findings.first_surplus_later < 0 and findings.same:
+            findings.first_surplus_later = first
 
 
 _PATIENCE_S: Final = 60.0
@@ -441,14 +450,17 @@ class _Verdict:
 
     def found(self, findings: Findings, source_start: int, target_start: int) -> PartitionVerdict:
         """Return the verdict on findings. Ignore leading records that have expired on the other side."""
-        missing = findings.missing - (findings.leading_missing if target_start else 0)
-        surplus = findings.surplus - (findings.leading_surplus if source_start else 0)
+        missing, first_missing = findings.missing, findings.first_missing
+        surplus, first_surplus = findings.surplus, findings.first_surplus
+        if target_start:
+            missing, first_missing = missing - findings.leading_missing, findings.first_missing_later
+        if source_start:
+            surplus, first_surplus = surplus - findings.leading_surplus, findings.first_surplus_later
         parts = []
         if missing:
-            parts.append(f"missing on the target: {missing}, the first is offset {findings.first_missing}")
+            parts.append(f"missing on the target: {missing}, the first is offset {first_missing}")
         if surplus and not self.may_repeat:
-            where = f"{findings.first_surplus} of {self.remote[0]}"
-            parts.append(f"on the target only: {surplus}, the first is offset {where}")
+            parts.append(f"on the target only: {surplus}, the first is offset {first_surplus} of {self.remote[0]}")
         return self.problem("; ".join(parts), findings)
 
 

@@ -278,8 +278,11 @@ class ClientConfigStore(ClientConfigSource):
         if draft.authors:
             self._last = _Change(id=uuid.uuid4().hex, requests=some, was_read=asyncio.Event())
             await self._worker.call(self._writer.commit, self._records(draft, self._last.id))
-            async with asyncio.timeout(_READ_BACK_S):
-                await self._last.was_read.wait()
+            try:
+                async with asyncio.timeout(_READ_BACK_S):
+                    await self._last.was_read.wait()
+            except TimeoutError:
+                raise TimeoutError(f"the change was not read back within {_READ_BACK_S:g} s") from None
             self._last = None
         self._settle(some)
 

@@ -193,6 +193,16 @@ async def test_change_without_a_right_of_the_gateway_fails_at_once(monkeypatch: 
         assert configs_in(log) == {"b": {"acks": "1"}}
 
 
+async def test_change_that_cannot_be_read_back_fails_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FencedLog()
+    async with gateways(log, 1) as (gateway,):
+        monkeypatch.setattr(store, "_ALTER_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(store, "_READ_BACK_S", 0.0)
+        monkeypatch.setattr(log, "read", lambda position: ([], position))
+        with pytest.raises(KafkaApiError, match=r"at present: the change was not read back within 0 s"):
+            await gateway.alter(entry("a", acks="1"))
+
+
 async def test_gateway_stopped_after_lost_response_leaves_consistent_topic() -> None:
     log = FencedLog()
     async with gateways(log, 1) as (gateway,):

@@ -183,7 +183,7 @@ class FollowerSessions:
         session._changed.pop(entry.key, None)
         if leader is None:
             return
-        leader.leave(session.node_id)
+        leader.leave(session.node_id, session.presence)
         watching = self._watching.get(leader, set())
         watching.discard(entry)
         if not watching:

@@ -608,9 +608,12 @@ class LeaderPartition:
             if node in live and each.fetch_offset >= offset and not each.is_silent(now)
         ]
 
-    def leave(self, node_id: int) -> None:
-        """Note that a follower no longer fetches the partition in its fetch session, whose time goes on."""
-        if (progress := self.followers.get(node_id)) is not None:
+    def leave(self, node_id: int, presence: Presence) -> None:
+        """Note that a follower no longer fetches the partition in a fetch session, whose time goes on.
+
+        The follower may fetch it in another session already, which does not end.
+        """
+        if (progress := self.followers.get(node_id)) is not None and progress.presence is presence:
             progress.presence = replace(progress.presence)
 
     # --- offsets and promotion ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from klamm.mirror.replica import fetch_sessions
 from klamm.mirror.replica.fetch_sessions import FollowerSession, FollowerSessions
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
 from klamm.mirror.replica.window import UNKNOWN_EPOCH
@@ -164,6 +165,23 @@ def test_follower_is_present_in_all_partitions_of_its_session() -> None:
 
     assert leaders.partitions[0].silent(leaders.now, 30) == frozenset()
     assert leaders.partitions[1].silent(leaders.now, 30) == {NODE}
+
+
+def test_follower_stays_present_when_an_earlier_session_of_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "MAX_SESSIONS", 2)
+    leaders = Leaders(2)
+    leaders.produce(0)
+    earlier = leaders.open(0)
+    earlier.first_answers(MAX_BYTES)
+    present = leaders.open(0)  # the follower has restarted
+    present.first_answers(MAX_BYTES)
+    leaders.open(1).first_answers(MAX_BYTES)  # there are too many sessions, so the oldest one ends
+    # when
+    leaders.now += 60
+    leaders.resume(present)
+    # then
+    assert len(leaders.sessions) == 2
+    assert leaders.partitions[0].silent(leaders.now, 30) == frozenset()
 
 
 def test_partitions_beyond_the_size_limit_come_next() -> None:

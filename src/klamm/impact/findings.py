@@ -40,8 +40,11 @@ def duration(milliseconds: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """Return a time in UTC to the second."""
-    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return a time in UTC to the second, or its number if no calendar can represent it. Producers may choose any."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
 
 
 def percent(part: float, whole: float) -> float:

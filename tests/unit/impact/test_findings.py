@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from klamm.impact.findings import Finding, Impact, ImpactLevel, Names
+import pytest
+
+from klamm.impact.findings import Finding, Impact, ImpactLevel, Names, moment
 
 
 def test_names_list_ten_then_count() -> None:
@@ -37,3 +39,15 @@ def test_impact_has_level_and_bytes_of_its_findings() -> None:
 def test_impact_without_findings_has_level_none_in_its_document() -> None:
     assert Impact().document() == {"level": "none", "findings": [], "unknown": []}
     assert Impact().lines() == ["Impact: none"]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "text"),
+    [
+        (1_700_000_000_000, "2023-11-14 22:13:20 UTC"),
+        (1_700_000_000_000_000, "1700000000000000 ms"),
+        (2**63 - 1, "9223372036854775807 ms"),
+    ],
+)
+def test_timestamp_that_no_calendar_has_is_shown_as_number(timestamp: int, text: str) -> None:
+    assert moment(timestamp) == text

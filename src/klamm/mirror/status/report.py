@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -163,7 +164,10 @@ def age_s(then_ms: int | None, now_ms: int) -> float | None:
 
 
 def as_document(status: FlowStatus, now_ms: int) -> dict[str, Any]:
-    """Return the status as JSON values. Times are ISO 8601 in UTC, ages are in seconds."""
+    """Return the status as JSON values. Times are ISO 8601 in UTC, ages are in seconds.
+
+    A timestamp outside the years 1 to 9999 has no time. Producers may choose any, such as microseconds.
+    """
     return {
         "flow": status.name,
         "source": status.source,
@@ -233,7 +237,10 @@ def _topic_document(topic: MirroredTopic, now_ms: int, *, preserves_offsets: boo
 
 
 def _times(name: str, then_ms: int | None, now_ms: int) -> dict[str, Any]:
-    at = None if then_ms is None else datetime.fromtimestamp(then_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+    at: str | None = None
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # no calendar has such a timestamp of a producer
+        if then_ms is not None:
+            at = datetime.fromtimestamp(then_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
     return {f"{name}_at": at, f"{name}_age_s": age_s(then_ms, now_ms)}
 
 

@@ -104,6 +104,15 @@ def test_target_alias_comes_from_heartbeats() -> None:
     assert flow_status(flow(), target_state(heartbeats=beats), frozenset(), any_target=True).name == "A->dr"
 
 
+@pytest.mark.parametrize("timestamp", [NOW_MS * 1000, 2**63 - 1, -(2**63)])
+def test_timestamp_that_no_calendar_has_is_left_out(timestamp: int) -> None:
+    sight = piece(target_state(newest_records={"A.orders": timestamp}))
+    document = as_document(sight, NOW_MS)
+    assert document["newest_record_at"] is None
+    assert document["newest_record_age_s"] == max(0, NOW_MS - timestamp) / 1000
+    assert "newest record" in "\n".join(lines(sight, NOW_MS))
+
+
 def test_document_and_text_have_times_and_ages() -> None:
     # given
     sync = OffsetSync(topic="orders", partition=0, upstream_offset=1, downstream_offset=1)

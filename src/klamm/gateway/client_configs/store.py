@@ -197,8 +197,8 @@ class ClientConfigStore(ClientConfigSource):
         """Apply each entry completely or not at all; return when the changes are committed and visible here.
 
         Raises:
-            KafkaApiError: The upstream rejects the records of the changes, which are not made. REQUEST_TIMED_OUT: it
-                cannot be written in time, and the changes may still be made.
+            KafkaApiError: The upstream rejects the records of the changes, which are not made. UNKNOWN_SERVER_ERROR: it
+                cannot be written, or REQUEST_TIMED_OUT: not in time. The changes may still be made.
         """
         if not self._topic.is_loaded:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TOPIC} is being read")
@@ -232,7 +232,9 @@ class ClientConfigStore(ClientConfigSource):
                         continue
                     self._is_topic_gone = isinstance(error, InternalTopicGoneError)
                     if (code := final_code(error)) is not None:
-                        self._fail(some, api_error(code, f"The change is not made: {error}"))
+                        # An earlier attempt may have made the change, unless the records themselves are rejected.
+                        outcome = "The change is not made" if is_invalid else f"{TOPIC} cannot be written"
+                        self._fail(some, api_error(code, f"{outcome}: {error}"))
                         continue
                     failures += 1
                     self._latest_failure = str(error)
@@ -306,7 +308,7 @@ class ClientConfigStore(ClientConfigSource):
 
     def _fail(self, some: Sequence[_PendingAlter], error: KafkaApiError) -> None:
         self._alone = max(0, self._alone - 1)
-        logger.warning("Client configs cannot be changed: %s", error)
+        logger.warning("A change of client configs has failed: %s", error)
         for pending in some:
             if not pending.outcome.done():
                 pending.outcome.set_exception(error)

@@ -186,7 +186,7 @@ async def test_change_without_a_right_of_the_gateway_fails_at_once(monkeypatch: 
     log = FencedLog()
     async with gateways(log, 1) as (gateway,):
         gateway.writer.failures = ["denied"]
-        with pytest.raises(KafkaApiError, match=r"is not made: TOPIC_AUTHORIZATION_FAILED") as error:
+        with pytest.raises(KafkaApiError, match=r"cannot be written: TOPIC_AUTHORIZATION_FAILED") as error:
             await gateway.alter(entry("a", acks="1"))
         assert error.value.error_code.name == "UNKNOWN_SERVER_ERROR"
         await gateway.alter(entry("b", acks="1"))

@@ -19,8 +19,10 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.admin import AdminClient, ConfigResource, ResourceType
+from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
@@ -297,6 +299,36 @@ def test_transactions_and_group_offsets_expire_with_the_advanced_clock(tmp_path:
         assert [record.value for record in broker.records("orders")] == [b"left open", b"behind it"]
         broker.advance_clock(timedelta(days=8))
         assert broker.committed_offsets("g") == {}
+
+
+def test_offsets_of_a_group_whose_only_member_is_gone_expire_with_the_advanced_clock(broker: klamm.Broker) -> None:
+    """The group is empty from the end of the session on, so the retention of its offsets begins then."""
+    # given
+    broker.create_topic("left")
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    with client(broker) as wire:
+        join = JoinGroupRequest(
+            group_id="left", session_timeout_ms=45_000, rebalance_timeout_ms=60_000, member_id="",
+            protocol_type="consumer", protocols=[protocol],
+        )  # fmt: skip
+        joined = wire.ask(join, JoinGroupResponse, 2)
+        sync = SyncGroupRequest(group_id="left", generation_id=joined.generation_id, member_id=joined.member_id)
+        wire.ask(sync, SyncGroupResponse, 2)
+        partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=0)
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic(name="left", partitions=[partition])
+        committed = OffsetCommitRequest(
+            group_id="left",
+            generation_id_or_member_epoch=joined.generation_id,
+            member_id=joined.member_id,
+            topics=[topic],
+        )
+        wire.ask(committed, OffsetCommitResponse, 8)
+    assert broker.committed_offsets("left") == {("left", 0): 0}
+    # when
+    broker.advance_clock(timedelta(days=8))
+    # then
+    assert broker.assignments("left") == []
+    assert broker.committed_offsets("left") == {}
 
 
 def test_compaction_runs_after_the_clock_advances() -> None:

@@ -61,6 +61,7 @@ class _MovableLoop(asyncio.SelectorEventLoop):
 
 READ_BYTES: Final = 1024 * 1024
 """Bytes of a log in one answer."""
+_FIRST_STEP_S: Final = 3600.0
 _SETTLE_S: Final = 0.002
 _SETTLE_ROUNDS: Final = 2_500
 
@@ -160,7 +161,18 @@ class Commands:
     # ---- clock
 
     async def _on_advance_clock(self, seconds: float) -> Answer:
-        """Move the clock and return when everything that is due by then has been done."""
+        """Move the clock and return when everything that is due by then has been done.
+
+        A timeout may begin another period: the offsets of a group expire some time after its last session. So the
+        first hour, in which sessions and transactions time out, is a step of its own.
+        """
+        first_s = min(seconds, _FIRST_STEP_S)
+        await self._advance_clock(first_s)
+        if seconds > first_s:
+            await self._advance_clock(seconds - first_s)
+        return Answer()
+
+    async def _advance_clock(self, seconds: float) -> None:
         self._clock.moved_s += seconds
         services = self._services
         services.groups.expire_sessions()  # before a heartbeat that waits in a socket extends one
@@ -173,7 +185,6 @@ class Commands:
                 break
             await asyncio.sleep(_SETTLE_S)
         await services.logs.check_retention()
-        return Answer()
 
     async def _on_now_ms(self) -> Answer:
         return Answer(self._services.now_ms())

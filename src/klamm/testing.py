@@ -62,7 +62,8 @@ def assert_topic_contains(
     Args:
         broker: Running broker with control.
         topic: Name of the topic. It need not exist yet.
-        values: Expected values, in any order. Equal ones need as many records. None at all means any record.
+        values: Expected values, in any order. Equal ones need as many records. None at all means any record, and all
+            are returned.
         key: Expected key of all these records. The default, an ellipsis, means any.
         headers: Expected headers of all these records. They may have further ones.
         partition: Partition of these records; None means any.
@@ -236,18 +237,55 @@ def _records(
 def _assign(
     values: Sequence[Expected], records: Sequence[StoredRecord], *, in_order: bool
 ) -> tuple[list[StoredRecord], list[Expected]]:
-    """Return a record for each value, and the values without a record of their own."""
-    left = list(records)
-    matching: list[StoredRecord] = []
-    missing: list[Expected] = []
-    for value in values:
-        index = next((index for index, record in enumerate(left) if _matches(record.value, value)), None)
-        if index is None:
-            missing.append(value)
-        else:
-            matching.append(left[index])
-            left = left[index + 1 :] if in_order else left[:index] + left[index + 1 :]
-    return matching, missing
+    """Return a record for each value, and the values without a record of their own. Without values, all records."""
+    if not values:
+        return list(records), []
+    places = _ordered_places(values, records) if in_order else _places(values, records)
+    matching = [records[places[number]] for number in range(len(values)) if number in places]
+    return matching, [value for number, value in enumerate(values) if number not in places]
+
+
+def _ordered_places(values: Sequence[Expected], records: Sequence[StoredRecord]) -> dict[int, int]:
+    """Return the places of records that have the order of the values, by number of the value."""
+    places: dict[int, int] = {}
+    begin = 0
+    for number, value in enumerate(values):
+        for index in range(begin, len(records)):
+            if _matches(records[index].value, value):
+                places[number], begin = index, index + 1
+                break
+    return places
+
+
+def _places(values: Sequence[Expected], records: Sequence[StoredRecord]) -> dict[int, int]:
+    """Return the places of records by number of the value, for as many values as possible.
+
+    A function may accept a record that another value needs. So exact values choose first: equal records serve them and
+    the functions equally well. A function takes over the record of another one that accepts a further record.
+    """
+    unused: dict[bytes | None, list[int]] = {}
+    for index in reversed(range(len(records))):
+        unused.setdefault(records[index].value, []).append(index)
+    places: dict[int, int] = {}
+    for number, value in enumerate(values):
+        if not callable(value) and (equal := unused.get(value.encode() if isinstance(value, str) else value)):
+            places[number] = equal.pop()
+    left = sorted(set(range(len(records))) - set(places.values()))
+    number_of: dict[int, int] = {}
+
+    def place(number: int, tried: set[int]) -> bool:
+        for index in left:
+            if index not in tried and _matches(records[index].value, values[number]):
+                tried.add(index)
+                if index not in number_of or place(number_of[index], tried):
+                    number_of[index] = number
+                    return True
+        return False
+
+    for number, value in enumerate(values):
+        if callable(value):
+            place(number, set())
+    return places | {number: index for index, number in number_of.items()}
 
 
 def _has_headers(record: StoredRecord, headers: Mapping[str, Expected]) -> bool:

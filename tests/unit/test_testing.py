@@ -56,8 +56,10 @@ def test_assertion_accepts_additional_records() -> None:
     assert_topic_contains(broker(b"1", b"2", None), "t", b"2", "1", None)
 
 
-def test_any_record_satisfies_an_assertion_without_values() -> None:
-    assert_topic_contains(broker(b"1"), "t")
+def test_any_record_satisfies_an_assertion_without_values_which_returns_all() -> None:
+    (record,) = assert_topic_contains(broker(b"1"), "t")
+    assert record.value == b"1"
+    assert len(assert_topic_contains(broker(b"1", b"2"), "t", only=True)) == 2
 
 
 def test_assertion_returns_the_records_in_the_order_of_the_values() -> None:
@@ -91,6 +93,21 @@ def test_assert_assigned_requires_all_partitions() -> None:
 
 def test_function_matches_values() -> None:
     assert_topic_contains(broker(b"1", b"22"), "t", lambda value: value is not None and len(value) == 2)
+
+
+def any_value(_: bytes | None) -> bool:
+    return True
+
+
+def begins_with_a(value: bytes | None) -> bool:
+    return (value or b"").startswith(b"a")
+
+
+def test_function_leaves_records_to_values_that_need_them() -> None:
+    records = assert_topic_contains(broker(b"a1", b"2", b"3"), "t", any_value, begins_with_a, "3", only=True)
+    assert [record.value for record in records] == [b"2", b"a1", b"3"]
+    with pytest.raises(AssertionError, match="lacks begins_with_a "):
+        assert_topic_contains(broker(b"a1", b"2"), "t", any_value, begins_with_a, begins_with_a, within_s=0.1)
 
 
 def test_equal_values_need_as_many_records() -> None:

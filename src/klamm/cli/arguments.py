@@ -203,6 +203,14 @@ def moment_ms(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
+def searched_ms(at_ms: int) -> int:
+    """Return the timestamp by which ListOffsets finds the first record from a time on, which may be before 1970.
+
+    Negative timestamps have other meanings there, such as the latest offset.
+    """
+    return min(max(at_ms, 0), INT64_MAX)
+
+
 def shown_moment(at_ms: int) -> str:
     """Format milliseconds since the epoch as ``2026-11-21T09:30:00.000Z``."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

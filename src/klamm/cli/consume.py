@@ -19,7 +19,16 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT32_MAX, INT64_MAX, TO_HELP, ToolParser, add_common, add_timeout, moment_ms
+from klamm.cli.arguments import (
+    INT32_MAX,
+    INT64_MAX,
+    TO_HELP,
+    ToolParser,
+    add_common,
+    add_timeout,
+    moment_ms,
+    searched_ms,
+)
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter, document
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
@@ -208,7 +217,7 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
         partition=options.partition,
         offset=offset,
         last=options.last,
-        from_ms=None if options.from_time is None else max(options.from_time, 0),
+        from_ms=None if options.from_time is None else searched_ms(options.from_time),
     )
     receiver = RecordReceiver(interest, _settings(options, properties, group), flush=sys.stdout.flush)
     try:

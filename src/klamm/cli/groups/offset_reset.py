@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import OffsetAndMetadata, OffsetSpec, TopicPartition
-from klamm.cli.arguments import INT64_MAX
+from klamm.cli.arguments import searched_ms
 from klamm.cli.connection import RequestError
 from klamm.cli.groups.description import chosen_groups, reason
 from klamm.cli.groups.partitions import in_order, parse_offsets
@@ -137,8 +137,9 @@ def _new_offsets(admin: AdminClient, group_id: str, options: argparse.Namespace)
         return _listed(admin, partitions, OffsetSpec.EARLIEST if options.to_earliest else OffsetSpec.LATEST)
     now_ms = wall_clock_ms()
     at_ms = now_ms - options.by_duration if options.by_duration is not None else options.to_datetime
-    at_ms = min(max(at_ms, 0), INT64_MAX)  # negative ones have other meanings in ListOffsets, such as the latest offset
-    return _by_time(admin, partitions, at_ms, warn=print_error if options.output != "human" else print_line)
+    return _by_time(
+        admin, partitions, searched_ms(at_ms), warn=print_error if options.output != "human" else print_line
+    )
 
 
 def _shifted(committed: Mapping[TopicPartition, OffsetAndMetadata], partition: TopicPartition, shift: int) -> int:

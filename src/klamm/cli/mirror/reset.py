@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.cli.arguments import INT64_MAX, TO_HELP, moment_ms
+from klamm.cli.arguments import INT64_MAX, TO_HELP, moment_ms, searched_ms
 from klamm.cli.connection import RequestError, guarded
 from klamm.cli.groups.partitions import duration_ms, parse_topic
 from klamm.cli.mirror.commands import new_parser, send
@@ -78,9 +78,9 @@ def _place(options: argparse.Namespace) -> tuple[str, int]:
     if options.shift_by is not None:
         return "shift", options.shift_by
     if options.to_datetime is not None:
-        return "timestamp", options.to_datetime
+        return "timestamp", searched_ms(options.to_datetime)
     if options.by_duration is not None:
-        return "timestamp", wall_clock_ms() - options.by_duration
+        return "timestamp", searched_ms(wall_clock_ms() - options.by_duration)
     return ("earliest" if options.to_earliest else "latest"), 0
 
 

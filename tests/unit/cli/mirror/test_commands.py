@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.cli import EXIT_FAILED, main
+from klamm.cli.mirror import reset
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 UNKNOWN = "it is unknown whether the command was carried out"
 
@@ -41,6 +42,20 @@ def test_outcome_is_unknown_if_the_mirror_ends_during_the_command(
     action, *more = words
     assert main(["mirror", action, "A->B", *more, "--metrics", dying_mirror]) == 1
     assert UNKNOWN in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", [["--to-datetime", "1969-12-31T23:59:59.999Z"], ["--by-duration", "P99999D"]])
+def test_time_before_1970_selects_the_first_record(place: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative timestamps have other meanings in ListOffsets; -1 is the latest offset."""
+    sent: list[Mapping[str, Any]] = []
+
+    def send(_: object, command: Mapping[str, Any]) -> Mapping[str, Any]:
+        sent.append(command)
+        return {"flow": "A->B", "partitions": [], "executed": False}
+
+    monkeypatch.setattr(reset, "send", send)
+    assert main(["mirror", "reset", "A->B", "--metrics", "a:1", *place]) == 0
+    assert [(command["to"], command["value"]) for command in sent] == [("timestamp", 0)]
 
 
 def test_command_to_no_mirror_has_no_outcome(capsys: pytest.CaptureFixture[str]) -> None:

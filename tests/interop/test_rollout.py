@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -34,7 +35,7 @@ from klamm.rollout.record import Wave
 from tests.support.dynamic_clients import SILENT
 from tests.support.long_tests import long_only
 from tests.support.processes import free_port, wait_until
-from tests.support.rollout_tool import add_rollout, rollouts, run, states, step_ms
+from tests.support.rollout_tool import add_rollout, command, rollouts, run, states, step_ms
 from tests.support.security import PASSWORDS, sasl_settings
 from tests.support.shared_cluster import unique
 
@@ -237,6 +238,28 @@ def test_secret_that_could_not_be_restored_ends_with_1_and_is_not_shown(broker: 
     words = ("--broker", "all", "--add-config", f"{key}=hunter2", "--dry-run", "-o", "json")
     code, output = run(broker.bootstrap_servers, "start", *words)
     assert (code, "the cluster does not show its value" in output, "hunter2" in output) == (1, True, False)
+
+
+def test_steps_are_written_at_once_and_a_closed_output_does_not_stop_the_roll_out(
+    broker: klamm.Broker, tmp_path: Path
+) -> None:
+    # given
+    server, closed = broker.bootstrap_servers, tmp_path / "closed"
+    guard = f"command: test $KLAMM_ROLLOUT_WAVE = 0 || until test -e {closed}; do sleep 0.05; done"
+    words = ("--user", "piped", "--add-config", "acks=all", "--waves", "100", "--bake", "0s", "--guard", guard)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        command(server, "start", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        # when
+        first = process.stdout.readline()
+        process.stdout.close()
+        closed.touch()
+        process.wait(_SOON_S)
+    # then
+    assert b"applying" in first
+    assert (process.returncode, of(server, "USER:piped")["state"]) == (0, "done")
 
 
 def test_decisions_about_a_roll_out_are_json_on_request(

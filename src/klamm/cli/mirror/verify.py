@@ -58,6 +58,7 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
         )
         for verdict in verdicts:
             sys.stdout.write(_line(verdict) + "\n")
+            sys.stdout.flush()  # the next partition may take minutes
             partitions += 1
             same += verdict.findings.same if verdict.findings is not None else 0
             problems += bool(verdict.problem)

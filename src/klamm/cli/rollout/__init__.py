@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import getpass
 import socket
+import sys
 import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from klamm.cli import EXIT_OK
+from klamm.cli import EXIT_OK, write_nothing_more
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, UsageError, connect, guarded, parse_addresses, read_client_properties
 from klamm.cli.output import print_error, print_line, print_result
@@ -172,8 +173,13 @@ def _drive(options: argparse.Namespace, admin: AdminClient, store: RolloutStore,
     from klamm.rollout.runner import Runner  # noqa: PLC0415
 
     def report(latest: RolloutRecord) -> None:
-        if options.output == "human":
+        if options.output != "human":
+            return
+        try:
             print_line(escaped(step_line(latest)))
+            sys.stdout.flush()
+        except OSError:  # the output is closed or its disk is full; no other process would drive the roll-out
+            write_nothing_more()
 
     runner = Runner(store, Entities(admin), Probe(admin), now_ms=wall_clock_ms, on_step=report)
     record = runner.run(record)

@@ -261,7 +261,7 @@ def ownership_of(options: argparse.Namespace) -> Ownership:
     """Return what the flags allow to remove.
 
     Raises:
-        RequestError: A kind is unknown, or a regular expression is invalid.
+        RequestError: A kind is unknown or given twice, or a regular expression is invalid.
     """
     prune: dict[Kind, re.Pattern[str] | None] = {}
     for text in options.prune:
@@ -271,6 +271,8 @@ def ownership_of(options: argparse.Namespace) -> Ownership:
         )
         if kind is None:
             raise RequestError(f"--prune {text}: expected KIND or KIND=REGEX, with one of {', '.join(Kind)}")
+        if kind in prune:
+            raise RequestError(f"--prune {text}: {kind} is given twice; join the regular expressions with |")
         try:
             prune[kind] = re.compile(pattern) if equals else None
         except re.error as error:

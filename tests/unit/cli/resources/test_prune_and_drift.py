@@ -257,6 +257,13 @@ def test_drift_keeps_watching_one_cluster_while_another_is_down_and_files_are_br
             brokers[1].start()
 
 
+def test_kind_to_prune_may_be_given_once(klamm: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (file := tmp_path / "topics.yaml").write_text("topics: {}")
+    code, _, err = klamm("plan", file, "--offline", "--prune", "topic=a.*", "--prune", "topics=b.*")
+    expected = "--prune topics=b.*: topic is given twice; join the regular expressions with |"
+    assert (code, err) == (1, f"klamm plan: {expected}\n")
+
+
 def test_drift_with_an_unknown_kind_ends_at_once(klamm: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_text("topics: {}")
     code, _, err = klamm("drift", tmp_path / "file.yaml", "--cluster", "dev", "--prune", "topicz")

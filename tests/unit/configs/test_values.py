@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,3 +130,22 @@ def test_error_messages_show_lists_and_null_as_java_does() -> None:
 )
 def test_names_of_brokers_are_read_as_java_ints(text: str, number: int | None) -> None:
     assert parse_java_int(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "config_type"),
+    [
+        (f"{'1' * 32_766}x", ConfigType.DOUBLE),
+        (f"1e{'1' * 32_765}", ConfigType.DOUBLE),
+        (f"0x{'1' * 32_765}", ConfigType.DOUBLE),
+        (f"0x.p{'1' * 32_763}", ConfigType.DOUBLE),
+        (f"a{' ' * 32_765}b", ConfigType.LIST),
+    ],
+    ids=("decimal", "exponent", "hexadecimal", "binary exponent", "blanks"),
+)
+def test_longest_value_is_parsed_in_no_time(text: str, config_type: ConfigType) -> None:
+    """Whoever may set a config of one topic could stop the broker: patterns that backtrack took up to 20 seconds."""
+    began = time.thread_time()
+    with suppress(InvalidConfigError):
+        parse_value("x", text, config_type)
+    assert time.thread_time() - began < 0.2

@@ -216,6 +216,15 @@ def comparable(text: str) -> float | str:
     return trimmed.lower() if trimmed.lower() in {"true", "false"} else trimmed
 
 
+def special_value(text: str) -> str:
+    """Return a config value in the form of the keys of ``REFERENCES`` and ``SPECIAL_NUMBERS``.
+
+    To Kafka, ``-02`` and ``-2`` are the same value.
+    """
+    number = number_of(text)
+    return str(number) if isinstance(number, int) else text
+
+
 def number_of(text: str) -> float | None:
     """Return a config value as a number; None if it is not a finite one."""
     try:

@@ -48,6 +48,7 @@ from klamm.policy.rule import (
     Rule,
     RuleFileError,
     number_of,
+    special_value,
 )
 from klamm.policy.rule_checks import check_configs, check_kinds, unknown_configs
 from klamm.policy.rule_file import parse_rules
@@ -411,7 +412,7 @@ class _Value(NamedTuple):
         if text is None:
             return None
         keys, limited = [key], text
-        while (other := REFERENCES.get((keys[-1], limited.strip()))) is not None:
+        while (other := REFERENCES.get((keys[-1], special_value(limited)))) is not None:
             keys.append(other)
             limited = configs.get(other, defaults.get(other, ""))
         return cls(text, key not in configs, tuple(keys), limited)
@@ -419,7 +420,7 @@ class _Value(NamedTuple):
     @property
     def number(self) -> float | None:
         """Return the number that limits apply to; None if it is not a number."""
-        return SPECIAL_NUMBERS.get((self.keys[-1], self.limited.strip()), number_of(self.limited))
+        return SPECIAL_NUMBERS.get((self.keys[-1], special_value(self.limited)), number_of(self.limited))
 
     @property
     def is_unlimited(self) -> bool:

@@ -336,6 +336,8 @@ def test_invalid_config_value_in_rule_is_an_error_with_its_place(config: str, me
         ("compression.gzip.level: {max: 5}", "-1", False),
         ("compression.gzip.level: {max: 6}", "-1", True),
         ("local.retention.ms: {max: 7d}", "-2", False),
+        ("local.retention.ms: {max: 7d}", "-02", False),
+        ("local.retention.ms: {max: 7d}", " -2 ", False),
         ("local.retention.ms: {min: 7d}", "-2", True),
         ("remote.copy.lag.ms: {max: 1d}", "-1", False),
     ],

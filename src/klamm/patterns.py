@@ -42,16 +42,35 @@ def compile_pattern(expression: str, flags: int = 0) -> re.Pattern[str]:
         raise re.error("it is nested too deeply") from error
 
 
-def full_matcher(pattern: str) -> Callable[[str], bool]:
+_MAX_CLIENT_COST: Final = 100_000
+_CLIENT_MEMORY_BYTES: Final = 3 * 1024 * 1024
+"""Memory for a pattern of a client. The pattern may still list a thousand topics."""
+_CLASS_COST: Final = 2000
+_OPTIONAL_COST: Final = 50
+_COSTLY: Final = re.compile(r"\\[pP]|\?|\{(?:\d{1,4},)?(?P<times>\d{1,4})")
+
+
+def full_matcher(pattern: str, *, is_from_client: bool = False) -> Callable[[str], bool]:
     """Return a function that returns whether a whole text matches, within microseconds.
 
+    RE2 takes up to seconds to compile a pattern of 30 KB, and holds the interpreter lock meanwhile. So a pattern that a
+    client chooses may have a limited number of repetitions, of optional parts and of Unicode classes.
+
+    Args:
+        pattern: Pattern in the syntax of RE2.
+        is_from_client: Whether to reject a pattern that takes more than some 50 ms to compile.
+
     Raises:
-        PatternError: RE2 does not accept the pattern.
+        PatternError: RE2 does not accept the pattern, or it is too complex.
     """
     import re2  # noqa: PLC0415 - only who has a pattern waits for it
 
     options = re2.Options()
     options.log_errors = False
+    if is_from_client:
+        if len(pattern) + sum(map(_cost, _COSTLY.finditer(pattern))) > _MAX_CLIENT_COST:
+            raise PatternError(pattern, "it is too complex")
+        options.max_mem = _CLIENT_MEMORY_BYTES
     try:
         # A set only answers yes or no. A single pattern would also locate its groups, at ten times the cost.
         patterns = re2.Set.FullMatchSet(options)
@@ -60,6 +79,13 @@ def full_matcher(pattern: str) -> Callable[[str], bool]:
     except re2.error as error:
         raise PatternError(pattern, str(error)) from error
     return lambda text: bool(patterns.Match(text))
+
+
+def _cost(part: re.Match[str]) -> int:
+    """Return the approximate cost of compiling a part of a pattern, in units of a plain character."""
+    if part["times"] is not None:
+        return int(part["times"])
+    return _OPTIONAL_COST if part[0] == "?" else _CLASS_COST
 
 
 _LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"

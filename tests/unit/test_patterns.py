@@ -9,7 +9,7 @@ import pytest
 from klamm.cli.connection import RequestError
 from klamm.cli.topics.names import parse_pattern
 from klamm.mirror.filters import PatternList
-from klamm.patterns import compile_pattern, java_pattern
+from klamm.patterns import PatternError, compile_pattern, full_matcher, java_pattern
 from klamm.properties import SettingsError
 
 TOO_MUCH = ["a{99999999999}", "(" * 5000 + ")" * 5000]
@@ -55,3 +55,18 @@ def test_java_regex_constructs_are_translated_to_re2(expression: str, matching: 
 def test_constructs_with_other_meaning_in_python_are_rejected(expression: str) -> None:
     with pytest.raises(re.error):
         java_pattern(expression)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\pL" * 10_000, r"\P{Greek}" * 60, "a?" * 16_000, "a{1000}" * 4_000, "x{0,999}" * 101]
+)
+def test_complex_pattern_of_a_client_is_rejected_before_it_is_compiled(pattern: str) -> None:
+    """RE2 takes up to seconds for one, in which the broker serves nobody."""
+    with pytest.raises(PatternError, match="it is too complex"):
+        full_matcher(pattern, is_from_client=True)
+
+
+def test_client_may_list_a_thousand_topics_in_a_pattern() -> None:
+    matches = full_matcher("|".join(f"topic-{number:06}-of-team" for number in range(1_000)), is_from_client=True)
+    assert matches("topic-000999-of-team")
+    assert not matches("topic-001000-of-team")

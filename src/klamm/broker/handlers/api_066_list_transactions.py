@@ -30,7 +30,7 @@ async def handle(request: ListTransactionsRequest, context: RequestContext) -> L
     pattern, slices, now_ms = request.transactional_id_pattern, context.time_slice, context.services.now_ms()
     states, producer_ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
     try:
-        matches = full_matcher(pattern) if pattern else _any
+        matches = full_matcher(pattern, is_from_client=True) if pattern else _any
         transactions = [
             item
             async for item in slices.over(context.services.transactions.all())

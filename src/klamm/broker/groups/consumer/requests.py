@@ -75,10 +75,10 @@ def matching_topics(pattern: str, names: Iterable[str], may_describe: Callable[[
     """Return the topics that match a regular expression and that the principal may describe.
 
     Raises:
-        InvalidRegularExpressionError: RE2 does not accept the expression.
+        InvalidRegularExpressionError: RE2 does not accept the expression, or it is too complex.
     """
     try:
-        matches = full_matcher(pattern)
+        matches = full_matcher(pattern, is_from_client=True)
     except PatternError as error:
         raise InvalidRegularExpressionError(
             f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error.reason}."

@@ -10,12 +10,15 @@ import pytest
 
 from klamm.gateway.frames.wire import response_frame
 from klamm.gateway.relay import current_request as requests
+from klamm.gateway.relay import forwarding
 from klamm.gateway.relay.filter import Filter
 from klamm.kafka_client.connection.transport import PlainTransport
 from klamm.kafka_client.errors import ConnectionLostError
+from klamm.protocol.codec import decode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.server.attempt import ApiError
 from klamm.server.codec import LARGE_FRAME_BYTES
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
+    from klamm.gateway.frames.cutter import Piece
     from klamm.gateway.relay.features import Feature
     from klamm.gateway.relay.filter import FilterContext
 
@@ -199,6 +203,97 @@ def test_pipelined_requests_of_one_connection_do_not_hold_the_event_loop(frame: 
         asyncio.run(test())
         assert held.longest().seconds < MAX_HELD_S
     assert ends[0].taken >= 20 * count
+
+
+COORDINATORS = FindCoordinatorResponse(
+    coordinators=[
+        FindCoordinatorResponse.Coordinator(key=f"group-{number}", node_id=number % 3, host="broker", port=9092)
+        for number in range(LARGE_FRAME_BYTES // 16)
+    ]
+)
+LOOK_UP = request_frame(FindCoordinatorRequest(coordinator_keys=["g"]), 4, correlation_id=1)
+LOOKED_UP = response_frame(COORDINATORS, 4, 1)
+
+
+async def test_other_connections_are_served_while_addresses_in_a_long_response_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(decode)
+    monkeypatch.setattr(forwarding, "decode", gate)
+    shared = shared_objects()
+    heartbeat = request(12, 0, b"body", correlation_id=7)
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        await rig.client.send(LOOK_UP + heartbeat)
+        assert await rig.upstream.read(len(LOOK_UP + heartbeat)) == LOOK_UP + heartbeat
+        sending = asyncio.create_task(rig.upstream.send(LOOKED_UP + response(7, b"answer")))
+        await until(lambda: gate.is_entered)
+        assert await other.is_served()
+        gate.release()
+        answer = decode(FindCoordinatorResponse, 4, await rig.client.read_frame(), 5)
+        assert {(each.node_id, each.host, each.port) for each in answer.coordinators} == {
+            (number, "gateway-for-broker", 9092 + number) for number in range(3)
+        }
+        assert [each.key for each in answer.coordinators] == [each.key for each in COORDINATORS.coordinators]
+        assert await rig.client.read_frame() == response(7, b"answer")[4:]
+        await sending
+    assert gate.was_released
+
+
+async def test_one_long_response_is_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded, it takes some ten times its size, and a client can open many connections."""
+    running, most = 0, 0
+    rewrite = forwarding.AddressRewriter.rewrite_slowly
+
+    async def counted(rewriter: forwarding.AddressRewriter, frame: memoryview) -> Sequence[Piece]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await rewrite(rewriter, frame)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(forwarding.AddressRewriter, "rewrite_slowly", counted)
+    shared = shared_objects()
+    with RelayRig(shared) as first, RelayRig(shared) as second:
+        for rig in (first, second):
+            await rig.client.send(LOOK_UP)
+            assert await rig.upstream.read(len(LOOK_UP)) == LOOK_UP
+        sending = [asyncio.create_task(rig.upstream.send(LOOKED_UP)) for rig in (first, second)]
+        for rig in (first, second):
+            answer = decode(FindCoordinatorResponse, 4, await rig.client.read_frame(), 5)
+            assert len(answer.coordinators) == len(COORDINATORS.coordinators)
+        await asyncio.gather(*sending)
+    assert most == 1
+
+
+@pytest.mark.parametrize("ends", ["client", "upstream", "malformed"])
+async def test_connection_that_ends_while_addresses_are_replaced_is_closed(
+    ends: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(decode)
+    monkeypatch.setattr(forwarding, "decode", gate)
+    shared = shared_objects()
+    answer = LOOKED_UP if ends != "malformed" else response(1, b"\0" + b"\xff" * 2 * LARGE_FRAME_BYTES)
+    with RelayRig(shared) as rig, RelayRig(shared) as other:
+        await rig.client.send(LOOK_UP)
+        assert await rig.upstream.read(len(LOOK_UP)) == LOOK_UP
+        sending = asyncio.create_task(rig.upstream.send(answer))
+        await until(lambda: gate.is_entered)
+        if ends == "client":
+            rig.client.reset()
+            await until(lambda: rig.relay.is_closed)
+        elif ends == "upstream":
+            await sending
+            rig.upstream.close()
+        gate.release()
+        if ends == "upstream":
+            assert await rig.client.read(len(LOOKED_UP))
+        await until(lambda: rig.relay.is_closed)
+        assert await other.is_served()
+        assert shared.figures.closed["response"] == (ends == "malformed")
+        sending.cancel()
+    assert "the relay failed" not in caplog.text
 
 
 async def test_requests_before_a_long_malformed_one_are_answered_and_those_after_it_are_not_forwarded() -> None:

@@ -87,10 +87,12 @@ def put_acks(view: memoryview, end: int, acks: int) -> None:
     INT16.pack_into(view, end - INT16.size, acks)
 
 
+def _may_have_endpoints(response: memoryview) -> bool:
+    return response[-len(_NO_ENDPOINTS) :] != _NO_ENDPOINTS
+
+
 def _rewrite(body: memoryview, version: int, book: AddressBook) -> Body | None:
-    if body[-len(_NO_ENDPOINTS) :] == _NO_ENDPOINTS:
-        return None
-    return ADDRESSES.rewrite_all(body, version, book)
+    return ADDRESSES.rewrite_all(body, version, book) if _may_have_endpoints(body) else None
 
 
 # -- policies on flows
@@ -346,6 +348,7 @@ ADDRESSES: Final = AddressCarrier(
     addressed=lambda response: [(leader.node_id, leader) for leader in response.node_endpoints],
     first_version=_ENDPOINTS_SINCE,
     rewrite_body=_rewrite,
+    decodes_all=_may_have_endpoints,
 )
 API: Final = RelayedApi(
     key=ApiKey.PRODUCE,

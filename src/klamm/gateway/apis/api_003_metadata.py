@@ -243,5 +243,6 @@ API: Final = RelayedApi(
         response=MetadataResponse,
         addressed=lambda response: [(broker.node_id, broker) for broker in response.brokers],
         rewrite_body=_rewrite,
+        decodes_all=lambda _: False,
     ),
 )

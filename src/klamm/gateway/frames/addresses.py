@@ -50,12 +50,13 @@ class AddressCarrier:
     """First version with addresses."""
     rewrite_body: Rewriter | None = None
     """Faster way to rewrite the body of a response than to decode all of it."""
+    decodes_all: Callable[[memoryview], bool] = lambda _: True
+    """Takes a response frame; returns whether all of it must be decoded."""
 
     def replace_in(self, response: Message, book: AddressBook) -> None:
         """Replace the addresses in a response in place."""
         for node_id, at in self.addressed(response):
-            if node_id >= 0 and at.host:
-                at.host, at.port = book.advertised(node_id, at.host, at.port)
+            replace_address(node_id, at, book)
 
     def rewrite(self, body: memoryview, version: int, book: AddressBook) -> Body:
         """Return the body of a response with replaced addresses, in pieces.
@@ -87,3 +88,9 @@ class AddressCarrier:
             return [frame]
         size = sum(map(len, pieces)) + body - SIZE_BYTES
         return [size.to_bytes(SIZE_BYTES), frame[SIZE_BYTES:body], *pieces]
+
+
+def replace_address(node_id: int, at: Any, book: AddressBook) -> None:
+    """Replace the address in a struct that holds host and port, if it is that of a broker."""
+    if node_id >= 0 and at.host:
+        at.host, at.port = book.advertised(node_id, at.host, at.port)

@@ -8,14 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from klamm.client_configs.enforcement import ALL_REPLICAS
+from klamm.gateway.frames.addresses import replace_address
 from klamm.gateway.frames.exchange import RelayedExchange
-from klamm.gateway.frames.wire import REQUEST_HEAD, end_of_client_id
+from klamm.gateway.frames.wire import REQUEST_HEAD, RESPONSE_HEAD, end_of_client_id, response_body, response_frame
+from klamm.protocol.codec import decode
 from klamm.protocol.errors import ProtocolError
+from klamm.server.codec import LARGE_FRAME_BYTES, coded
+from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from klamm.gateway.frames.addresses import AddressBook
+    from klamm.gateway.frames.addresses import AddressBook, AddressCarrier
     from klamm.gateway.frames.cutter import Piece
     from klamm.gateway.frames.exchange import OnResponse
     from klamm.gateway.frames.peer import ConnectionWatch
@@ -23,6 +27,49 @@ if TYPE_CHECKING:
     from klamm.gateway.relay.api import RelayedApi
     from klamm.gateway.relay.open_relay import OpenRelay
     from klamm.protocol.schema import Message
+
+
+class AddressRewriter:
+    """Treatment of the responses of one API in one version: their broker addresses are replaced.
+
+    Args:
+        addresses: The addresses in a response.
+        version: Version of the responses.
+        book: Addresses of the gateway.
+    """
+
+    __slots__ = ("_addresses", "_book", "_version")
+
+    def __init__(self, addresses: AddressCarrier, version: int, book: AddressBook) -> None:
+        self._addresses = addresses
+        self._version = version
+        self._book = book
+
+    def __call__(self, frame: memoryview) -> Sequence[Piece]:
+        """Return a response frame with replaced addresses, in pieces.
+
+        Raises:
+            ProtocolError: The frame is malformed.
+        """
+        return self._addresses.rewrite_frame(frame, self._version, self._book)
+
+    def is_slow(self, frame: memoryview) -> bool:
+        """Return whether this takes milliseconds. Clients choose the number of coordinators in a response."""
+        return len(frame) >= LARGE_FRAME_BYTES and self._addresses.decodes_all(frame)
+
+    async def rewrite_slowly(self, frame: memoryview) -> Sequence[Piece]:
+        """Return the same while other connections are served. The frame must not be in the read buffer.
+
+        Raises:
+            ProtocolError: The frame is malformed.
+        """
+        kind, version = self._addresses.response, self._version
+        body = response_body(kind, version, frame)
+        response = await coded(partial(decode, kind, version, frame, body), len(frame))
+        async for node_id, at in TimeSlice().over(self._addresses.addressed(response)):
+            replace_address(node_id, at, self._book)
+        _, correlation_id = RESPONSE_HEAD.unpack_from(frame)
+        return [await coded(partial(response_frame, response, version, correlation_id), len(frame))]
 
 
 class Forwarder:
@@ -43,7 +90,7 @@ class Forwarder:
         """Add a forwarded request to the queue of those in flight, and return the treatment of its response."""
         on_response: OnResponse | None = None
         if api.addresses is not None and head.api_version >= api.addresses.first_version:
-            on_response = partial(api.addresses.rewrite_frame, version=head.api_version, book=self._book)
+            on_response = AddressRewriter(api.addresses, head.api_version, self._book)
         elif self._watch is not None and api.patch_response is not None:
             on_response = partial(self.patch_response, api, head.client_id)
         in_flight = head.correlation_id if on_response is None else RelayedExchange(head.correlation_id, on_response)

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import RESPONSE_HEAD, SIZE_BYTES
+from klamm.gateway.relay.forwarding import AddressRewriter
 from klamm.gateway.relay.requests import RequestReader
 from klamm.gateway.relay.streams import MAX_BYTES, MIN_BYTES, RelayedSocket
 from klamm.kafka_client.errors import ConnectionLostError
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
     from klamm.gateway.frames.cutter import Cut, Piece
-    from klamm.gateway.frames.exchange import InFlight
+    from klamm.gateway.frames.exchange import InFlight, OnResponse
     from klamm.gateway.frames.peer import Peer
     from klamm.gateway.relay.sessions import UpstreamSession
     from klamm.gateway.relay.shared import Shared
@@ -109,6 +110,9 @@ class Relay:
             self._take_response, shared.memory.response_budget, self._pass_responses, self._give_up
         )
         self._task: asyncio.Task[None] | None = None
+        self._rewriting: asyncio.Task[Sequence[Piece]] | None = None
+        """Rewrites the addresses in the next response, which is long. The responses are stopped meanwhile."""
+        self._rewritten: Sequence[Piece] | None = None
         self._client_ended = False
         self._upstream_ended = False
         self._is_draining = False
@@ -307,7 +311,8 @@ class Relay:
 
     @property
     def _may_resume_responses(self) -> bool:
-        return self._responses.is_stopped and not self._client.is_blocked and not self.is_closed
+        is_free = self._rewriting is None and not self._client.is_blocked
+        return self._responses.is_stopped and is_free and not self.is_closed
 
     def _cut_once(self, chunk: memoryview | None) -> None:
         """Forward the requests in a chunk, or in the kept bytes."""
@@ -429,11 +434,41 @@ class Relay:
             raise ProtocolError(f"The upstream sent a response of {size} bytes where one of a few is expected")
         if available < total:
             return NEED, total, ()
-        if self.is_turn_over():
+        frame = chunk[position : position + total]
+        if self.is_turn_over() or self._rewrites_slowly(on_response, frame):
             return STOP, 0, ()
+        rewritten, self._rewritten = self._rewritten, None
         self.exchanges.popleft()
         self._hold(-exchange.kept_bytes)
-        return TAKE, total, on_response(chunk[position : position + total])
+        return TAKE, total, on_response(frame) if rewritten is None else rewritten
+
+    def _rewrites_slowly(self, on_response: OnResponse, frame: memoryview) -> bool:
+        """Start to rewrite a long response while other connections are served; return False if it need not be done."""
+        if (
+            self._rewritten is not None
+            or not isinstance(on_response, AddressRewriter)
+            or not on_response.is_slow(frame)
+        ):
+            return False
+        self._rewriting = self._loop.create_task(self._rewrite(on_response, memoryview(bytes(frame))))
+        self._rewriting.add_done_callback(self._on_rewritten)
+        return True
+
+    async def _rewrite(self, rewriter: AddressRewriter, frame: memoryview) -> Sequence[Piece]:
+        async with self._shared.memory.rewriting:
+            return await rewriter.rewrite_slowly(frame)
+
+    def _on_rewritten(self, task: asyncio.Task[Sequence[Piece]]) -> None:
+        self._rewriting = None
+        error = None if task.cancelled() else task.exception()
+        if self.is_closed or task.cancelled():
+            return
+        if isinstance(error, Exception):
+            self._break(error)
+            return
+        self._rewritten = task.result()
+        self._start_turn()
+        self._resume()
 
     def _ready_answers(self) -> Sequence[bytes]:
         """Remove and return the gateway's own responses whose turn it is."""
@@ -533,5 +568,6 @@ class Relay:
         self.exchanges.clear()
         self._hold(-self.held_bytes)
         self._reader.on_close()
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._task, self._rewriting):
+            if task is not None:
+                task.cancel()

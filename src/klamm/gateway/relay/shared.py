@@ -85,6 +85,8 @@ class RelayMemory:
     response_budget: HeldBudget = field(default_factory=HeldBudget)
     """Budget of its own, so that clients with unfinished requests cannot keep others from their responses."""
     backlog: Backlog = field(default_factory=Backlog)
+    rewriting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a long response is rewritten. Decoded, it takes some ten times its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

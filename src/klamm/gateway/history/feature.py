@@ -59,7 +59,10 @@ class HistoryFeature(Feature):
 
 def recording_filters(apis: Sequence[RecordedApi]) -> dict[int, Filter]:
     """Return a filter for each API that can change something. Its requests are forwarded through ``observe``."""
-    return {api.request.API_KEY: Filter.serving(api.request, api.response, _forward, api.claims) for api in apis}
+    return {
+        api.request.API_KEY: Filter.serving(api.request, api.response, _forward, api.claims, ignores_rest=True)
+        for api in apis
+    }
 
 
 async def _forward(request: Any, context: FilterContext) -> Message:

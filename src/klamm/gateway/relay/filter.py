@@ -206,7 +206,11 @@ class Filter:
     """Takes the request and its context. It must not use ``forward`` and ``call`` of the context."""
     claims: Callable[[memoryview], bool] | None = None
     """Takes the bytes after the client id of the request header; returns whether the request is for this filter. A
-    claimed request must end at the end of its frame. None claims all requests.
+    claimed request must end at the end of its frame, unless ``ignores_rest``. None claims all requests.
+    """
+    ignores_rest: bool = False
+    """Whether a claimed request may have further bytes, which Kafka ignores. librdkafka ends AlterUserScramCredentials
+    with one section of tagged fields too many.
     """
     keeps_request: bool = False
     """Whether the request is used after ``decide`` has returned, so that it must not refer to the read buffer."""
@@ -222,7 +226,16 @@ class Filter:
         response: type[Message],
         handle: Callable[[Any, FilterContext], Awaitable[Message]],
         claims: Callable[[memoryview], bool] | None = None,
+        *,
+        ignores_rest: bool = False,
     ) -> Filter:
         """Return a filter whose result is always the same ``Serve``."""
         result = Serve(handle=handle)
-        return cls(request=request, response=response, decide=lambda *_: result, claims=claims, keeps_request=True)
+        return cls(
+            request=request,
+            response=response,
+            decide=lambda *_: result,
+            claims=claims,
+            ignores_rest=ignores_rest,
+            keeps_request=True,
+        )

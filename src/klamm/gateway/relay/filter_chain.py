@@ -56,8 +56,8 @@ class FilterChain:
             kept = memoryview(bytes(frame)) if each.keeps_request else frame
             request = None
             if each.request is not None:
-                is_claimed = each.claims is not None
-                request = self._current.read(each.request, head, kept, body, is_whole=is_claimed)
+                is_whole = each.claims is not None and not each.ignores_rest
+                request = self._current.read(each.request, head, kept, body, is_whole=is_whole)
                 if request is None:
                     return STOP, 0, ()
             result = each.decide(request, context)

@@ -14,6 +14,7 @@ from klamm.gateway.history.feature import recording_filters
 from klamm.gateway.history.recorder import ChangeRecorder
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
+from klamm.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.metadata import MetadataResponse
 from tests.support.gateway_context import FakeAdmin
@@ -89,3 +90,14 @@ async def test_pipelined_requests_are_forwarded_as_they_were_received(
     await asyncio.sleep(0)
     await recorder.close()
     assert "lacks a change" not in caplog.text
+
+
+async def test_credentials_are_altered_by_librdkafka() -> None:
+    """It ends the request with one section of tagged fields too many, which Kafka ignores."""
+    deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="a", mechanism=1)
+    request = AlterUserScramCredentialsRequest(deletions=[deletion], upsertions=[])
+    frame = frame_of(request, AlterUserScramCredentialsRequest, 0) + b"\0"
+    frame = (len(frame) - 4).to_bytes(4) + frame[4:]
+    with RelayRig(shared_objects(feature(filters=recording_filters(RECORDED)))) as rig:
+        await rig.client.send(frame)
+        assert await rig.upstream.read(len(frame)) == frame

@@ -34,8 +34,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from klamm.configs.definitions import MIN_INSYNC_REPLICAS, POLICY_RULES_FILE, UPSTREAM
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, POLICY_RULES_FILE, UPSTREAM, is_secret
 from klamm.configs.durations import with_duration
+from klamm.history.change import HIDDEN
 from klamm.policy.answers import Answer, Override, Throttle
 from klamm.policy.base import Policy
 from klamm.policy.details import GroupDetails, ProduceDetails
@@ -181,7 +182,7 @@ class RulesPolicy(Policy):
                     _check_spare_replicas(rule, subject, details.replication_factor, details.result, details.defaults)
             check = corrections.correct if rule.overrides else _check_config
             for key, wanted in (rule.configs if is_topic else rule.broker_configs).items():
-                value = _Value.in_force(key, details.result, details.defaults)
+                value = _Value.in_force(key, details.result, details.defaults, is_of_broker=not is_topic)
                 if value is None and not is_topic and key in details.removed and wanted.has_limits:
                     wanted = replace(wanted, is_required=True)  # noqa: PLW2901 -- no limit holds for an unknown value
                 is_touched = _is_touched((key,) if value is None else value.keys, details)
@@ -404,9 +405,13 @@ class _Value(NamedTuple):
     """The config, and those to which special values refer, such as -2 in ``local.retention.ms``."""
     limited: str
     """Value of the last of them, which limits apply to."""
+    is_secret: bool
+    """Whether the messages, which are logged and shown on the page, must not have the value."""
 
     @classmethod
-    def in_force(cls, key: str, configs: Mapping[str, str], defaults: Mapping[str, str]) -> _Value | None:
+    def in_force(
+        cls, key: str, configs: Mapping[str, str], defaults: Mapping[str, str], *, is_of_broker: bool = False
+    ) -> _Value | None:
         """Return the value in force for a resource with these configs; None if it is unknown."""
         text = configs.get(key, defaults.get(key))
         if text is None:
@@ -415,7 +420,7 @@ class _Value(NamedTuple):
         while (other := REFERENCES.get((keys[-1], special_value(limited)))) is not None:
             keys.append(other)
             limited = configs.get(other, defaults.get(other, ""))
-        return cls(text, key not in configs, tuple(keys), limited)
+        return cls(text, key not in configs, tuple(keys), limited, is_of_broker and is_secret(key))
 
     @property
     def number(self) -> float | None:
@@ -429,6 +434,8 @@ class _Value(NamedTuple):
 
     def __str__(self) -> str:
         """Return the value as shown in a denial message."""
+        if self.is_secret:
+            return HIDDEN
         referred = f" ({self.keys[-1]}={self.limited})" if len(self.keys) > 1 else ""
         inherited = " (the broker's default)" if self.is_default else ""
         return f"{self.text}{referred}{inherited}"

@@ -450,6 +450,25 @@ def test_rules_decide_on_configs_of_brokers(details: AlterConfigDetails, message
         assert_denied(policy, details, match=re.escape(message))
 
 
+@pytest.mark.parametrize("requirement", ["forbidden: true", "one_of: [a]"])
+@pytest.mark.parametrize("effect", ["deny", "override"])
+@pytest.mark.parametrize("name", ["listener.name.internal.ssl.keystore.password", "company.token"])
+def test_secret_of_a_broker_is_in_no_message(name: str, effect: str, requirement: str) -> None:
+    """Messages are logged and shown on the page. As in Kafka, a broker config that is not known may be a secret."""
+    rules = f"rules: [{{name: a, effect: {effect}, broker_configs: {{{name}: {{{requirement}}}}}}}]"
+    policy = RulesPolicy(parse_rules(rules, source="rules.yaml", is_gateway=True))
+    details = a_config_change("1", resource_type="BROKER", sets={name: "pa55word"})
+    try:
+        answer = policy.validate_alter_config(details)
+    except PolicyViolationError as error:
+        text = error.error_message or ""
+    else:
+        assert answer is not None
+        text = answer.note
+    assert f"{name}=[hidden] of broker 1" in text
+    assert "pa55word" not in text
+
+
 @pytest.mark.parametrize(
     ("kinds", "rule", "message"),
     [

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import decode_request, request_frame, response_body
 from klamm.history.change import Author
-from klamm.kafka_client.connection.connection import api_versions_request, negotiate, offered_versions
+from klamm.kafka_client.connection.connection import api_versions_request, negotiate, offered_versions, response_version
 from klamm.kafka_client.errors import ConnectionLostError, UnreadableResponseError
 from klamm.protocol.codec import decode
 from klamm.protocol.error_response import response_class
-from klamm.protocol.errors import ProtocolError
+from klamm.protocol.errors import ErrorCode, ProtocolError
 from klamm.server.codec import coded
 
 if TYPE_CHECKING:
@@ -154,10 +154,15 @@ class RelayedCall:
 
     async def _versions(self) -> Mapping[int, tuple[int, int]]:
         if self._relay.upstream_versions is None:
-            request, version = api_versions_request("gateway")
-            response: Any = await self._send(request, response_class(type(request)), version)
+            response = await self._offered(is_repeated=False)
+            if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+                response = await self._offered(is_repeated=True)
             self._relay.upstream_versions = offered_versions(response)
         return self._relay.upstream_versions
+
+    async def _offered(self, *, is_repeated: bool) -> Any:
+        request, version = api_versions_request("gateway", is_repeated=is_repeated)
+        return await self._send(request, response_class(type(request)), version)
 
     async def _frame(self, request: Message, version: int) -> bytes | memoryview:
         if self._received is not None and request is self._received[0]:
@@ -186,6 +191,7 @@ class RelayedCall:
 
 def _decoded(response_class: type[AnyResponse], version: int, frame: memoryview) -> AnyResponse:
     try:
-        return decode(response_class, version, frame, response_body(response_class, version, frame))
+        body = response_body(response_class, version, frame)
+        return decode(response_class, response_version(response_class, version, frame, body), frame, body)
     except ProtocolError as error:
         raise UnreadableResponseError(str(error)) from error

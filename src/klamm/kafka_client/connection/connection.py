@@ -300,12 +300,7 @@ class Connection:
             offset = skip_tagged_fields(view, _SIZE.size, len(view)) if flexible else _SIZE.size
         except IndexError as error:
             raise ProtocolError("A response ends within its header") from error
-        version = waiting.version
-        if (
-            response_class is ApiVersionsResponse
-            and int.from_bytes(view[offset : offset + 2]) == ErrorCode.UNSUPPORTED_VERSION
-        ):
-            version = 0  # version 0, so that a client of any version can read the error
+        version = response_version(response_class, waiting.version, view, offset)
         try:
             response = decode(response_class, version, view, offset, is_whole=waiting.is_whole)
         except ProtocolError as error:
@@ -366,8 +361,28 @@ def wait_for_events(connections: Iterable[AnyPollable], timeout_s: float) -> lis
     return [(by_descriptor[descriptor], events) for descriptor, events in poll.poll(math.ceil(timeout_s * 1000))]
 
 
-def api_versions_request(software_version: str) -> tuple[ApiVersionsRequest, int]:
-    """Return the request for the versions that a broker offers, and its version."""
+def response_version(response_class: type[Message], version: int, view: memoryview, body: int) -> int:
+    """Return the version of a response: that of the request, but 0 if ApiVersions is rejected (KIP-511).
+
+    Args:
+        response_class: Class of the response.
+        version: Version of the request.
+        view: Bytes of the response.
+        body: Position of its body.
+    """
+    is_rejected = int.from_bytes(view[body : body + 2]) == ErrorCode.UNSUPPORTED_VERSION
+    return 0 if response_class is ApiVersionsResponse and is_rejected else version
+
+
+def api_versions_request(software_version: str, *, is_repeated: bool = False) -> tuple[ApiVersionsRequest, int]:
+    """Return the request for the versions that a broker offers, and its version.
+
+    Args:
+        software_version: Version of the client.
+        is_repeated: Whether the broker has rejected the first version, as those before Kafka 2.4 do.
+    """
+    if is_repeated:
+        return ApiVersionsRequest(), 0
     request = ApiVersionsRequest(client_software_name="klamm", client_software_version=software_version)
     return request, _API_VERSIONS_VERSION
 

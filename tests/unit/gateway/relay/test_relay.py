@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,11 @@ from klamm.gateway.relay.shared import MAX_CLIENT_ID_LENGTH, MAX_CLIENT_IDS, OTH
 from klamm.gateway.relay.stalls import ENDED_S, STUCK_S, close_stalled
 from klamm.history.change import Author
 from klamm.kafka_client.connection.transport import PlainTransport
+from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from klamm.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tests.support.relay_rig import RelayRig, feature, filter_of, request, response, shared_objects, until
 from tests.support.wire import request_frame
 
@@ -411,3 +415,27 @@ def test_few_client_ids_of_moderate_length_have_their_own_counters() -> None:
         counts.count(0, client_id)
     assert len(counts.counts) == MAX_CLIENT_IDS + 1
     assert (counts.counts[0, None], counts.counts[0, longest], counts.counts[0, OTHER]) == (1, 2, 4)
+
+
+async def test_versions_of_an_old_upstream_are_negotiated() -> None:
+    """Before Kafka 2.4, a broker rejects the version of ApiVersions by a response of version 0."""
+
+    async def call(_: ListGroupsRequest, context: FilterContext) -> ListGroupsResponse:
+        return await context.call(ListGroupsRequest(), ListGroupsResponse)
+
+    own = Filter.serving(ListGroupsRequest, ListGroupsResponse, call)
+    versions = [
+        ApiVersionsResponse.ApiVersion(api_key=18, min_version=0, max_version=2),
+        ApiVersionsResponse.ApiVersion(api_key=16, min_version=0, max_version=1),
+    ]
+    with RelayRig(shared_objects(feature(filters={16: own}))) as rig:
+        await rig.client.send(request(16, 0))
+        asked = [(await rig.upstream.read_frame())[:4]]
+        rejected = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=versions[:1])
+        await rig.upstream.send(response_frame(rejected, 0, 1))
+        asked.append((await rig.upstream.read_frame())[:4])
+        await rig.upstream.send(response_frame(ApiVersionsResponse(api_keys=versions), 0, 1))
+        asked.append((await rig.upstream.read_frame())[:4])
+        await rig.upstream.send(response_frame(ListGroupsResponse(groups=[]), 1, 1))
+        assert await rig.client.read_frame() == response_frame(ListGroupsResponse(groups=[]), 0, 1)[4:]
+    assert [struct.unpack(">hh", each) for each in asked] == [(18, 3), (18, 0), (16, 1)]

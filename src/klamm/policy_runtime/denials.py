@@ -67,7 +67,8 @@ class DeniedCreations:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._entries: dict[tuple[str, Hashable], _Remembered] = {}
+        self._entries: dict[tuple[str, int], _Remembered] = {}
+        """By topic and hash of the client, whose client id may have 32 KiB."""
 
     def remember(self, topic: str, client: Hashable, error_code: ErrorCode) -> None:
         """Cache a denial for ``MEMORY_S`` seconds.
@@ -79,15 +80,16 @@ class DeniedCreations:
         """
         if len(self._entries) >= MAX_REMEMBERED:
             self._entries.clear()
-        self._entries[topic, client] = _Remembered(self._now() + MEMORY_S, error_code)
+        self._entries[topic, hash(client)] = _Remembered(self._now() + MEMORY_S, error_code)
 
     def recall(self, topic: str, client: Hashable) -> ErrorCode | None:
         """Return the error code of a cached denial for a topic and a client; None when there is none."""
-        entry = self._entries.get((topic, client))
+        key = topic, hash(client)
+        entry = self._entries.get(key)
         if entry is None:
             return None
         if entry.until <= self._now():
-            del self._entries[topic, client]
+            del self._entries[key]
             return None
         return entry.error_code
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from klamm.history.change import Author
 from klamm.policy_runtime.denials import (
     LOG_WINDOW_S,
@@ -49,6 +51,24 @@ def test_denied_creation_is_remembered_per_topic_and_principal_until_expiry() ->
     assert denied.recall("u", ANNA) is None
     clock.now = MEMORY_S
     assert denied.recall("t", ANNA) is None
+
+
+def test_denied_creation_does_not_keep_the_names_of_its_client() -> None:
+    """Clients choose them, of up to 32 KiB."""
+
+    class Client:
+        def __hash__(self) -> int:
+            return 7
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Client)
+
+    denied, client = DeniedCreations(Clock()), Client()
+    denied.remember("t", client, ErrorCode.POLICY_VIOLATION)
+    kept = weakref.ref(client)
+    del client
+    assert kept() is None
+    assert denied.recall("t", Client()) is ErrorCode.POLICY_VIOLATION
 
 
 def test_denied_creations_are_bounded_and_clearable() -> None:

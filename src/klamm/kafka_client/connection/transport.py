@@ -114,6 +114,10 @@ class TlsStream:
                 filled += count
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return filled or None
+        except OSError:
+            if not filled:
+                raise
+            # The peer's last response may have arrived before its reset. The next read fails, or finds the end.
         return filled
 
     def send_views(self, views: Sequence[memoryview]) -> int:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.kafka_client.connection.transport import ConnectionSettings, TlsStream
 from klamm.properties import SettingsError
 
 
@@ -26,3 +28,27 @@ def test_invalid_request_timeout_is_rejected(value: str) -> None:
         SettingsError, match=f"^request.timeout.ms={value}: expected a whole number from 1 to 2147483647"
     ):
         ConnectionSettings.of(("a:1",), {"request.timeout.ms": value}, "other")
+
+
+class ResetStream:
+    """TLS socket whose peer has sent a response, and has then reset the connection."""
+
+    def __init__(self) -> None:
+        self._records = [b"resp", b"onse"]
+
+    def recv_into(self, view: memoryview) -> int:
+        if not self._records:
+            raise ConnectionResetError("reset")
+        record = self._records.pop(0)
+        view[: len(record)] = record
+        return len(record)
+
+
+def test_bytes_before_a_reset_are_received_over_tls() -> None:
+    """As without TLS: the response may be the confirmation of a change."""
+    connected: Any = ResetStream()
+    stream, view = TlsStream(connected), memoryview(bytearray(100))
+    assert stream.receive_into(view) == len(b"response")
+    assert bytes(view[:8]) == b"response"
+    with pytest.raises(ConnectionResetError):
+        stream.receive_into(view)

@@ -272,20 +272,7 @@ class Cluster:
         for leader, led in self.by_leader(partitions).items():
             if leader is None:
                 continue
-            request = ListOffsetsRequest(
-                replica_id=DEBUGGING_REPLICA_ID if unreplicated else -1,
-                isolation_level=int(read_committed),
-                topics=[
-                    ListOffsetsRequest.ListOffsetsTopic(
-                        name=topic,
-                        partitions=[
-                            ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-                            for partition in numbers
-                        ],
-                    )
-                    for topic, numbers in by_topic(led).items()
-                ],
-            )
+            request = self.offsets_request(led, timestamp, read_committed=read_committed, unreplicated=unreplicated)
             try:
                 response = self.connection(leader).call(request, ListOffsetsResponse, timeout_s=_TIMEOUT_S)
             except ConnectionLostError as error:
@@ -296,6 +283,38 @@ class Cluster:
                     if answer.error_code == ErrorCode.NONE:
                         offsets[topic_answer.name, answer.partition_index] = answer.offset
         return offsets
+
+    def offsets_request(
+        self,
+        partitions: Iterable[PartitionTuple],
+        timestamp: int,
+        *,
+        read_committed: bool = False,
+        unreplicated: bool = False,
+    ) -> ListOffsetsRequest:
+        """Return the request for the offsets of partitions with the same leader. The arguments are as above.
+
+        Followers answer the debugging replica id, too, and may lag behind. The leader epoch makes a broker reject the
+        request if it does not lead the partition any more.
+        """
+        return ListOffsetsRequest(
+            replica_id=DEBUGGING_REPLICA_ID if unreplicated else -1,
+            isolation_level=int(read_committed),
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsPartition(
+                            partition_index=number,
+                            current_leader_epoch=self.leader_epoch(topic, number) if unreplicated else -1,
+                            timestamp=timestamp,
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in by_topic(partitions).items()
+            ],
+        )
 
     def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, range]:
         """Return the offsets from log start to log end. Partitions without a known leader that responds are missing."""

@@ -303,14 +303,8 @@ class ReplayProducer(CopyProducer):
         self, copies: Sequence[ReplayCopy], connection: Connection, *, is_after_barrier: bool = False
     ) -> None:
         """Queue a request for the log ends of partitions with the same leader, also of what is not replicated yet."""
-        topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
-        for copy in copies:
-            remote, partition = copy.remote
-            wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=clusters.LATEST)
-            topic = topics.setdefault(remote, ListOffsetsRequest.ListOffsetsTopic(name=remote))
-            topic.partitions.append(wanted)
         version = connection.version_of(ListOffsetsRequest, at_least=1)
-        request = ListOffsetsRequest(replica_id=clusters.DEBUGGING_REPLICA_ID, topics=list(topics.values()))
+        request = self._target.offsets_request([copy.remote for copy in copies], clusters.LATEST, unreplicated=True)
         body = [encode(request, version)]
 
         def on_response(response: ListOffsetsResponse, _: object) -> None:

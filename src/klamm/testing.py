@@ -272,20 +272,40 @@ def _places(values: Sequence[Expected], records: Sequence[StoredRecord]) -> dict
             places[number] = equal.pop()
     left = sorted(set(range(len(records))) - set(places.values()))
     number_of: dict[int, int] = {}
-
-    def place(number: int, tried: set[int]) -> bool:
-        for index in left:
-            if index not in tried and _matches(records[index].value, values[number]):
-                tried.add(index)
-                if index not in number_of or place(number_of[index], tried):
-                    number_of[index] = number
-                    return True
-        return False
-
     for number, value in enumerate(values):
         if callable(value):
-            place(number, set())
-    return places | {number: index for index, number in number_of.items()}
+            wanted_by = _reached(number, values, records, left, number_of)
+            free = next(reversed(wanted_by), None)
+            if free in number_of:
+                left = [index for index in left if index not in wanted_by]  # further functions get none of these, too
+                continue
+            while free is not None:  # each function on the way gives its record to the one that wants it
+                taker = number_of[free] = wanted_by[free]
+                places[taker], free = free, places.get(taker)
+    return places
+
+
+def _reached(
+    number: int,
+    values: Sequence[Expected],
+    records: Sequence[StoredRecord],
+    left: Sequence[int],
+    number_of: Mapping[int, int],
+) -> dict[int, int]:
+    """Return records that a function may get, up to the first free one, with the number of the function that wants it.
+
+    It may get those that it accepts, and those that others accept whose records it would take over.
+    """
+    wanted_by: dict[int, int] = {}
+    numbers = [number]
+    for wanting in numbers:
+        for index in left:
+            if index not in wanted_by and _matches(records[index].value, values[wanting]):
+                wanted_by[index] = wanting
+                if index not in number_of:
+                    return wanted_by
+                numbers.append(number_of[index])
+    return wanted_by
 
 
 def _has_headers(record: StoredRecord, headers: Mapping[str, Expected]) -> bool:

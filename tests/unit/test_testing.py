@@ -110,6 +110,14 @@ def test_function_leaves_records_to_values_that_need_them() -> None:
         assert_topic_contains(broker(b"a1", b"2"), "t", any_value, begins_with_a, begins_with_a, within_s=0.1)
 
 
+def test_many_functions_get_records() -> None:
+    """Each of them could take over the record of the one before it, a thousand times in a row."""
+    full = broker(*[b"a"] * 1200)
+    assert len(assert_topic_contains(full, "t", *[any_value] * 1200)) == 1200
+    with pytest.raises(AssertionError, match="lacks any_value "):
+        assert_topic_contains(full, "t", *[any_value] * 1201, within_s=0)
+
+
 def test_equal_values_need_as_many_records() -> None:
     with pytest.raises(
         AssertionError, match=r"topic t lacks b'1' \(the last 1 of its 1 record follow\)\n  0:0 key=None value=b'1'"

@@ -220,12 +220,14 @@ class _Comparison:
     def _search(self, wanted: Fingerprint, there: Fingerprint) -> bool:
         """Search for the first record of a side in all records of the other one, and return whether it was found.
 
-        Many records in a row are missing on one side if their retention has expired there.
+        Many records in a row are missing on one side if their retention has expired there. Records of the source that
+        are not mirrored yet are not searched: a mirror that lags behind may have millions of them.
         """
         if self._searches == 0:
             return False
         self._searches -= 1
-        if (missing := self._left.pass_over(there.digest, self._limit)) is not None:
+        is_mirrored = wanted.offset < self._limit
+        if is_mirrored and (missing := self._left.pass_over(there.digest, self._limit)) is not None:
             self._count_missing(missing, wanted.offset)
             return True
         if (surplus := self._right.pass_over(wanted.digest, MAX_OFFSET)) is not None:

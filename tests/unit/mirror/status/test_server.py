@@ -6,7 +6,7 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock, patch
 
 import pytest
@@ -21,6 +21,9 @@ from klamm.mirror.status.verify import Findings, Fingerprint, RecordsFrom, compa
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.page.plot import Samples
 from tests.support.mirror_status import progress_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def _get(server: WatchServer, path: str) -> str:
@@ -178,6 +181,22 @@ def test_long_expired_beginning_is_found_beyond_the_look_ahead(monkeypatch: pyte
     assert compare(_side("abcdefgh"), _side("fgh"), mirrored_to=3) == Findings(
         same=3, missing=3, first_missing=0, leading_missing=3
     )
+
+
+def test_unmirrored_records_are_not_searched_for_records_that_were_copied_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verify, "MAX_LOOK_AHEAD", 2)
+    read: list[int] = []
+
+    def source(start: int) -> Iterator[Fingerprint]:
+        for record in _side("ab" + "x" * 1000)(start):
+            read.append(record.offset)
+            yield record
+
+    expected = Findings(same=2, surplus=2, first_surplus=2)
+    assert compare(source, _side("abab"), mirrored_to=2) == expected
+    assert len(read) < 10
 
 
 @given(st.text("abc", max_size=30), st.text("abc", max_size=30), st.sampled_from([1, 2, 5, verify.MAX_LOOK_AHEAD]))

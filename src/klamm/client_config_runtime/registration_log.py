@@ -47,7 +47,7 @@ class RegistrationRecords(Protocol):
         """Append a record.
 
         Raises:
-            StorageError: The record cannot be written.
+            KafkaApiError: The record cannot be written.
         """
         ...
 
@@ -141,7 +141,7 @@ class RegistrationLog:
         """Record a registration. One that is known already, or exceeds a limit, writes nothing.
 
         Raises:
-            StorageError: The record cannot be written. The client may register again.
+            KafkaApiError: The record cannot be written. After a StorageError the client may register again.
         """
         key = registered.entity, registered.client_information, frozenset(registered.supported_configs)
         while (earlier := self._appends.get(key)) is not None:

@@ -91,7 +91,7 @@ class ClientConfigSource(ABC):
         """Record which configs an application supports.
 
         Raises:
-            StorageError: The record cannot be written.
+            KafkaApiError: The record cannot be written.
         """
         await self._registrations.register(registered)
 

@@ -26,7 +26,7 @@ from klamm.security.sasl import OAUTHBEARER, PLAIN
 
 PASSED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 """Mechanisms of which the gateway can read the principal."""
-# Neither pattern can match a prefix in several ways: a token has up to 512 KiB, and is read on the event loop.
+# None of these can match a prefix in several ways: a token has up to 512 KiB, and is read on the event loop.
 _SCRAM: Final = re.compile(r"n,(?:a=[^,]*)?,n=(?P<name>[^,]+),r=[^,]+(?P<extensions>.*)", re.DOTALL)
 _BEARER: Final = re.compile(r"n,(?:a=[^,]*)?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]+\x01)+)\x01")
 _AUTH: Final = re.compile(r"bearer +(?P<token>[^ ].*)", re.IGNORECASE)

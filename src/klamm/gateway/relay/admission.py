@@ -32,10 +32,8 @@ class ClientAdmission:
         """Whether each request is decided on. A decision is then not good for the following requests."""
         self._counts = shared.figures.requests
         self._current = current
-        self._latest: tuple[object, ApiError | None] | None = None
-        """Latest client id that was decided on, and the error with which it is rejected. With API key and correlation
-        id if each request is decided on.
-        """
+        self._latest: tuple[str | None, ApiError | None] | None = None
+        """Latest client id that was decided on, and the error with which it is rejected."""
 
     def forget(self) -> None:
         """Decide again: the principal may change, or the next request is decided on by itself."""
@@ -51,12 +49,11 @@ class ClientAdmission:
         """
         if self._admit is None or api.is_always_admitted:
             return None
-        key = head.client_id, (head.api_key, head.correlation_id) if self.is_by_request else None
-        if self._latest is None or self._latest[0] != key:
+        if self._latest is None or self._latest[0] != head.client_id:
             result = self._admit(self._current.context(head))
             if isinstance(result, Wait):
                 return self._current.wait(result)
-            self._latest = key, result
+            self._latest = head.client_id, result
         error = self._latest[1]
         if error is None:
             return None

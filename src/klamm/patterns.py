@@ -45,20 +45,32 @@ def compile_pattern(expression: str, flags: int = 0) -> re.Pattern[str]:
 _MAX_CLIENT_COST: Final = 100_000
 _CLIENT_MEMORY_BYTES: Final = 3 * 1024 * 1024
 """Memory for a pattern of a client. The pattern may still list a thousand topics."""
-_CLASS_COST: Final = 2000
+_UNICODE_CLASS_COST: Final = 2000
 _OPTIONAL_COST: Final = 50
-_COSTLY: Final = re.compile(r"\\[pP]|\?|\{(?:\d{1,4},)?(?P<times>\d{1,4})")
+_SET_COST: Final = 20
+"""Cost of a set of characters, of an alternative, and of ``*`` or ``+``."""
+_PART: Final = re.compile(
+    r"(?P<open>\((?:\?[a-zA-Z-]*(?:<\w*>|:)?)?)"
+    r"|(?P<close>\))"
+    r"|(?P<repetition>[?*+]|\{(?P<least>\d{1,4})(?:,(?P<most>\d{0,4}))?\})\??"
+    r"|[\w-]+(?![?*+{])"
+    r"|\\[pPx](?:\{\^?\w{1,40}\}|\w)"
+    # Without its end, a quotation or a set extends to the end of the pattern: RE2 rejects it.
+    r"|\\Q.*?(?:\\E|\Z)|\[\^?\]?(?:\\.|\[:\^?\w++:\]|[^\]\\])*+(?:\]|\Z)|\\?.",
+    re.DOTALL,
+)
 
 
 def full_matcher(pattern: str, *, is_from_client: bool = False) -> Callable[[str], bool]:
     """Return a function that returns whether a whole text matches, within microseconds.
 
     RE2 takes up to seconds to compile a pattern of 30 KB, and holds the interpreter lock meanwhile. So a pattern that a
-    client chooses may have a limited number of repetitions, of optional parts and of Unicode classes.
+    client chooses may have a limited number of repetitions, of optional parts and of Unicode classes. A part in a
+    repetition counts as often as it may occur.
 
     Args:
         pattern: Pattern in the syntax of RE2.
-        is_from_client: Whether to reject a pattern that takes more than some 50 ms to compile.
+        is_from_client: Whether to reject a pattern that takes more than some 100 ms to compile, or to match a name.
 
     Raises:
         PatternError: RE2 does not accept the pattern, or it is too complex.
@@ -68,7 +80,7 @@ def full_matcher(pattern: str, *, is_from_client: bool = False) -> Callable[[str
     options = re2.Options()
     options.log_errors = False
     if is_from_client:
-        if len(pattern) + sum(map(_cost, _COSTLY.finditer(pattern))) > _MAX_CLIENT_COST:
+        if _is_complex(pattern):
             raise PatternError(pattern, "it is too complex")
         options.max_mem = _CLIENT_MEMORY_BYTES
     try:
@@ -81,11 +93,40 @@ def full_matcher(pattern: str, *, is_from_client: bool = False) -> Callable[[str
     return lambda text: bool(patterns.Match(text))
 
 
-def _cost(part: re.Match[str]) -> int:
-    """Return the approximate cost of compiling a part of a pattern, in units of a plain character."""
-    if part["times"] is not None:
-        return int(part["times"])
-    return _OPTIONAL_COST if part[0] == "?" else _CLASS_COST
+def _is_complex(pattern: str) -> bool:
+    """Return whether the approximate cost of a pattern, in units of a plain character, exceeds that for clients."""
+    outer: list[int] = []
+    total = last = 0
+    for part in _PART.finditer(pattern):
+        if part["open"]:
+            outer.append(total)
+            total = last = 0
+        elif part["close"]:
+            total, last = (outer.pop() if outer else 0) + total, total
+        elif part["repetition"]:
+            repeated = _repeated(last, part)
+            total, last = total - last + repeated, repeated
+        else:
+            last = _cost(part[0])
+            total += last
+        if total > _MAX_CLIENT_COST:
+            return True
+    return sum(outer, total) > _MAX_CLIENT_COST
+
+
+def _repeated(cost: int, repetition: re.Match[str]) -> int:
+    if repetition["least"] is None:
+        return cost + (_OPTIONAL_COST if repetition["repetition"] == "?" else _SET_COST)
+    least = int(repetition["least"])
+    most = least if repetition["most"] is None else int(repetition["most"] or least + 1)
+    return cost * most + _OPTIONAL_COST * max(0, most - least)
+
+
+def _cost(plain: str) -> int:
+    """Return the cost of characters, an escape sequence, a set or a quotation."""
+    is_set = plain[0] in "[.|" or (plain[0] == "\\" and plain[1:2].isalpha())
+    unicode_classes = plain.count(r"\p") + plain.count(r"\P")
+    return len(plain) + _SET_COST * is_set + _UNICODE_CLASS_COST * unicode_classes
 
 
 _LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"

@@ -58,12 +58,49 @@ def test_constructs_with_other_meaning_in_python_are_rejected(expression: str) -
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"\pL" * 10_000, r"\P{Greek}" * 60, "a?" * 16_000, "a{1000}" * 4_000, "x{0,999}" * 101]
+    "pattern",
+    [
+        r"\pL" * 10_000,
+        r"\P{Greek}" * 60,
+        r"[a\pL]" * 60,
+        r"(?:\pL){60}",
+        r"\pL{60}",
+        r"\P{^Greek}{60}",
+        r"[\pL]{60}",
+        "a?" * 16_000,
+        "(?:(?i)a??b?){1000}",
+        "(?P<name>a|){1000}" * 5,
+        "a{1000}" * 4_000,
+        "x{0,999}" * 11,
+        "(?:(?:(?:a{0,10}){0,10}){0,10}){2,}",
+        "[[:alpha:]]{1000}" * 5,
+        "[]a]{1000}" * 5,
+        ".*a" * 4_000,
+        "(" * 8_000 + "a?" * 2_000,
+    ],
 )
 def test_complex_pattern_of_a_client_is_rejected_before_it_is_compiled(pattern: str) -> None:
     """RE2 takes up to seconds for one, in which the broker serves nobody."""
     with pytest.raises(PatternError, match="it is too complex"):
         full_matcher(pattern, is_from_client=True)
+
+
+@pytest.mark.parametrize("pattern", ["[[:alpha:]" * 3_000, "[" * 32_000, r"\Q" * 16_000, ")" * 32_000, "(?" * 16_000])
+def test_damaged_pattern_of_a_client_is_rejected(pattern: str) -> None:
+    with pytest.raises(PatternError):
+        full_matcher(pattern, is_from_client=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching"),
+    [
+        (r"[a-z]{1,249}\.(?:[[:alnum:]_-]{1,200})?", "orders.eu-west"),
+        (r"(?i)(?P<team>\pL{1,10})\Q.(\E.{0,100}", "Team.(x"),
+        ("(((a{10}){10}){10})?", "a" * 1000),
+    ],
+)
+def test_client_may_limit_the_lengths_of_parts_in_a_pattern(pattern: str, matching: str) -> None:
+    assert full_matcher(pattern, is_from_client=True)(matching)
 
 
 def test_client_may_list_a_thousand_topics_in_a_pattern() -> None:

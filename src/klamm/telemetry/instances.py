@@ -66,12 +66,12 @@ def parse_subscription(name: str, configs: Mapping[str, str]) -> MetricsSubscrip
     """Return the subscription of a resource, whose configs were checked when they were set.
 
     Raises:
-        PatternError: A pattern is valid in Java, but RE2 does not support it.
+        PatternError: A pattern is valid in Java, but RE2 does not support it, or it is too complex.
     """
     match = {}
     for pattern in parse_list(configs.get("match", "")):
         attribute, _, expression = pattern.partition("=")
-        match[attribute.strip()] = full_matcher(expression.strip())
+        match[attribute.strip()] = full_matcher(expression.strip(), is_from_client=True)
     return MetricsSubscription(
         name=name,
         metrics=frozenset(parse_list(configs.get("metrics", ""))),

@@ -75,7 +75,7 @@ class ClientCounters(Generic[Counted]):
     def __init__(self, new: Callable[[], Counted]) -> None:
         self._new = new
         self._counts: dict[Hashable, Counted] = {}
-        self._kept_until_s = -math.inf
+        self._next_look_s = -math.inf
 
     def __len__(self) -> int:
         """Return the number of counters."""
@@ -85,8 +85,8 @@ class ClientCounters(Generic[Counted]):
         """Return the counter of a key. From 1,000 counters on, the idle ones are dropped, at most once per second."""
         count = self._counts.get(key)
         if count is None:
-            if len(self._counts) >= _MANY and now_s >= self._kept_until_s:
-                self._kept_until_s = now_s + SAMPLE_S
+            if len(self._counts) >= _MANY and now_s >= self._next_look_s:
+                self._next_look_s = now_s + SAMPLE_S
                 self._counts = {k: c for k, c in self._counts.items() if not c.is_idle(now_s)}
             count = self._counts[key] = self._new()
         return count

@@ -19,7 +19,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import ErrorCode, KafkaApiError, PolicyViolationError
 from klamm.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from klamm.security.acls import AclOperation
-from klamm.server.attempt import ApiError, attempt
+from klamm.server.attempt import NONE, ApiError, attempt
 from klamm.server.route import Route
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ TopicRequest: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
 API: Final = Api(key=ApiKey.CREATE_PARTITIONS, min_version=0, max_version=3)
 _STRICT_SINCE: Final = 3
+_CODES_OF_CHANGED_TOPICS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PARTITIONS})
 
 
 class _MissingTopicError(KafkaApiError):
@@ -58,7 +59,7 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
         (topic.name, rejection or excess or await _begin(topic, context, quota, validate_only=request.validate_only))
         async for topic, rejection in slices.over(admitted)
     ]
-    results = [await _end(name, growing) async for name, growing in slices.over(begun)]
+    results = [await _end(name, growing, context) async for name, growing in slices.over(begun)]
     return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
@@ -89,9 +90,13 @@ async def _begin(
     return error if growing is None else growing
 
 
-async def _end(name: str, growing: asyncio.Future[None] | ApiError) -> Result:
+async def _end(name: str, growing: asyncio.Future[None] | ApiError, context: RequestContext) -> Result:
+    """Wait until the new partitions are durable, also those of another request."""
     if isinstance(growing, ApiError):
         error = growing
+        if error.error_code in _CODES_OF_CHANGED_TOPICS:
+            _, failure = await attempt(context.services.topics.settle, api=API.key)
+            error = error if failure == NONE else failure
     else:
         durable = growing
         _, error = await attempt(lambda: durable, api=API.key)

@@ -210,6 +210,16 @@ async def test_unknown_topic_is_reported_once_its_deletion_is_durable(tmp_path: 
         assert not broker.store.load_topics()
 
 
+async def test_partition_count_is_reported_once_it_is_durable(tmp_path: Path) -> None:
+    async with a_broker(tmp_path) as broker:
+        topic = await broker.topics.create("t", ((1,),), configs={})
+        broker.topics.begin_grow(topic, ((1,),))
+        growth = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2)
+        answer, _ = await broker.ask(api_037_create_partitions.ROUTE, CreatePartitionsRequest(topics=[growth]), 3)
+        assert [result.error_code for result in answer.results] == [ErrorCode.INVALID_PARTITIONS]
+        assert [len(row.partitions) for row in broker.store.load_topics()] == [2]
+
+
 async def test_existing_topic_whose_creation_fails_is_not_reported_as_existing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

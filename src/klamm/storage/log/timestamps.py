@@ -13,6 +13,7 @@ from klamm.storage.log.validation import DECOMPRESSED_AT_ONCE, AbandonedError, i
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Sequence
 
     from klamm.protocol.records import RecordBatch
     from klamm.storage.log.partition import PartitionLog
@@ -39,10 +40,6 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-class _ReplacedError(Exception):
-    """Retention or compaction removed the segment during a pause of the search."""
-
-
 UNKNOWN: Final = TimestampOffset(-1, -1, -1)
 
 
@@ -65,25 +62,27 @@ async def offset_for_timestamp(log: PartitionLog, timestamp: int, *, is_committe
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
         return UNKNOWN
     while True:
+        segments, failure = tuple(log.segments), None
         try:
-            first = await _search(log, timestamp)
+            first = await _search(log, segments, timestamp)
+        except OSError as error:
+            first, failure = UNKNOWN, error
+        # Retention or compaction may have removed a segment during a pause of the search.
+        if first != UNKNOWN or segments == tuple(log.segments):
             break
-        except _ReplacedError:
-            continue
+    if failure is not None:
+        raise StorageError(f"Cannot read {log.name}: {failure}") from failure
     return first if first.offset < end_offset else UNKNOWN
 
 
-async def _search(log: PartitionLog, timestamp: int) -> TimestampOffset:
-    try:
-        if timestamp == MAX_TIMESTAMP:
-            return await _of_max_timestamp(log)
-        for segment in tuple(log.segments):
-            if segment.max_timestamp >= timestamp:
-                first = await _in_segment(log, segment, timestamp)
-                if first is not None:
-                    return first
-    except OSError as error:
-        raise StorageError(f"Cannot read {log.name}: {error}") from error
+async def _search(log: PartitionLog, segments: Sequence[LogSegment], timestamp: int) -> TimestampOffset:
+    if timestamp == MAX_TIMESTAMP:
+        return await _of_max_timestamp(log)
+    for segment in segments:
+        if segment.max_timestamp >= timestamp:
+            first = await _in_segment(log, segment, timestamp)
+            if first is not None:
+                return first
     return UNKNOWN
 
 
@@ -99,9 +98,6 @@ async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) ->
     """Search the batch headers from the indexed position, and decode only the batch that contains the record.
 
     The time index has no entries where timestamps do not rise, so this may be all headers of the segment.
-
-    Raises:
-        _ReplacedError: The segment was removed meanwhile.
     """
     before = segment.time_index.floor(timestamp)
     start = segment.position_of(segment.base_offset + before.value) if before is not None else 0
@@ -111,8 +107,6 @@ async def _in_segment(log: PartitionLog, segment: LogSegment, timestamp: int) ->
     for number, head in enumerate(segment.walk(start or 0), 1):
         if number % _HEADS_AT_ONCE == 0:
             await asyncio.sleep(0)
-            if segment not in log.segments:
-                raise _ReplacedError
         if head.max_timestamp < timestamp or head.last_offset < log.log_start_offset:
             continue
         batch = segment.batch_at(head.position)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.protocol.errors import StorageError
 from klamm.storage.log import offset_for_timestamp, timestamps
 from klamm.storage.log.cleaner import compact
 from tests.support.logs import NOON_MS, CrashableLogs, batch
@@ -51,6 +52,27 @@ async def test_search_starts_again_when_compaction_replaces_the_segment(
     assert saved[0] > 0
     assert crashable.log.segments[0] is not before
     assert (found.offset, found.timestamp) == (50, NOON_MS + 5)
+
+
+async def test_search_starts_again_when_the_segment_is_replaced_while_a_batch_is_searched(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashable.log.append(batch("newest", key=b"third", at=NOON_MS + 6))
+    crashable.log.roll()
+    search = timestamps._in_batch
+
+    async def compact_once(*_: object) -> None:
+        monkeypatch.setattr(timestamps, "_in_batch", search)
+        await compact(crashable.log, NOON_MS)
+
+    monkeypatch.setattr(timestamps, "_in_batch", compact_once)
+    assert (await offset_for_timestamp(crashable.log, NOON_MS + 1)).offset == 50
+
+
+async def test_unreadable_segment_is_a_storage_error(crashable: CrashableLogs) -> None:
+    crashable.log.segments[0].file.give_up()
+    with pytest.raises(StorageError, match="Cannot read t-0"):
+        await offset_for_timestamp(crashable.log, NOON_MS + 1)
 
 
 def test_index_interval_is_limited(tmp_path: Path) -> None:

@@ -26,13 +26,12 @@ public class MirrorKeys {
     }
 
     static ConfigDef definitions(String config) throws Exception {
-        for (Method method : Class.forName(config).getDeclaredMethods()) {
-            if (method.getReturnType() == ConfigDef.class && method.getName().startsWith("config")) {
+        for (Method method : Class.forName(config).getDeclaredMethods()) {  // in any order, so overloads must be told apart
+            Class<?>[] parameters = method.getParameterTypes();
+            boolean isOurs = parameters.length == 0 || (parameters.length == 1 && parameters[0].getSimpleName().equals("Crypto"));
+            if (method.getReturnType() == ConfigDef.class && method.getName().startsWith("config") && isOurs) {
                 method.setAccessible(true);
-                Object[] arguments = new Object[method.getParameterCount()];
-                for (int i = 0; i < arguments.length; i++) {
-                    arguments[i] = method.getParameterTypes()[i].getField("SYSTEM").get(null);
-                }
+                Object[] arguments = parameters.length == 0 ? new Object[0] : new Object[] {parameters[0].getField("SYSTEM").get(null)};
                 return (ConfigDef) method.invoke(null, arguments);
             }
         }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.clock import calendar_time
 from klamm.impact.facts import NO_NEED, Need
 from klamm.lazy_dataclass import dataclass
 
@@ -40,11 +40,9 @@ def duration(milliseconds: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """Return a time in UTC to the second, or its number if no calendar can represent it. Producers may choose any."""
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{milliseconds} ms"
+    """Return a time in UTC to the second, or its number if no calendar can represent it."""
+    at = calendar_time(milliseconds)
+    return f"{milliseconds} ms" if at is None else at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def percent(part: float, whole: float) -> float:

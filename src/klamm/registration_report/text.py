@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from klamm.clock import calendar_time
 from klamm.display import counted, printable
 
 if TYPE_CHECKING:
@@ -117,7 +117,5 @@ def _names(users: Sequence[str], shown: int = 3) -> str:
 
 def moment(at_ms: int) -> str:
     """Return a timestamp in UTC, or its number if no calendar can represent it."""
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms"
+    at = calendar_time(at_ms)
+    return f"{at_ms} ms" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")

@@ -148,7 +148,7 @@ def test_export_endpoint_must_be_an_http_url(url: str) -> None:
         http_export(url)
 
 
-def test_host_that_is_no_name_is_reported_like_one_that_is_unreachable(caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_host_is_reported_as_unreachable(caplog: pytest.LogCaptureFixture) -> None:
     """Its error, a ValueError, ended the export for good and the broker's shutdown with it."""
 
     async def run() -> None:

@@ -267,7 +267,7 @@ def test_string_that_fits_no_older_version_is_not_written(version: int) -> None:
     ],
     ids=["text-for-number", "number-out-of-range", "number-for-text", "tuple-for-struct"],
 )
-def test_error_names_the_field_whose_value_does_not_fit(resource: dict[str, Any], message: str) -> None:
+def test_encode_error_names_field_and_unsuitable_value(resource: dict[str, Any], message: str) -> None:
     request = IncrementalAlterConfigsRequest(
         resources=[IncrementalAlterConfigsRequest.AlterConfigsResource(**resource)]
     )

@@ -209,7 +209,7 @@ class TopicCatalog:
     async def settle(self) -> None:
         """Wait until the topics that were created, deleted or changed so far are on disk.
 
-        Whoever learns that a topic exists already, or no longer, relies on it. A power cut must not undo that.
+        A client may rely on the response that a topic exists or was deleted, so a power cut must not undo it.
 
         Raises:
             StorageError: A change could not be written and was undone.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from klamm.clock import calendar_time
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.records.requested_states import RequestedStates
@@ -237,11 +236,11 @@ def _topic_document(topic: MirroredTopic, now_ms: int, *, preserves_offsets: boo
 
 
 def _times(name: str, then_ms: int | None, now_ms: int) -> dict[str, Any]:
-    at: str | None = None
-    with contextlib.suppress(ValueError, OverflowError, OSError):  # no calendar has such a timestamp of a producer
-        if then_ms is not None:
-            at = datetime.fromtimestamp(then_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-    return {f"{name}_at": at, f"{name}_age_s": age_s(then_ms, now_ms)}
+    at = None if then_ms is None else calendar_time(then_ms)
+    return {
+        f"{name}_at": None if at is None else at.isoformat(timespec="milliseconds"),
+        f"{name}_age_s": age_s(then_ms, now_ms),
+    }
 
 
 class ReportedSourceOffset(NamedTuple):

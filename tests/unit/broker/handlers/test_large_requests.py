@@ -220,7 +220,7 @@ async def test_partition_count_is_reported_once_it_is_durable(tmp_path: Path) ->
         assert [len(row.partitions) for row in broker.store.load_topics()] == [2]
 
 
-async def test_existing_topic_whose_creation_fails_is_not_reported_as_existing(
+async def test_topic_with_failed_creation_is_not_reported_as_existing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_broker(tmp_path) as broker:
@@ -235,7 +235,7 @@ async def test_existing_topic_whose_creation_fails_is_not_reported_as_existing(
         assert isinstance(created.exception(), StorageError)
 
 
-async def test_metadata_of_a_topic_with_many_partitions_lets_others_run(tmp_path: Path) -> None:
+async def test_metadata_of_many_partitions_pauses_for_other_requests(tmp_path: Path) -> None:
     async with a_broker(tmp_path) as broker:
         topic = await broker.topics.create("t", ((1,),), configs={})
         await broker.topics.begin_grow(topic, ((1,),) * 50_000)

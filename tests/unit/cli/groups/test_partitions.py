@@ -52,7 +52,7 @@ def test_duration_beyond_64_bits_is_rejected(text: str) -> None:
         duration_ms(text)
 
 
-def test_offsets_file_that_is_no_csv_is_rejected() -> None:
+def test_malformed_csv_of_offsets_is_rejected() -> None:
     with pytest.raises(RequestError, match="field larger than field limit"):
         parse_offsets("g" * 200_000, has_one_group=True)
 

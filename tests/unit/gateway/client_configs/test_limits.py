@@ -83,7 +83,7 @@ def test_limits_that_cannot_be_read_stay_as_they_were(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("odd", ["soon", "3000000000", "9" * 5000])
-def test_limit_that_is_no_java_int_is_ignored(odd: str) -> None:
+def test_limit_outside_java_int_is_ignored(odd: str) -> None:
     class Odd:
         async def describe_cluster(self, **_: Any) -> Any:
             return SimpleNamespace(nodes=[SimpleNamespace(id=1)])

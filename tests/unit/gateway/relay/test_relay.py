@@ -430,12 +430,12 @@ async def test_versions_of_an_old_upstream_are_negotiated() -> None:
     ]
     with RelayRig(shared_objects(feature(filters={16: own}))) as rig:
         await rig.client.send(request(16, 0))
-        asked = [(await rig.upstream.read_frame())[:4]]
+        request_heads = [(await rig.upstream.read_frame())[:4]]
         rejected = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=versions[:1])
         await rig.upstream.send(response_frame(rejected, 0, 1))
-        asked.append((await rig.upstream.read_frame())[:4])
+        request_heads.append((await rig.upstream.read_frame())[:4])
         await rig.upstream.send(response_frame(ApiVersionsResponse(api_keys=versions), 0, 1))
-        asked.append((await rig.upstream.read_frame())[:4])
+        request_heads.append((await rig.upstream.read_frame())[:4])
         await rig.upstream.send(response_frame(ListGroupsResponse(groups=[]), 1, 1))
         assert await rig.client.read_frame() == response_frame(ListGroupsResponse(groups=[]), 0, 1)[4:]
-    assert [struct.unpack(">hh", each) for each in asked] == [(18, 3), (18, 0), (16, 1)]
+    assert [struct.unpack(">hh", each) for each in request_heads] == [(18, 3), (18, 0), (16, 1)]

@@ -6,9 +6,9 @@ from dataclasses import field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.clock import calendar_time
 from klamm.impact.facts import NO_NEED, Need
 from klamm.lazy_dataclass import dataclass
+from klamm.timestamps import calendar_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from klamm.clock import calendar_time
 from klamm.display import counted, printable
+from klamm.timestamps import calendar_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from klamm.clock import calendar_time
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.records.requested_states import RequestedStates
+from klamm.timestamps import calendar_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

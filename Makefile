@@ -49,7 +49,7 @@ help:
 	@echo 'make images       build the images of the broker and the mirror with buildah, and use them (as root)'
 	@echo 'make bench        measure against Apache Kafka and MirrorMaker 2; make bench-quick: the same, shorter'
 	@echo 'make soak         the long tests: many crashes, many random examples, and make orders'
-	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways; threads that begin late'
+	@echo 'make orders       all tests in 30 random orders, half of them beside load; each pair of files that share something both ways; threads that begin late, and those of others'
 	@echo 'make kafka-release RELEASE=4.5.0   compare a release of Apache Kafka with the recorded answers'
 	@echo 'make generate     write the wire messages from their schemas, and docs/api from the docstrings'
 	@echo 'make lock         pin the dependencies again (LOCK_FLAGS=--upgrade takes the newest)'
@@ -142,7 +142,8 @@ soak: setup
 	@$(MAKE) --no-print-directory orders
 
 # Even seeds run beside other load. The last two runs have the files that share Kafka, Spark or a browser in one process, in
-# an order and in its reverse: so each pair of them runs both ways. Then the unit tests run with threads that begin late.
+# an order and in its reverse: so each pair of them runs both ways. Then the unit tests run with threads that begin late,
+# and beside a thread of another library.
 orders: setup
 	@failed=; for seed in $(SEEDS); do \
 		$(WITH_ALL_TOOLS) $$(test $$((seed % 2)) = 1 || echo python scripts/beside_load.py) \
@@ -150,8 +151,9 @@ orders: setup
 	for reverse in '' ' --reverse'; do \
 		$(WITH_ALL_TOOLS) pytest -q --long --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
 		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \
-	$(PYTHON_BIN)/pytest -q $(DISTRIBUTED) -p tests.support.late_threads -m 'not process' $(PYTEST_FLAGS) tests/unit || \
-		failed="$$failed late_threads"; \
+	for threads in late_threads other_threads; do \
+		$(PYTHON_BIN)/pytest -q $(DISTRIBUTED) -p tests.support.$$threads -m 'not process' $(PYTEST_FLAGS) tests/unit || \
+		failed="$$failed $$threads"; done; \
 	test -z "$$failed" || { echo "Tests failed with these seeds:$$failed"; exit 1; }
 
 kafka-release: setup

@@ -45,6 +45,7 @@ from tests.support.shared_cluster import SharedCluster
 from tests.support.skips import report_skips, skip_loudly
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Iterator, Mapping
 
     from tests.support.lent_kafka import LentKafka
@@ -64,6 +65,8 @@ _MAX_ASYNC_TEST_S = 300.0
 
 _GARBAGE_THRESHOLDS = (10_000, 10, 10)
 """With Python's own, a tenth of the processor time of the unit tests goes into garbage collections."""
+_OWN_LOGGERS = frozenset({"klamm", "examples", "tests", "asyncio"})
+"""First parts of the names of the loggers whose records a test sees."""
 _LAST = pytest.StashKey[dict[str, Path | None]]()
 """Last files with tests that may use the clusters ``SHARED`` and ``LENT``."""
 _LENT: pytest.StashKey[dict[str, LentKafka]] = pytest.StashKey()
@@ -209,6 +212,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _nothing_left() -> Iterator[None]:
     """Clients that a file of tests starts end with it."""
     yield from nothing_left()
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Only what klamm logs: threads of other libraries log as well, also after the test that started them."""
+
+    def is_own(record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] in _OWN_LOGGERS
+
+    caplog.handler.addFilter(is_own)
+    yield caplog
+    caplog.handler.removeFilter(is_own)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import random
-import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
+
+from tests.support.by_thread import for_this_thread
 
 if TYPE_CHECKING:
     import pytest
@@ -27,7 +27,7 @@ def give_threads_their_own() -> None:
     """
     own = random.Random()
     for name in _DRAWS:
-        setattr(random, name, _dispatching(getattr(random, name), getattr(own, name)))
+        setattr(random, name, for_this_thread(getattr(random, name), getattr(own, name)))
 
 
 def seed(item: pytest.Item) -> None:
@@ -46,12 +46,3 @@ def draw_no_constants_of_modules() -> None:
     on the files that the worker has run. To read all sources for it takes each worker 0.4 s of CPU time.
     """
     providers._get_local_constants = Constants
-
-
-def _dispatching(of_main: Any, of_others: Any) -> Any:
-    @functools.wraps(of_main)
-    def draw(*args: Any, **named: Any) -> Any:
-        is_main = threading.current_thread() is threading.main_thread()
-        return (of_main if is_main else of_others)(*args, **named)
-
-    return draw

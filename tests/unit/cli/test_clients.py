@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from klamm.cli import clients
+from tests.support.by_thread import replace_for_this_thread
 from tests.support.processes import free_port
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def test_watch_continues_after_broker_restart(
             raise KeyboardInterrupt
         broker.answer = good if answer == b"good" else answer
 
-    monkeypatch.setattr(time, "sleep", pass_time)
+    replace_for_this_thread(monkeypatch, time, "sleep", pass_time)
     # when
     with contextlib.suppress(KeyboardInterrupt):
         clients.main(["watch", "--metrics", address(broker), "--interval", "5"])

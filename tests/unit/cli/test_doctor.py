@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from klamm import cli
+from tests.support.by_thread import replace_for_this_thread
 
 if TYPE_CHECKING:
     import pytest
@@ -44,7 +45,7 @@ def test_few_descriptors_and_a_wrong_clock_are_bad(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
-    monkeypatch.setattr(time, "time", lambda: 0.0)
+    replace_for_this_thread(monkeypatch, time, "time", lambda: 0.0)
     code, results = checks(capsys, "--listen", ANY_PORT)
     assert code == 1
     assert (results["descriptors"]["status"], results["clock"]["status"]) == ("bad", "bad")

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from klamm.policy_runtime.worker import PolicyWorker
+from tests.support.by_thread import replace_for_this_thread
 
 if TYPE_CHECKING:
     import pytest
@@ -21,7 +22,7 @@ async def test_worker_stopped_before_its_thread_starts_skips_the_call(monkeypatc
         late.append(thread)
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", keep)
+        replace_for_this_thread(patched, threading.Thread, "start", keep)
         worker = PolicyWorker("klamm-policy-Late")
     assert worker.begin(lambda: ran.append("call")) is None
     # when

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import MagicMock
 
@@ -15,6 +16,7 @@ import klamm
 from klamm.dataframes.errors import ReadingError
 from klamm.dataframes.spark.source import SCHEMA, KafkaSource, RangePartition, register
 from klamm.properties import SettingsError
+from tests.support.by_thread import replace_for_this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -152,7 +154,7 @@ def test_batch_starting_after_the_end_returns_no_earlier_records(servers: str) -
 @pytest.mark.process
 def test_stream_waits_for_min_offsets_or_the_trigger_delay(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("klamm.dataframes.spark.source.time.monotonic", lambda: now[0])
+    replace_for_this_thread(monkeypatch, time, "monotonic", lambda: now[0])
     reader = source(servers, minOffsetsPerTrigger="3", maxOffsetsPerTrigger="3", maxTriggerDelay="10s").streamReader(
         SCHEMA
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from klamm.gateway.processes.worker_pool import Worker, WorkerPool
 from klamm.gateway.upstream.topology import Topology
 from klamm.server.listeners import Address
 from klamm.server.sockets import bind, bound_address, start_listening
+from tests.support.by_thread import replace_for_this_thread
 from tests.support.relay_rig import until
 
 
@@ -65,7 +67,7 @@ def test_unready_worker_gets_connections_only_if_all_are_unready() -> None:
 
 def test_worker_without_recent_report_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("klamm.gateway.processes.worker_pool.time.monotonic", lambda: now)
+    replace_for_this_thread(monkeypatch, time, "monotonic", lambda: now)
     pool = WorkerPool(2, [], 1.0)
     ends = [control.channel(), control.channel()]
     report = {"connections": 0, "received": 0, "why_not_ready": None}

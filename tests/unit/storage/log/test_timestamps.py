@@ -10,6 +10,7 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import offset_for_timestamp, timestamps
 from klamm.storage.log.cleaner import compact
+from tests.support.by_thread import replace_for_this_thread
 from tests.support.logs import NOON_MS, CrashableLogs, batch
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ async def test_search_starts_again_when_compaction_replaces_the_segment(
         monkeypatch.setattr(asyncio, "sleep", sleep)
         saved.append(await compact(crashable.log, NOON_MS))
 
-    monkeypatch.setattr(asyncio, "sleep", compact_once)
+    replace_for_this_thread(monkeypatch, asyncio, "sleep", compact_once)
     found = await offset_for_timestamp(crashable.log, NOON_MS + 1)
 
     assert saved[0] > 0

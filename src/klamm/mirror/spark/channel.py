@@ -152,6 +152,8 @@ class ChannelServer:
                     return
                 connected.settimeout(None)
                 with self._lock:
+                    if self._closing.is_set():
+                        return
                     self._connections.add(connection)
                 while line := lines.readline(_MAX_LINE):
                     self._dispatcher.on_line(connection, json.loads(line))

@@ -93,6 +93,26 @@ def test_silent_connection_is_closed_after_login_timeout(
     wait_until(lambda: threading.active_count() <= before, timeout_s=30, what="the end of its thread")
 
 
+def test_connection_that_logs_in_while_the_server_closes_is_closed(
+    server: ChannelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, is_closed = ChannelServer._is_token, threading.Event()
+
+    def check_late(server: ChannelServer, line: bytes) -> bool:
+        assert is_closed.wait(30)
+        return check(server, line)
+
+    monkeypatch.setattr(ChannelServer, "_is_token", check_late)
+    client = ChannelClient(server.address, server.token)
+    # when
+    server.close()
+    is_closed.set()
+    # then
+    with pytest.raises(ConnectionResetError):
+        client.receive(timeout_s=30)
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "error"),
     [

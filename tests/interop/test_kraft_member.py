@@ -391,7 +391,7 @@ def test_unregistered_member_ends_and_does_not_register_again(cluster: KafkaClus
         assert not member.is_leased()
         with pytest.raises(StaleBrokerError):
             member.fence(True)
-        assert 9 not in member.observer.image.brokers
+        member.observer.wait_for(lambda image: 9 not in image.brokers, PATIENCE_S)
 
 
 @pytest.mark.long

@@ -142,7 +142,7 @@ soak: setup
 	@$(MAKE) --no-print-directory orders
 
 # Even seeds run beside other load. The last two runs have the files that share Kafka, Spark or a browser in one process, in
-# an order and in its reverse: so each pair of them runs both ways. Then the unit tests run with threads that begin late,
+# an order and in its reverse: so each pair of them runs both ways. Then all tests run with threads that begin late,
 # and beside a thread of another library.
 orders: setup
 	@failed=; for seed in $(SEEDS); do \
@@ -152,7 +152,7 @@ orders: setup
 		$(WITH_ALL_TOOLS) pytest -q --long --sharing --randomly-seed=$(firstword $(SEEDS)) $$reverse $(PYTEST_FLAGS) || \
 		failed="$$failed --sharing:$(firstword $(SEEDS))$$reverse"; done; \
 	for threads in late_threads other_threads; do \
-		$(PYTHON_BIN)/pytest -q $(DISTRIBUTED) -p tests.support.$$threads -m 'not process' $(PYTEST_FLAGS) tests/unit || \
+		$(WITH_ALL_TOOLS) pytest -q $(DISTRIBUTED) -p tests.support.$$threads $(PYTEST_FLAGS) || \
 		failed="$$failed $$threads"; done; \
 	test -z "$$failed" || { echo "Tests failed with these seeds:$$failed"; exit 1; }
 

@@ -157,7 +157,7 @@ def test_thousands_of_damaged_requests_change_nothing(broker: KlammBroker) -> No
     assert pss_bytes(broker) - memory < 48 * MEBI
     assert sum(peer.answered for peer in peers) > MUTATIONS / 20
     assert sum(peer.closed for peer in peers) > MUTATIONS / 4
-    assert sum(peer.waited for peer in peers) < MUTATIONS / 50
+    assert sum(peer.waited for peer in peers) < MUTATIONS / 10
     assert "Traceback" not in broker.log_path.read_text()
 
 

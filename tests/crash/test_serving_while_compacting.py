@@ -50,4 +50,4 @@ def test_small_produces_are_answered_while_a_large_log_is_compacted_and_removed(
         removing = answered_in(lambda: "large-0: removed" in broker.log_path.read_text())
 
     for times in (compacting, removing):
-        assert times[int(len(times) * 0.99)] < 0.25
+        assert times[int(len(times) * 0.99)] < 1.0

@@ -186,6 +186,7 @@ def static_members(player: Player) -> None:
 
 def members_that_join_again(player: Player) -> None:
     """A member that is fenced gives up its partitions and joins again with its id (KIP-848)."""
+    player.set_interval(LONG_MS)
     player.join("m")
     player.beat("m", 9, topic_partitions=[])
     player.join("m")
@@ -194,9 +195,11 @@ def members_that_join_again(player: Player) -> None:
     player.join("n", instance_id="i")
     player.join("n", instance_id="i")
     player.describe()
+    player.set_interval(None)
 
 
 def members_that_are_removed(player: Player) -> None:
+    player.set_interval(LONG_MS)
     player.join("m")
     player.join("n", instance_id="i")
     player.remove(("unknown", None), ("", "unknown"), ("m", "i"))
@@ -206,6 +209,7 @@ def members_that_are_removed(player: Player) -> None:
     player.remove(("m", None), version=2)
     player.beat("m", 3)
     player.describe()
+    player.set_interval(None)
 
 
 def a_regular_expression(player: Player) -> None:

@@ -120,7 +120,7 @@ def test_client_idle_beyond_the_gateways_upstream_session_is_served(
     make_klamm_broker: Callable[..., klamm.Broker], make_klamm_gateway: Callable[..., klamm.Gateway]
 ) -> None:
     """The broker accepts nothing but a login then, and closes the connection at any other request."""
-    lifetime_s = 0.5
+    lifetime_s = 2.0
     config = sasl_settings(authorizer=True) | {"connections.max.reauth.ms": int(lifetime_s * 1000)}
     upstream = make_klamm_broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=config)
     own = UPSTREAM_LOGIN | OWN_USERS

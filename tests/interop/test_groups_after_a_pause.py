@@ -18,7 +18,7 @@ from tests.support.wire import WireClient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SESSION_MS = 1000
+SESSION_MS = 3000
 MEMBER_ID_REQUIRED, UNKNOWN_MEMBER_ID = 79, 25
 
 

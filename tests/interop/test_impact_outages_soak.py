@@ -156,7 +156,7 @@ def test_timestamp_limits_reject_producers(impact_cluster: ImpactCluster, name: 
     impact_cluster.produce(topic, 5, age_ms=age_ms, batch_size=0)
 
     finding = finding_of(impact_cluster.predict(altered(topic, name, "600000")), "batches_rejected")
-    impact_cluster.admin.alter_topic_configs(topic, set={name: "600000"}).result()
+    impact_cluster.alter(topic, **{name: "600000"})
 
     assert finding.figures["rejected_percent"] == 50.0
     with pytest.raises(InvalidTimestampError):

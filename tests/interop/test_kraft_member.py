@@ -481,6 +481,7 @@ def test_controllers_with_tls_and_logins_require_cluster_action(java: None, tmp_
             permission=AclPermission.ALLOW,
         )
         admin.create_acls([right]).all().result()
+        wait_until(lambda: right in admin.describe_acls().result(), timeout_s=PATIENCE_S, what="the broker to know it")
         # then
         with started(member_of(cluster, controllers=controllers)) as member:
             assert member.is_leased()

@@ -240,7 +240,8 @@ def test_plan_ignores_a_reassignment_in_progress(
         admin.create_topics([NewTopic(name=topic, replicas_assignments={0: (1, 2)})]).all().result()
         real_kafka_3.wait_for_replicas(topic, 2)
         producer = KafkaProducer(bootstrap_servers=real_kafka_3.bootstrap_servers)
-        producer.send(topic, b"x" * 500_000).get(timeout=60)
+        for _ in range(20):  # a batch for each second in which a follower exceeds its rate
+            producer.send(topic, b"x" * 500_000).get(timeout=60)
         producer.close()
         throttles = {f"{role}.replication.throttled.replicas": "*" for role in ("leader", "follower")}
         admin.alter_topic_configs(topic, set=throttles).result()

@@ -19,6 +19,7 @@ from klamm.admin import (
     ResourceType,
     TopicPartition,
 )
+from klamm.protocol.errors import UnknownTopicOrPartitionError
 from tests.support.processes import start_process, wait_until
 from tests.support.shared_cluster import unique
 
@@ -38,11 +39,12 @@ def _no_throttled_replicas(real_kafka_3: KafkaCluster) -> None:
     """Remove the throttled replicas of topics that other tests have left: a rate stays on a broker that has any."""
     with AdminClient(real_kafka_3.bootstrap_servers) as admin:
         topics = [ConfigResource(ResourceType.TOPIC, name) for name in admin.list_topics().result()]
-        described = admin.describe_configs(dict.fromkeys(topics, (LEADERS, FOLLOWERS)), is_current=True).result()
+        described = admin.describe_configs(dict.fromkeys(topics, (LEADERS, FOLLOWERS)), is_current=True).values()
         left = {
-            topic: {name: None for name, entry in entries.items() if entry.value}
-            for topic, entries in described.items()
-            if any(entry.value for entry in entries.values())
+            topic: {name: None for name, entry in outcome.result().items() if entry.value}
+            for topic, outcome in described.items()
+            if not isinstance(outcome.exception(), UnknownTopicOrPartitionError)  # its deletion has just ended
+            and any(entry.value for entry in outcome.result().values())
         }
         if left:
             set_configs(admin, left)

@@ -18,6 +18,8 @@ from klamm.admin import (
 )
 from klamm.admin.impact import impact_of
 from klamm.impact.changes import ConfigAltered
+from tests.support.kept_up import KeptUp
+from tests.support.mirror import wait_for_partitions
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class ImpactCluster:
         name = f"{prefix}-{next(_NUMBERS)}"
         own = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, configs=own)]).result()
+        wait_for_partitions(self.servers, name, partitions)
         return name
 
     def produce(
@@ -102,6 +105,8 @@ class ImpactCluster:
 
     def alter(self, topic: str, **configs: str) -> None:
         self.admin.alter_topic_configs(topic, set={k.replace("_", "."): v for k, v in configs.items()}).result()
+        with KeptUp(self.servers) as broker:
+            broker.wait_for_effect()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(condition, timeout_s=60, what=what, interval_s=0.05)

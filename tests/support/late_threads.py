@@ -1,4 +1,4 @@
-"""Threads that begin late, as on a busy machine: ``pytest -p tests.support.late_threads tests/unit``.
+"""Threads that begin late, as on a busy machine: ``pytest -p tests.support.late_threads``.
 
 A test that needs a thread to have run, and does not wait for it, passes nearly always on an idle machine. With this
 plugin half of the threads, and half of those that start one, sleep before they go on.

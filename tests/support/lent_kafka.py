@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AdminClient, UserScramCredentialDeletion
+from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.security.acls import ANY_ACL
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
@@ -74,7 +75,9 @@ class LentKafka:
 def _empty(cluster: KafkaCluster) -> None:
     """Delete all topics, groups, ACLs and SCRAM users, and wait until the node knows it."""
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.delete_topics(admin.list_topics().result(_TIMEOUT_S)).all().result(_TIMEOUT_S)
+        for outcome in admin.delete_topics(admin.list_topics().result(_TIMEOUT_S)).values().values():
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # the test has deleted it
+                outcome.result(_TIMEOUT_S)
         admin.delete_acls([ANY_ACL]).all().result(_TIMEOUT_S)
         for user, credentials in admin.list_user_scram_credentials().result(_TIMEOUT_S).items():
             for credential in credentials:

@@ -306,6 +306,7 @@ def read(
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             "fetch.wait.max.ms": 50,
+            "topic.metadata.propagation.max.ms": int(timeout_s * 1000),  # the topic may not exist yet
         }
     )
     assign_from_beginning(consumer, topic, counts)

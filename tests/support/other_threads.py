@@ -1,4 +1,4 @@
-"""A thread of another library beside the tests: ``pytest -p tests.support.other_threads tests/unit``.
+"""A thread of another library beside the tests: ``pytest -p tests.support.other_threads``.
 
 Threads of kafka-python, librdkafka and PySpark outlive the test that started them. A test that replaces a function for
 the whole process, or takes all output and all log records for its own, fails when such a thread is at work. With this

@@ -174,11 +174,11 @@ def _close(accepted: socket.socket) -> None:
 def test_server_that_closes_each_connection_has_a_hint() -> None:
     with (
         listener(_close) as server,
-        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=300)) as admin,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=1_500)) as admin,
     ):
         error = admin.describe_cluster().exception()
     assert str(error) == (
-        f"No broker at {server} responded within 300 ms: {server}: The broker closed the connection;"
+        f"No broker at {server} responded within 1500 ms: {server}: The broker closed the connection;"
         " check that security.protocol matches its listener"
     )
 
@@ -304,7 +304,7 @@ def test_silence_of_a_tls_listener_names_tls(
 def test_answer_of_another_protocol_is_named(answer: bytes, name: str) -> None:
     with (
         listener(lambda accepted: accepted.sendall(answer) if accepted.recv(1) else None) as server,
-        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=500)) as admin,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=1_500)) as admin,
     ):
         failure = admin.describe_cluster().exception()
     assert str(failure).endswith(f"The answer looks like {name}")

@@ -264,12 +264,12 @@ def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicRea
     wanted = OffsetRange(topic="t", partition=0, start=0, end=2)
     with StubBroker(topic="t", versions={1: (4, 11)}) as broker:
         broker.answer(1, answer)
-        reader = open_reader(readers, broker.bootstrap_servers, **HASTY)
+        reader = open_reader(readers, broker.bootstrap_servers, **{"kafka.default.api.timeout.ms": "3000"})
         # when
         offsets = []
         for some in reader.read(wanted):
             offsets += [batch.base_offset for batch in some]
-            time.sleep(1.1)  # longer than default.api.timeout.ms
+            time.sleep(3.1)  # longer than default.api.timeout.ms
         reader.close()
     # then
     assert offsets == [0, 1]

@@ -111,7 +111,7 @@ def test_second_interrupt_drops_pending_records(
             # when
             process.send_signal(signal.SIGINT)
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.5)
+                process.wait(1.5)
             process.send_signal(signal.SIGINT)
             # then
             assert (process.wait(10), process.stderr.read()) == (130, b"")

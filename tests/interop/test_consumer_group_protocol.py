@@ -273,8 +273,8 @@ def addresses(real_kafka: KafkaCluster) -> Iterator[tuple[str, str]]:
         for address in pair:
             with WireClient(address.partition(",")[0]) as client:
                 client.create_topic(TOPIC, partitions=PARTITIONS)
-            with KeptUp(address) as broker:
-                broker.wait()
+            with KeptUp(address) as broker:  # a coordinator that learns of a topic late begins a further epoch
+                broker.wait_for_effect()
         yield pair
 
 

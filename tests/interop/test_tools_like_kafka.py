@@ -212,6 +212,8 @@ def inhabited(address: str) -> Iterator[None]:
             client.produce(TOPIC, 0, batch)
         commits = {TopicPartition(TOPIC, 0): OffsetAndMetadata(offset=2)}
         admin.alter_group_offsets(IDLE, commits).all().result()
+        with KeptUp(address) as broker:  # a coordinator that learns of a topic late begins a further epoch
+            broker.wait_for_effect()
         with member(address), next_member(address):
             wait_until(
                 lambda: all(

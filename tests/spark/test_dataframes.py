@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from klamm.dataframes.spark import FORMAT, register
+from klamm.dataframes.spark.source import _PUT_BY_SPARK
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import create_topic
 from tests.support.shared_cluster import unique
@@ -162,3 +163,22 @@ def test_stream_resumes_after_checkpoint(
     # then
     assert (first, batches) == (list(range(30)), count)
     assert sorted(number for batch in seen for number in batch) == list(range(30, 40))
+
+
+def test_stream_adds_no_variable_to_the_environment_that_all_streams_share(
+    spark: SparkSession, broker: KlammBroker, tmp_path: Path
+) -> None:
+    """Spark does so without a lock, and two streams that start together damage it for all tasks to come."""
+    fill(broker.bootstrap_servers, "shared", 1, 2)
+    register(spark)
+    source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(FORMAT)
+    before = set(source.dataSourceCls().envVars())
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "shared"}
+    # when
+    stream = spark.readStream.format(FORMAT).options(**options).load().writeStream.format("noop")
+    query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(180)
+    # then
+    variables = dict(source.dataSourceCls().envVars())
+    assert set(variables) == before
+    assert all(map(variables.get, _PUT_BY_SPARK)), "Spark has put its own values"

@@ -63,17 +63,31 @@ SCHEMA: Final = StructType(
 """Columns of Spark's own Kafka source. ``headers`` is null for a record without headers."""
 _MAY_BE_NULL: Final = frozenset({"key", "value", "timestamp", "headers"})
 
+_PUT_BY_SPARK: Final = (
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_PYTHON_RUNTIME",
+)
+"""Variables that Spark puts into the environment of a stream's Python processes (``PythonStreamingSourceRunner``)."""
+
 
 def register(spark: SparkSession) -> None:
     """Register the format ``klamm-kafka`` in a session.
 
     Spark would start ``python3`` of the path for it, which need not be the Python that has klamm and pyarrow. Unless
     another one is set, workers on this machine start the Python of this process.
+
+    All streams of the format share one map of environment variables, into which Spark puts some when a stream starts,
+    without a lock. Two streams that start together would damage the map, and no task with it could be read again. So
+    the map has these variables from the beginning: to replace a value does no harm.
     """
     context = spark.sparkContext
     is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if (context.master or "").startswith("local") and not is_set:
         context.pythonExec = sys.executable
+    for name in _PUT_BY_SPARK:
+        context.environment.setdefault(name, "")
     spark.dataSource.register(KafkaSource)
 
 

@@ -77,15 +77,13 @@ def register(spark: SparkSession) -> None:
 
     Spark would start ``python3`` of the path for it, which need not be the Python that has klamm and pyarrow. Unless
     another one is set, workers on this machine start the Python of this process.
-
-    All streams of the format share one map of environment variables, into which Spark puts some when a stream starts,
-    without a lock. Two streams that start together would damage the map, and no task with it could be read again. So
-    the map has these variables from the beginning: to replace a value does no harm.
     """
     context = spark.sparkContext
     is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if (context.master or "").startswith("local") and not is_set:
         context.pythonExec = sys.executable
+    # Without a lock, and all streams of the format share one map: two that start together would damage it, and no task
+    # with it could be read again. To replace the value of a variable that is there does no harm.
     for name in _PUT_BY_SPARK:
         context.environment.setdefault(name, "")
     spark.dataSource.register(KafkaSource)

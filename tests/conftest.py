@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,6 @@ from tests.support.shared_cluster import SharedCluster
 from tests.support.skips import report_skips, skip_loudly
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Iterator, Mapping
 
     from tests.support.lent_kafka import LentKafka
@@ -214,16 +214,16 @@ def _nothing_left() -> Iterator[None]:
     yield from nothing_left()
 
 
+class _OwnRecords(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] in _OWN_LOGGERS
+
+
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Only what klamm logs: threads of other libraries log as well, also after the test that started them."""
-
-    def is_own(record: logging.LogRecord) -> bool:
-        return record.name.partition(".")[0] in _OWN_LOGGERS
-
-    caplog.handler.addFilter(is_own)
-    yield caplog
-    caplog.handler.removeFilter(is_own)
+    with caplog.filtering(_OwnRecords()):
+        yield caplog
 
 
 @pytest.fixture(scope="session")

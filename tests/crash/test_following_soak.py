@@ -26,7 +26,7 @@ IS_SOAK = bool(os.environ.get("KLAMM_SOAK"))
 CLIENTS, CHANGES, INTERVAL_S = (200, 100, 2.0) if IS_SOAK else (5, 5, 0.5)
 RESTART_EVERY = 5 if IS_SOAK else 2
 """Changes from one restart of the broker to the next. Every second one is a kill."""
-GRACE_S = 5.0
+GRACE_S = 2.0
 """For a busy machine, and for connections to come back."""
 MISSED_AFTER_S = INTERVAL_S + GRACE_S + 20
 VALUES = ("all", "1", "0")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 MUTATIONS: Final = 10_000 if os.environ.get("KLAMM_SOAK") else 2_000
 CONNECTIONS: Final = 8
-ANSWER_TIMEOUT_S: Final = 0.25
+ANSWER_TIMEOUT_S: Final = 1.0
 PATIENCE_S: Final = 30.0
 """For a request that must be answered, or end the connection, however busy the machine is."""
 MEBI: Final = 1 << 20
@@ -157,7 +157,7 @@ def test_thousands_of_damaged_requests_change_nothing(broker: KlammBroker) -> No
     assert pss_bytes(broker) - memory < 48 * MEBI
     assert sum(peer.answered for peer in peers) > MUTATIONS / 20
     assert sum(peer.closed for peer in peers) > MUTATIONS / 4
-    assert sum(peer.waited for peer in peers) < MUTATIONS / 10
+    assert sum(peer.waited for peer in peers) < MUTATIONS / 50
     assert "Traceback" not in broker.log_path.read_text()
 
 

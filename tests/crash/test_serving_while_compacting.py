@@ -37,7 +37,7 @@ def test_small_produces_are_answered_while_a_large_log_is_compacted_and_removed(
         def answered_in(has_ended: Callable[[], bool]) -> list[float]:
             times: list[float] = []
             limit = time.monotonic() + 240
-            while len(times) < 50 or not has_ended():
+            while len(times) < 300 or not has_ended():
                 assert time.monotonic() < limit
                 began = time.perf_counter()
                 client.produce("small", 0, small)
@@ -50,4 +50,4 @@ def test_small_produces_are_answered_while_a_large_log_is_compacted_and_removed(
         removing = answered_in(lambda: "large-0: removed" in broker.log_path.read_text())
 
     for times in (compacting, removing):
-        assert times[int(len(times) * 0.99)] < 1.0
+        assert times[int(len(times) * 0.99)] < 0.25

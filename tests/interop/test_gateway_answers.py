@@ -56,8 +56,7 @@ from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from klamm.security.acls import CLUSTER_NAME
 from tests.support.conformance_kit import KIT, load_runner
 from tests.support.lent_kafka import LOGINS, USERS
-from tests.support.processes import wait_until
-from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, log_in
+from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, create_acls, log_in
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -304,10 +303,9 @@ def own_users(kafka: KafkaCluster) -> Iterator[Sides]:
     """Addresses of Kafka's listener with logins, and of a gateway with users of its own and few rights at Kafka."""
     direct = f"127.0.0.1:{kafka.login_ports[1]}"
     with AdminClient.from_properties(direct, login("admin", USERS["admin"])) as admin:
-        # The one of Alice is that of ``create_acl``. The broker learns of ACLs a little after the controller.
+        # The one of Alice is that of ``create_acl``.
         wanted = {*rights(), acl("alice", AclResourceType.TOPIC, "of-alice", AclOperation.READ)}
-        admin.create_acls(list(wanted)).all().result()
-        wait_until(lambda: wanted <= set(admin.describe_acls().result()), timeout_s=60, what="the broker to know ACLs")
+        create_acls(admin, wanted)
     config = towards_kafka("gateway") | {
         "client.configs.enable": True,
         "sasl.enabled.mechanisms": "PLAIN",

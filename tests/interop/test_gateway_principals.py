@@ -37,7 +37,7 @@ from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHan
 from tests.support.kafka import KafkaCluster
 from tests.support.processes import wait_until
 from tests.support.relay_rig import RelayRig, Side, feature, filter_of, shared_objects
-from tests.support.security import PLAIN_MODULE, SCRAM_MODULE, sasl_settings
+from tests.support.security import PLAIN_MODULE, SCRAM_MODULE, create_acls, sasl_settings
 from tests.support.tokens import claims_of, unsecured, unsecured_with
 from tests.support.wire import request_frame
 
@@ -119,12 +119,11 @@ def prepare(admin: AdminClient) -> None:
         )
         for user in USERS
     ]
-    admin.create_acls(wanted).all().result()
+    create_acls(admin, wanted)
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, iterations=4096)
     admin.alter_user_scram_credentials(
         [UserScramCredentialUpsertion(user, info, f"{user}-secret") for user in USERS]
     ).all().result()
-    wait_until(lambda: set(wanted) <= set(admin.describe_acls().result()), timeout_s=60, what="the broker to know ACLs")
     wait_until(
         lambda: len(admin.list_user_scram_credentials().result()) == len(USERS), timeout_s=60, what="SCRAM credentials"
     )

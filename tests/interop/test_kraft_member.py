@@ -50,7 +50,7 @@ from tests.support.java import KAFKA_RELEASE, TOOLS_RELEASE
 from tests.support.kafka import KafkaCluster, java_tool
 from tests.support.processes import wait_until
 from tests.support.replicas import MemoryMembershipStore
-from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates
+from tests.support.security import PASSWORDS, PLAIN_MODULE, Certificates, create_acls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -480,8 +480,7 @@ def test_controllers_with_tls_and_logins_require_cluster_action(java: None, tmp_
             operation=AclOperation.CLUSTER_ACTION,
             permission=AclPermission.ALLOW,
         )
-        admin.create_acls([right]).all().result()
-        wait_until(lambda: right in admin.describe_acls().result(), timeout_s=PATIENCE_S, what="the broker to know it")
+        create_acls(admin, [right])
         # then
         with started(member_of(cluster, controllers=controllers)) as member:
             assert member.is_leased()

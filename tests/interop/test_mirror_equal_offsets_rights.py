@@ -15,8 +15,7 @@ from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import is_done, run_until
 from tests.support.equal_offsets import EqualFlow
 from tests.support.mirror import delete_records
-from tests.support.processes import wait_until
-from tests.support.security import PASSWORDS
+from tests.support.security import PASSWORDS, create_acls
 from tests.support.transactional_clients import Aio
 from tests.support.wire import WireClient
 
@@ -51,10 +50,7 @@ def acl(resource_type: AclResourceType, name: str, operation: AclOperation) -> A
 
 def grant(address: str, *acls: Acl) -> None:
     with AdminClient(address) as admin:
-        admin.create_acls(list(acls)).all().result(10)
-        wait_until(
-            lambda: set(acls) <= set(admin.describe_acls().result(10)), timeout_s=60, what="the broker to know it"
-        )
+        create_acls(admin, acls)
 
 
 class DeniedFlow(EqualFlow):

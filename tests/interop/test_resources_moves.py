@@ -39,12 +39,16 @@ def _no_throttled_replicas(real_kafka_3: KafkaCluster) -> None:
     """Remove the throttled replicas of topics that other tests have left: a rate stays on a broker that has any."""
     with AdminClient(real_kafka_3.bootstrap_servers) as admin:
         topics = [ConfigResource(ResourceType.TOPIC, name) for name in admin.list_topics().result()]
-        described = admin.describe_configs(dict.fromkeys(topics, (LEADERS, FOLLOWERS)), is_current=True).values()
-        left = {
-            topic: {name: None for name, entry in outcome.result().items() if entry.value}
-            for topic, outcome in described.items()
+        outcomes = admin.describe_configs(dict.fromkeys(topics, (LEADERS, FOLLOWERS)), is_current=True).values()
+        described = {
+            topic: outcome.result()
+            for topic, outcome in outcomes.items()
             if not isinstance(outcome.exception(), UnknownTopicOrPartitionError)  # its deletion has just ended
-            and any(entry.value for entry in outcome.result().values())
+        }
+        left = {
+            topic: {name: None for name, entry in entries.items() if entry.value}
+            for topic, entries in described.items()
+            if any(entry.value for entry in entries.values())
         }
         if left:
             set_configs(admin, left)

@@ -28,7 +28,7 @@ from tests.support.klamm_tools import run_ours
 from tests.support.long_tests import long_only
 from tests.support.processes import wait_until
 from tests.support.shared_cluster import unique
-from tests.support.wire import RejectedError, WireClient
+from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -194,26 +194,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def inhabited(address: str) -> Iterator[None]:
+def inhabited(address: str, broker: KeptUp) -> Iterator[None]:
     """A topic with records, a group with a member and one without."""
     batch = bytes(encode_batch([Record(None, b"x" * 100, (), time.time_ns() // 1_000_000)]))
-
-    def is_written(client: WireClient) -> bool:
-        try:
-            client.produce(TOPIC, 0, batch)
-        except RejectedError:  # a broker of Apache Kafka learns a little later that it leads
-            return False
-        return True
-
     with AdminClient(address) as admin, WireClient(address) as client:
         admin.create_topics([NewTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)]).all().result()
-        wait_until(lambda: is_written(client), timeout_s=30, what="a leader")
-        for _ in range(RECORDS - 1):
+        broker.wait_for_effect()  # a coordinator that learns of a topic late begins a further epoch
+        for _ in range(RECORDS):
             client.produce(TOPIC, 0, batch)
         commits = {TopicPartition(TOPIC, 0): OffsetAndMetadata(offset=2)}
         admin.alter_group_offsets(IDLE, commits).all().result()
-        with KeptUp(address) as broker:  # a coordinator that learns of a topic late begins a further epoch
-            broker.wait_for_effect()
         with member(address), next_member(address):
             wait_until(
                 lambda: all(
@@ -305,7 +295,7 @@ def kafkas_plays(
 
     def play(address: str) -> list[Shown]:
         outcomes = []
-        with inhabited(address), KeptUp(address) as broker:
+        with KeptUp(address) as broker, inhabited(address, broker):
             for line in PLAY.splitlines():
                 outcomes.append(shown(line, run(tools, address, line.replace("@", str(files)).split(" ")), address))
                 if not READS.intersection(line.split(" ")):
@@ -335,7 +325,7 @@ def test_groups_command_prints_like_kafkas_tool(
     # given
     differences = []
     # when
-    with inhabited(address), KeptUp(address) as broker:
+    with KeptUp(address) as broker, inhabited(address, broker):
         for line, (code, stdout, stderr) in zip(PLAY.splitlines(), kafkas_plays[0], strict=True):
             if line.startswith("consumer-groups "):
                 words = line.replace("consumer-groups", "groups").replace("@", str(files)).split(" ")

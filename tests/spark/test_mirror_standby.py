@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 SOAK: Final = "KLAMM_SOAK" in os.environ
 """Whether to try all ways to lose a process, on Apache Kafka too: a minute more for each target."""
-MAX_TAKEOVER_S: Final = 60.0
+MAX_TAKEOVER_S: Final = 20.0
 """Twice the time on a machine without other work."""
 EXACT, LEAST, EQUAL = "standby-exact", "standby-least", "standby-equal"
 """Topics that are mirrored exactly once, at least once, and with equal offsets."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def for_this_thread(replacement: Any, original: Any) -> Any:
-    """Return a function that calls ``replacement`` in the thread that asks for it, and ``original`` in all others."""
+    """Return a function that calls ``replacement`` in the thread that made it, and ``original`` in all others."""
     owner = threading.current_thread()
 
     @functools.wraps(original)

@@ -19,7 +19,6 @@ from klamm.admin import (
 from klamm.admin.impact import impact_of
 from klamm.impact.changes import ConfigAltered
 from tests.support.kept_up import KeptUp
-from tests.support.mirror import wait_for_partitions
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class ImpactCluster:
         name = f"{prefix}-{next(_NUMBERS)}"
         own = {key.replace("_", "."): value for key, value in configs.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, configs=own)]).result()
-        wait_for_partitions(self.servers, name, partitions)
+        self._wait_for_effect()
         return name
 
     def produce(
@@ -105,6 +104,9 @@ class ImpactCluster:
 
     def alter(self, topic: str, **configs: str) -> None:
         self.admin.alter_topic_configs(topic, set={k.replace("_", "."): v for k, v in configs.items()}).result()
+        self._wait_for_effect()
+
+    def _wait_for_effect(self) -> None:
         with KeptUp(self.servers) as broker:
             broker.wait_for_effect()
 

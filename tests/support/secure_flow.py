@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from klamm.admin import (
     Acl,
-    AclFilter,
     AclOperation,
     AclPermission,
     AclResourceType,
@@ -35,8 +34,8 @@ from klamm.protocol.records import Record, encode_batch, iter_batches
 from tests.support.copiers import run_until
 from tests.support.kafka import KafkaCluster
 from tests.support.mirror import create_topic
-from tests.support.processes import free_port, wait_until
-from tests.support.security import PLAIN_MODULE, SCRAM_MODULE
+from tests.support.processes import free_port
+from tests.support.security import PLAIN_MODULE, SCRAM_MODULE, create_acls
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
@@ -251,5 +250,4 @@ def scram_flow(cluster: KafkaCluster, certificates: Certificates, **more: str) -
 def grant(cluster: KafkaCluster, right: Acl = BROKER_RIGHT) -> None:
     """Create an ACL, and wait until the node applies it."""
     with AdminClient(cluster.bootstrap_servers) as admin:
-        admin.create_acls([right]).all().result(30)
-        wait_until(lambda: right in admin.describe_acls(AclFilter()).result(30), timeout_s=SOON_S, what="the ACL")
+        create_acls(admin, [right])

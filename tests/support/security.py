@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from klamm.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tests.support.processes import wait_until
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
+
+    from klamm.admin import Acl, AdminClient
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -42,6 +45,12 @@ def log_in(address: str, user: str, password: str | None = None) -> WireClient:
     answer = client.ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse, 2)
     assert answer.error_code == 0, answer.error_message
     return client
+
+
+def create_acls(admin: AdminClient, acls: Collection[Acl]) -> None:
+    """Create ACLs, and wait until the broker knows them: it learns of them a little after its controller."""
+    admin.create_acls(acls).all().result(30)
+    wait_until(lambda: set(acls) <= set(admin.describe_acls().result(30)), timeout_s=60, what="the broker to know ACLs")
 
 
 def client_properties(path: Path, properties: Mapping[str, str]) -> Path:

@@ -83,5 +83,5 @@ def test_file_pool_closes_its_own_files_when_descriptors_run_out(tmp_path: Path,
     for number, file in enumerate(files):
         file.write([b"%d" % number], len(str(number)), 0)
     assert [file.read(2, 0) for file in files] == [b"%d" % number for number in range(40)]
-    assert open_count(pool) <= 3
+    assert 1 <= open_count(pool) <= 3  # another thread may have taken some
     pool.close()

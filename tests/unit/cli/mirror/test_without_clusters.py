@@ -86,7 +86,7 @@ def test_timeout_flag_limits_wait_for_silent_cluster(
         file = write(tmp_path, f"A->B.enabled=true\n{lines}")
         began = time.monotonic()
         assert cli([*words(command, file), "--timeout", "1000"]) == 1
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 10
     assert re.search(f"{address}.*: [^ ]", capsys.readouterr().err), "it says why"
 
 

@@ -82,8 +82,8 @@ def register(spark: SparkSession) -> None:
     is_set = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if (context.master or "").startswith("local") and not is_set:
         context.pythonExec = sys.executable
-    # Without a lock, and all streams of the format share one map: two that start together would damage it, and no task
-    # with it could be read again. To replace the value of a variable that is there does no harm.
+    # Spark puts them without a lock into one map of all streams of the format. Two streams that start together would
+    # damage it, and no task with it could be read again. To replace the value of a variable that is there is harmless.
     for name in _PUT_BY_SPARK:
         context.environment.setdefault(name, "")
     spark.dataSource.register(KafkaSource)

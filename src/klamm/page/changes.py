@@ -37,10 +37,10 @@ def changes_section(
         rows=[
             (
                 Cell(time_text(change.at_ms / 1000).removesuffix(" UTC"), kind="time"),
-                Cell(short(change.subject), kind="name"),
+                Cell(short(change.subject), kind="name", narrow=f"by {_author(change)}"),
                 Cell(change.name, kind="name"),
                 Cell(_value(change.name, change.old), kind="extra"),
-                Cell(_value(change.name, change.new)),
+                Cell(_value(change.name, change.new), narrow=f"before: {_value(change.name, change.old)}"),
                 Cell(_author(change), kind="extra"),
             )
             for change in changes

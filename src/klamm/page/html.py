@@ -58,7 +58,7 @@ h2 a, h3 a { color: inherit; }
 h1 { font-size: 1.3rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; overflow-wrap: anywhere; }
 p { margin: .2rem 0 .6rem; overflow-wrap: anywhere; }
 .soft { color: var(--soft); } .bad { color: var(--bad); } .wait { color: var(--wait); }
-.good { color: var(--good); }
+.good { color: var(--good); } .narrow { display: none; }
 ul.warnings { margin: .6rem 0; padding: .6rem .8rem .6rem 2rem; background: var(--tint); border-radius: 4px;
   overflow-wrap: anywhere; }
 form { display: flex; gap: .5rem; margin: .8rem 0; } input { font: inherit; padding: .2rem .5rem; flex: 1 1 8rem;
@@ -76,7 +76,8 @@ tr:has(+ tr.note) td { border-bottom: 0; padding-bottom: 0; } tr.note td { color
 .block:not(:has(input:checked)) .rest { display: none; } .block label { display: inline-block; margin: .3rem 0; }
 .block input { flex: none; }
 nav.pages { margin: .4rem 0; } nav.pages > * { margin-right: 1rem; }
-@media (max-width: 42rem) { .extra, .track { display: none; } th, td { padding-right: .6rem; } td { min-width: 4.4rem; }
+@media (max-width: 42rem) { .extra, .track { display: none; } .narrow { display: block; }
+  th, td { padding-right: .6rem; } td { min-width: 4.4rem; }
   th.number:not(:last-child), td.number:not(:last-child) { padding-right: .8rem; }
   th, th.number { white-space: normal; } td.name { min-width: 6.5rem; } }
 @media (max-width: 27rem) { table { font-size: .88em; } td, td.name { min-width: 0; }
@@ -131,6 +132,8 @@ class Cell(NamedTuple):
     """Plain text after the text, in a soft colour and hidden on a narrow screen: the value that the text rounds."""
     remark: str = ""
     """Plain text after the others, in a soft colour."""
+    narrow: str = ""
+    """Plain text below the others, in a soft colour, on a narrow screen only: what a cell hidden there says."""
     percent: int | None = None
     """Share that a bar before the text shows. None: there is no bar."""
     span: int = 1
@@ -252,6 +255,8 @@ def _cell(cell: Cell) -> str:
         inner += f' <span class="soft extra">{shown(cell.exact)}{"," if cell.remark else ""}</span>'
     if cell.remark:
         inner += f' <span class="soft">{shown(cell.remark)}</span>'
+    if cell.narrow:
+        inner += f'<span class="soft narrow">{_breakable(_plain(cell.narrow), is_name=True)}</span>'
     kind = f' class="{cell.kind}"' if cell.kind else ""
     return f"<td{kind}{f' colspan={cell.span}' if cell.span > 1 else ''}>{inner}</td>"
 

@@ -167,14 +167,18 @@ def _verdicts(verdicts: Sequence[Document]) -> Table:
                 Cell(time_text(each["at_ms"] / 1000).split(" ")[1]),
                 Cell(each["policy"], kind="word extra"),
                 _action(each),
-                Cell(short(each["subject"]), kind="name"),
-                Cell(f"{each['principal']} ({each['client_id']})", kind="extra"),
+                Cell(short(each["subject"]), kind="name", narrow=f"by {_requester(each)}"),
+                Cell(_requester(each), kind="extra"),
                 *([Cell(each["reason"], kind="note", span=5)] if each["reason"] else ()),
             )
             for each in islice(verdicts, DECISIONS)
         ],
         total=len(verdicts),
     )  # fmt: skip
+
+
+def _requester(each: Document) -> str:
+    return f"{each['principal']} ({each['client_id']})"
 
 
 def _action(each: Document) -> Cell:

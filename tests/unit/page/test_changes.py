@@ -21,13 +21,13 @@ def change(
 def test_change_shows_both_values_in_words_and_principal() -> None:
     # when
     html = changes_section([change(old="604800000")], {})
-    # then
+    # then: a narrow screen hides the columns of the former value and the principal, and shows them below other cells
     assert re.findall("<td[^>]*>(.*?)</td>", html) == [
         '<span class="word">2026-09-21</span> <span class="word">14:13:20</span>',
-        "TOPIC:<wbr>a",
+        'TOPIC:<wbr>a<span class="soft narrow">by User:<wbr>bob (tool)</span>',
         "retention.<wbr>ms",
         "7 days",
-        "unset",
+        'unset<span class="soft narrow">before: 7 days</span>',
         "User:bob (tool)",
     ]
 

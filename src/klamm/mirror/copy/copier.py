@@ -131,6 +131,8 @@ class Copier:
         self._unstarted = dict.fromkeys(partitions, STARTING)
         self._before: dict[PartitionId, PartitionProgress] = {}
         """Last progress of partitions that are being restarted, so that their counters continue."""
+        self._starts_again = False
+        """Whether a partition waits for its start that was copied with the present producer id."""
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._active: dict[tuple[str, int], PartitionCopy] = {}
         """Partitions with batches to send or requests in flight. Idle partitions are left out, so they cost nothing per
@@ -331,6 +333,7 @@ class Copier:
 
     def _start_again(self, key: tuple[str, int], copy: PartitionCopy, reason: str) -> None:
         """Forget a copy, so that the partition is started again."""
+        self._starts_again = True
         self._before[copy.partition_id] = self._progress(copy, time.time() * 1000)
         self._unstarted[copy.partition_id] = reason
         del self._copies[key]
@@ -358,6 +361,9 @@ class Copier:
         if self._source_offset_writer.is_busy:
             return  # an offset of the deleted topic must not be written after those of the new one
         self._start_due = now + self._start_backoff.next_s()
+        if self._starts_again:
+            self._producer.renew_identity()
+            self._starts_again = False
         start = self._new_start()
         waiting = dict(self._unstarted)
         self._unstarted = {}

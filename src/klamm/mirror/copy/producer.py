@@ -270,6 +270,16 @@ class CopyProducer:
             self._fresh = ProducerStamp(*self._target.init_producer_id())
         return self._fresh
 
+    def renew_identity(self) -> None:
+        """Use another producer id, or another epoch of the shard, for partitions that start from now on.
+
+        A new copy of a partition numbers its batches from 0 again. With the same identity, the target could take them
+        for repeated ones: it would acknowledge them and append nothing. Call it while no transaction is open.
+        """
+        self._fresh = None
+        if self._transactions is not None:
+            self._transactions.renew_identity()
+
     def _records(self, copy: PartitionCopy, outgoing: Outgoing) -> PartitionRecords:
         name = copy.partition_id.remote_topic
         topic = TopicName(name, self._target.topic_id(name).bytes)

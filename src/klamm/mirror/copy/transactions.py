@@ -268,6 +268,11 @@ class ShardTransactions:
         if self._identity is None:
             self._identity = self._coordinator.init(timeout_ms=self._settings.timeout_ms)
 
+    def renew_identity(self) -> None:
+        """Discard the epoch, so that ``fence`` obtains the next one. No transaction may be open."""
+        self._identity = None
+        self._sequences.clear()
+
     def is_planned(self, plan: ShardPlan | None) -> bool:
         """Return whether the shard plan on the target has our number of shards and replaces no other plan."""
         return plan == ShardPlan(self._settings.shards)
@@ -474,8 +479,7 @@ class ShardTransactions:
             self._is_ending = False
             self._added = set()
             if is_repeated:
-                self._identity = None
-                self._sequences.clear()
+                self.renew_identity()
 
     def _committed(self) -> None:
         for key, source_offset in self._moved.items():

@@ -58,6 +58,7 @@ async def describe_client_configs(
             return [await _resolve(source, request, session, client_id)]
         _check_right(is_allowed=is_allowed)
         wanted = parse_filter(_components_of(request), strict=request.strict)
+        source.check_loaded(with_registrations=True)
         return await slices.listed(
             map(_described_entry, await describe(wanted, source.configs, source.registered, slices))
         )
@@ -71,6 +72,7 @@ async def describe_client_configs(
 async def _resolve(
     source: ClientConfigSource, request: DescribeClientConfigsRequest, session: Session, client_id: str | None
 ) -> DescribeClientConfigsResponse.EntryData:
+    source.check_loaded(with_registrations=False)  # a client would read an empty answer as the removal of all configs
     entity = asking_entity(_components_of(request), principal_name=session.principal_name, header_client_id=client_id)
     if request.supported_configs is not None:
         information = client_information(session.software_name, session.software_version)

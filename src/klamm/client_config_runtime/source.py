@@ -73,6 +73,16 @@ class ClientConfigSource(ABC):
             KafkaApiError: The changes cannot be written.
         """
 
+    def check_loaded(self, *, with_registrations: bool) -> None:  # noqa: B027 - optional: most owners start loaded
+        """Check that the configs are complete. An owner that loads them while clients are connected overrides this.
+
+        Args:
+            with_registrations: Whether the registrations must be complete as well.
+
+        Raises:
+            KafkaApiError: COORDINATOR_LOAD_IN_PROGRESS: they are being loaded.
+        """
+
     @property
     def registered(self) -> Mapping[ClientConfigEntity, Compatibility]:
         """Supported keys by client information, for each ``<user, client-id>``."""

@@ -65,6 +65,7 @@ class UpstreamClientConfigs:
         self.store = ClientConfigStore(
             self._config_topic,
             TransactionalTopic(settings, config_log.TOPIC),
+            registration_topic=self._registration_topic,
             registrations=self._registrations.log,
             limits=limits,
             now_ms=now_ms,

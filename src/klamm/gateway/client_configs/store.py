@@ -123,6 +123,7 @@ class ClientConfigStore(ClientConfigSource):
     Args:
         topic: Reader of the internal topic, whose image this is.
         writer: Writer of the internal topic.
+        registration_topic: Reader of the registration topic.
         registrations: Registrations of clients.
         limits: Function that returns the limits for values.
         now_ms: Wall clock, in milliseconds since the epoch.
@@ -133,6 +134,7 @@ class ClientConfigStore(ClientConfigSource):
         topic: FollowedTopic,
         writer: TransactionalTopic,
         *,
+        registration_topic: FollowedTopic,
         registrations: RegistrationLog,
         limits: Callable[[], BrokerLimits],
         now_ms: Callable[[], int],
@@ -140,6 +142,7 @@ class ClientConfigStore(ClientConfigSource):
         super().__init__(registrations, SkippedRecords(TOPIC))
         self._is_topic_gone = False
         self._topic = topic
+        self._registration_topic = registration_topic
         self._writer = writer
         self._limits = limits
         self._now_ms = now_ms
@@ -186,6 +189,12 @@ class ClientConfigStore(ClientConfigSource):
         """Stop. Waiting changes get no response."""
         await self._worker.close()
 
+    def check_loaded(self, *, with_registrations: bool) -> None:
+        """Check that the topic of the configs has been read, and that of the registrations if they are needed."""
+        for topic in (self._topic, self._registration_topic) if with_registrations else (self._topic,):
+            if not topic.is_loaded:
+                raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{topic.name} is being read")
+
     async def alter(
         self,
         entries: Sequence[AlterEntry],
@@ -200,8 +209,7 @@ class ClientConfigStore(ClientConfigSource):
             KafkaApiError: The upstream rejects the records of the changes, which are not made. UNKNOWN_SERVER_ERROR: it
                 cannot be written, or REQUEST_TIMED_OUT: not in time. The changes may still be made.
         """
-        if not self._topic.is_loaded:
-            raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{TOPIC} is being read")
+        self.check_loaded(with_registrations=False)
         if validate_only:
             return await plan_entries(entries, self._configs, self._limits(), slices)
         pending = _PendingAlter(entries=entries, author=author, outcome=asyncio.get_running_loop().create_future())

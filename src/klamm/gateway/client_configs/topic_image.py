@@ -53,7 +53,8 @@ class FollowedTopic:
     """
 
     def __init__(self, topic: InternalTopic) -> None:
-        self._name = topic.name
+        self.name = topic.name
+        """Name of the topic."""
         self._image: TopicImage | None = None
         self._topic = topic
         self._worker = TopicWorker(topic.name, topic.close)
@@ -135,5 +136,5 @@ class FollowedTopic:
                 is_current = is_current and not isinstance(error, InternalTopicGoneError)
                 failures += 1  # the first may only mean that a broker does not know a new topic yet
                 if failures > 1 and logged.is_new(str(error)):
-                    logger.warning("Internal topic %s cannot be read, trying again: %s", self._name, error)
+                    logger.warning("Internal topic %s cannot be read, trying again: %s", self.name, error)
                 await asyncio.sleep(_RETRY_S)

@@ -65,6 +65,7 @@ class ConfiguredGateway:
         service = SimpleNamespace(
             configs=configs,
             registered={},
+            check_loaded=lambda **_: None,
             resolve=lambda entity: resolve(configs, entity),
             register=register,
             alter=alter,

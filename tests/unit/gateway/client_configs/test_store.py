@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from klamm.client_config_runtime.messages import describe_client_configs
 from klamm.client_config_runtime.registration_log import RegistrationLog
 from klamm.client_config_runtime.skipped_records import SkippedRecords
 from klamm.client_configs.definitions import BrokerLimits
+from klamm.client_configs.description import MatchType
 from klamm.client_configs.enforcement import enforced_values, held_acks
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, ClientConfigChange, EntryPlan
@@ -25,9 +27,11 @@ from klamm.gateway.client_configs.store import ClientConfigStore
 from klamm.gateway.client_configs.topic_image import FollowedTopic
 from klamm.gateway.upstream.internal_topic import InternalTopicGoneError
 from klamm.history.change import Author
-from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.errors import ErrorCode, KafkaApiError
+from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest
 from klamm.protocol.records import Record
 from klamm.server import time_slice
+from klamm.server.session import Session
 from klamm.server.time_slice import TimeSlice
 from tests.support.damaged_records import EXAMPLES, damaged
 from tests.support.fenced_log import FencedLog, FencedWriter
@@ -55,9 +59,11 @@ class Gateway:
         self.created = 0
         """Number of times that missing topics were created."""
         self.topic = FollowedTopic(log.reader())
+        self.registration_topic = FollowedTopic(FencedLog().reader())
         self.store = ClientConfigStore(
             self.topic,
             self.writer.as_topic(),
+            registration_topic=self.registration_topic,
             registrations=RegistrationLog(MemoryRecords()),
             limits=BrokerLimits,
             now_ms=lambda: 5,
@@ -262,6 +268,66 @@ async def test_before_the_topic_is_read_a_change_is_to_be_repeated() -> None:
         await gateway.alter(entry("a", acks="1"))
     assert raised.value.error_code.name == "COORDINATOR_LOAD_IN_PROGRESS"
     await gateway.close()
+
+
+class AnyImage:
+    """Image of a topic whose records do not matter."""
+
+    async def on_load(self, records: Sequence[Record], slices: TimeSlice) -> None:
+        pass
+
+    def on_records(self, records: Sequence[Record]) -> None:
+        pass
+
+
+async def _nothing_to_create() -> None:
+    pass
+
+
+async def described(gateway: Gateway, *, resolve_entity: bool) -> tuple[str, list[dict[str, str]] | None]:
+    """Return error and values of the response to an application of user ``a``, or to an operator."""
+    component = DescribeClientConfigsRequest.ComponentData(
+        entity_type="client-id" if resolve_entity else "user",
+        match_type=MatchType.EXACT if resolve_entity else MatchType.ANY,
+        match="app" if resolve_entity else None,
+    )
+    request = DescribeClientConfigsRequest(
+        components=[component], supported_configs=None, resolve_entity=resolve_entity, strict=False
+    )
+    response = await describe_client_configs(
+        gateway.store,
+        request,
+        Session(connection_id=1, node_id=0, principal="User:a"),
+        client_id="app",
+        is_allowed=True,
+        slices=TimeSlice(),
+    )
+    entries = response.entries
+    values = None if entries is None else [{each.key: each.value for each in entry.values} for entry in entries]
+    return ErrorCode(response.error_code).name, values
+
+
+async def test_configs_are_not_described_before_all_that_belongs_to_the_response_is_read() -> None:
+    loading = ("COORDINATOR_LOAD_IN_PROGRESS", None)
+    log = FencedLog()
+    async with gateways(log, 1) as (other,):
+        await other.alter(entry("a", acks="all"))
+    gateway = Gateway(log)
+    try:
+        # when: nothing is read yet
+        assert await described(gateway, resolve_entity=True) == loading
+        assert await described(gateway, resolve_entity=False) == loading
+        # when: only the configs are read
+        await gateway.start()
+        assert await described(gateway, resolve_entity=True) == ("NONE", [{"acks": "all"}])
+        assert await described(gateway, resolve_entity=False) == loading
+        # when: the registrations are read, too
+        gateway.registration_topic.start(AnyImage(), _nothing_to_create)
+        assert await gateway.registration_topic.loaded(10)
+        assert await described(gateway, resolve_entity=False) == ("NONE", [{"acks": "all"}])
+    finally:
+        await gateway.registration_topic.close()
+        await gateway.close()
 
 
 async def test_records_of_other_programs_are_skipped(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka import KafkaProducer
 
+import klamm
 from klamm import cli
 from klamm.admin import AdminClient, NewTopic
+from klamm.impact.facts import Need
+from klamm.impact.findings import Impact
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from tests.support.klamm import KlammBroker
 from tests.support.klamm_tools import run_ours
+from tests.support.security import PASSWORDS, PLAIN_MODULE, client_properties, sasl_settings
 from tests.support.wire import WireClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.kafka_tools import Outcome
 
 OLD_MS = 30 * 86_400_000
 
@@ -160,6 +167,69 @@ def test_deletion_above_max_impact_keeps_topic(servers: str, capsys: pytest.Capt
 
     assert code == 4
     assert _retention(servers) == "-1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics", "--delete", "--topic", "orders"],
+        ["configs", "--alter", "--topic", "orders", "--add-config", "retention.ms=1000"],
+    ],
+)
+def test_unknown_impact_keeps_everything(
+    words: list[str], servers: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = "log offsets of 1 partition without a leader"
+    impact = Impact(unknown=(unknown,), missing=Need.OFFSETS)
+    monkeypatch.setattr("klamm.admin.impact.impact_of", lambda *_: impact)
+
+    code, out, err = run_ours(servers, [*words, "--max-impact", "disruption"], capsys)
+
+    assert code == 4
+    assert f"Unknown: {unknown}" in out
+    assert "Nothing was changed: the impact may be worse than --max-impact disruption, because facts" in out + err
+    assert _retention(servers) == "-1"
+    assert run_ours(servers, [*words, "--max-impact", "loss", "--validate-only"], capsys).exit_code == 0
+
+
+def test_quota_with_unknown_rates_is_within_max_impact(servers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["configs", "--alter", "--user", "alice", "--add-config", "producer_byte_rate=100", "--validate-only"]
+
+    assert run_ours(servers, [*words, "--max-impact", "notice"], capsys).exit_code == 0
+
+
+def test_impact_on_topic_that_principal_may_not_describe_is_unknown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # given
+    as_user = {
+        user: client_properties(
+            tmp_path / f"{user}.properties",
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": f'{PLAIN_MODULE} required username="{user}" password="{PASSWORDS[user]}";',
+            },
+        )
+        for user in ("admin", "alice")
+    }
+    with klamm.Broker(listen="SASL_PLAINTEXT://127.0.0.1:0", config=sasl_settings(authorizer=True)) as broker:
+
+        def run(user: str, *words: str) -> Outcome:
+            as_him = ("--command-config", str(as_user[user]))
+            return run_ours(broker.bootstrap_servers, [*words, *as_him], capsys)
+
+        change = ("configs", "--alter", "--topic", "orders", "--add-config", "retention.ms=1000")
+        assert run("admin", "topics", "--create", "--topic", "orders").exit_code == 0
+        allowed = ("--add", "--allow-principal", "User:alice", "--operation", "AlterConfigs", "--topic", "orders")
+        assert run("admin", "acls", *allowed).exit_code == 0
+        # when
+        code, out, _ = run("alice", *change, "--max-impact", "notice")
+        # then
+        assert code == 4
+        assert "Unknown: topic orders (" in out
+        assert "retention.ms" not in run("admin", "configs", "--describe", "--topic", "orders").stdout
+        assert run("alice", *change).exit_code == 0
 
 
 def test_impact_of_a_listing_is_rejected(servers: str, capsys: pytest.CaptureFixture[str]) -> None:

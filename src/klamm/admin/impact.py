@@ -45,7 +45,7 @@ from klamm.impact.samples import (
     synced_offsets,
 )
 from klamm.kafka_client.errors import ConnectionLostError, error_text
-from klamm.protocol.errors import KafkaApiError
+from klamm.protocol.errors import InvalidTopicError, KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.records import NO_TIMESTAMP
 from klamm.protocol.types import ResourceType, TopicPartition
 
@@ -111,6 +111,7 @@ class _Collector:
         concerned = topics_of(changes)
         if concerned or concerns_inheriting_topics(changes):
             names = frozenset(self._admin.list_topics(include_internal=True).result(self._left_s()))
+            self._note_hidden(concerned - names)
             everything = concerns_inheriting_topics(changes)
             topics = self._topics(names if everything else concerned & names)
             self._leaders = {
@@ -145,6 +146,16 @@ class _Collector:
         if isinstance(error, TimeoutError) and self._left_s() == 0:
             return f"not read within {self._timeout_s:g} s"
         return error_text(error)
+
+    def _note_hidden(self, names: Collection[str]) -> None:
+        """Record topics that are not listed although they exist, because the principal may not describe them."""
+        for name, described in self._admin.describe_topics(names).values().items():
+            try:
+                described.result(self._left_s())
+            except (UnknownTopicOrPartitionError, InvalidTopicError):
+                continue
+            except _FAILURES as error:
+                self._note(~NO_NEED, f"topic {name} ({self._reason(error)})")
 
     def _optional(self, fact: str, need: Need, outcome: Outcome[_Value]) -> _Value | None:
         """Wait for a result that may be missing."""

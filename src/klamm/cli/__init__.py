@@ -26,7 +26,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_IMPACT: Final = 4
-"""The predicted impact is worse than ``--max-impact`` allows. 3 means that a plan has changes."""
+"""The predicted impact is, or may be, worse than ``--max-impact`` allows. 3 means that a plan has changes."""
 _EXIT_INTERRUPTED: Final = 130
 
 

@@ -22,7 +22,7 @@ _LEVELS: Final = ("none", "notice", "disruption", "loss")
 
 
 class ImpactExceededError(RequestError):
-    """The predicted impact of a change is worse than ``--max-impact`` allows."""
+    """The predicted impact of a change is, or may be, worse than ``--max-impact`` allows."""
 
     exit_code = EXIT_IMPACT
 
@@ -39,32 +39,42 @@ def add_max_impact_flag(parser: ToolParser) -> None:
         "--max-impact",
         choices=_LEVELS,
         metavar="LEVEL",
-        help=f"change nothing and exit with {EXIT_IMPACT} if the impact is worse than LEVEL: {', '.join(_LEVELS)}",
+        help=f"change nothing and exit with {EXIT_IMPACT} if the impact is, or may be, worse than LEVEL:"
+        f" {', '.join(_LEVELS)}",
     )
 
 
-def is_excessive(impact: Impact, options: argparse.Namespace) -> bool:
-    """Return whether an impact is worse than ``--max-impact`` allows."""
-    return options.max_impact is not None and impact.level > _LEVELS.index(options.max_impact)
+def excess(impact: Impact, options: argparse.Namespace) -> str | None:
+    """Return how an impact exceeds ``--max-impact``; None if it does not.
+
+    The findings of a partition without a leader, for example, are unknown. As in rules of policies, an impact for which
+    facts are missing counts as too bad, unless the worst level is allowed anyway.
+    """
+    limit = options.max_impact
+    if limit in {None, _LEVELS[-1]}:
+        return None
+    if impact.level > _LEVELS.index(limit):
+        return f"the impact {impact.level.name.lower()} is worse than --max-impact {limit}"
+    if impact.missing:
+        unknown = "; ".join(impact.unknown)
+        return f"the impact may be worse than --max-impact {limit}, because facts are missing: {unknown}"
+    return None
 
 
 def predicted(admin: AdminClient, changes: Sequence[Change], options: argparse.Namespace) -> Impact | None:
     """Return the impact of changes if a flag requests it.
 
     Raises:
-        ImpactExceededError: It is worse than ``--max-impact``. The findings were printed.
+        ImpactExceededError: It is, or may be, worse than ``--max-impact``. The findings were printed.
     """
     if not options.impact and options.max_impact is None:
         return None
     from klamm.admin.impact import impact_of  # noqa: PLC0415  # only these flags need the rules
 
     impact = impact_of(changes, admin)
-    if is_excessive(impact, options):
+    if (reason := excess(impact, options)) is not None:
         print_result(options.output, {"impact": impact.document()}, impact.lines)
-        level = impact.level.name.lower()
-        raise ImpactExceededError(
-            f"Nothing was changed: impact {level} is worse than --max-impact {options.max_impact}"
-        )
+        raise ImpactExceededError(f"Nothing was changed: {reason}")
     return impact if options.impact else None
 
 

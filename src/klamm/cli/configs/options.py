@@ -66,7 +66,7 @@ def parser() -> ToolParser:
         "  klamm configs revert        restore the configs that a topic, broker, ... had at a time\n"
         "The configs of users and clients have klamm clients history and klamm clients revert.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 4 impact"
-        " worse than --max-impact.",
+        " worse than --max-impact, or unknown.",
     )
     add_common(flags, instead=("bootstrap_controller",))
     flags.add_value("--bootstrap-controller", help=argparse.SUPPRESS)  # always rejected with a reason

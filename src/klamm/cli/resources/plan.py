@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from klamm.cli import EXIT_FAILED, EXIT_IMPACT, EXIT_OK
 from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.impact import add_max_impact_flag, is_excessive
+from klamm.cli.impact import add_max_impact_flag, excess
 from klamm.cli.output import print_error, print_result
 from klamm.cli.profiles import fill_in
 from klamm.display import counted, escaped
+from klamm.impact.facts import NO_NEED
 from klamm.impact.findings import Impact
 from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
 from klamm.resources.diff import Ownership
@@ -58,7 +59,8 @@ def parser(prog: str) -> ToolParser:
         else "Create and change resources to match files; only differences are sent.",
         epilog=_EPILOG
         + "Exit codes: 0 done, 1 something was rejected or failed, 2 wrong flags"
-        + (", 3 something differs (--check), 4 the impact is too bad." if is_plan else ", 4 the impact is too bad."),
+        + (", 3 something differs (--check)" if is_plan else "")
+        + ", 4 the impact is too bad, or unknown.",
     )
     add_flags(tool)
     add_max_impact_flag(tool)
@@ -140,10 +142,10 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
             admins.append(admin)
             if _deletes_too_much(files, plan, options) and not options.validate_only:
                 return EXIT_FAILED
-        is_too_bad = any(is_excessive(impact, options) for impact in impacts.values())
-        if not options.validate_only and is_too_bad:
+        exceeded = "; ".join(reason for impact in impacts.values() if (reason := excess(impact, options)) is not None)
+        if not options.validate_only and exceeded:
             show(named, options, is_done=False, impacts=impacts)
-            print_error(f"the impact is worse than --max-impact {options.max_impact}; nothing was changed")
+            print_error(f"nothing was changed: {exceeded}")
             return EXIT_IMPACT
         if not options.validate_only:
             named = _apply_all(named, admins, options, impacts)
@@ -152,8 +154,8 @@ def _run(options: argparse.Namespace, flags: ToolParser) -> int:
     plans = [plan for _, plan in named]
     if any(plan.failed or plan.removals > _max_deletes(options) for plan in plans):
         return EXIT_FAILED
-    if is_too_bad:
-        print_error(f"the impact is worse than --max-impact {options.max_impact}")
+    if exceeded:
+        print_error(exceeded)
         return EXIT_IMPACT
     return EXIT_DRIFT if options.check and not all(plan.is_in_line for plan in plans) else EXIT_OK
 
@@ -213,7 +215,7 @@ def _apply(admin: AdminClient, plan: Plan, options: argparse.Namespace) -> Plan:
 
 
 def _impact(admin: AdminClient, plan: Plan) -> Impact:
-    """Return the predicted impact of the accepted changes. One that cannot be predicted is said to be unknown."""
+    """Return the predicted impact of the accepted changes. If it cannot be predicted, all facts are missing."""
     from klamm.admin.impact import impact_of  # noqa: PLC0415  # wrong flags need no network library
     from klamm.resources.impact import planned_changes  # noqa: PLC0415
 
@@ -221,7 +223,7 @@ def _impact(admin: AdminClient, plan: Plan) -> Impact:
     try:
         return impact_of(changes, admin) if changes else Impact()
     except CLUSTER_ERRORS as error:
-        return Impact(unknown=(f"the cluster's facts cannot be read: {explain(error)}",))
+        return Impact(unknown=(f"the cluster's facts cannot be read: {explain(error)}",), missing=~NO_NEED)
 
 
 def connected(

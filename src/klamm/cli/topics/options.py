@@ -48,7 +48,7 @@ def parser() -> ToolParser:
         prog="klamm topics",
         description="Create, delete, describe or change topics, with the flags and the output of kafka-topics.sh.",
         epilog="Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing flags, 4 impact"
-        " worse than --max-impact.",
+        " worse than --max-impact, or unknown.",
     )
     add_common(flags)
     for action, text in (

@@ -12,6 +12,7 @@ from klamm import cli
 from klamm.admin import AdminClient, NewTopic
 from klamm.cli.profiles import find_profile
 from klamm.properties import SettingsError
+from klamm.protocol.errors import TopicAuthorizationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,6 +172,31 @@ def test_impact_of_a_lowered_retention_is_shown_and_limited(run: Run, address: s
     assert "Impact: loss" in out
     assert run("apply", str(file), *at, "--max-impact", "notice")[0] == 4
     assert "impacted" in run("topics", "--list", *at)[1]
+
+
+@pytest.mark.process
+def test_impact_that_cannot_be_determined_is_worse_than_max_impact(
+    run: Run, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    def rejected(*_: object) -> None:
+        raise TopicAuthorizationError("Authorization failed.")
+
+    monkeypatch.setattr("klamm.admin.impact.impact_of", rejected)
+    file = tmp_path / "file.yaml"
+    file.write_text("topics: {of-unknown-impact: {configs: {retention.ms: 1000}}}")
+    with AdminClient(address) as admin:
+        admin.create_topics([NewTopic("of-unknown-impact", 1, 1)]).all().result()
+    apply = ("apply", str(file), "--bootstrap-server", address)
+    # when
+    code, out, err = run(*apply, "--max-impact", "disruption")
+    # then
+    assert code == 4
+    assert "Unknown: the cluster's facts cannot be read: " in out
+    assert err.startswith("nothing was changed: the impact may be worse than --max-impact disruption, because facts")
+    assert run(*apply, "--validate-only")[0] == 0
+    assert run(*apply, "--validate-only", "--max-impact", "none")[0] == 4
+    assert "1 changed" in run(*apply, "--max-impact", "loss")[1]
 
 
 @pytest.mark.process

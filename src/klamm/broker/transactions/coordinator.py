@@ -261,15 +261,16 @@ class TransactionCoordinator:
         partitions: AbstractSet[TransactionPartition] = frozenset(),
         groups: AbstractSet[str] = frozenset(),
     ) -> None:
-        """Add partitions and groups to a transaction, and return when the change is on disk.
+        """Add partitions and groups to a transaction, and return when they are on disk.
 
         Raises:
             KafkaApiError: Errors of ``rules.add``; InvalidProducerIdMappingError if the transactional id is unknown.
         """
         transaction = self._existing(transactional_id)
         changed = rules.add(transaction, producer, partitions=partitions, groups=groups, now_ms=self._now_ms())
-        if changed is not transaction:
-            await until_durable(self._put(changed))
+        # Without a change, the partitions may still be those of an earlier request whose commit is in progress and may
+        # fail.
+        await until_durable(self._store.submit(()) if changed is transaction else self._put(changed))
 
     def verify(self, transactional_id: str, producer: ProducerIdentity, wanted: TransactionPartition | str) -> None:
         """Check that a partition or a group belongs to a producer's transaction.

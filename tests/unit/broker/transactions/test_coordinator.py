@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import sqlite3
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -365,6 +366,33 @@ async def test_failed_write_leaves_the_transaction_unchanged(
         assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
         await host.finish(identity)
         assert committed_values(host.crashable.log) == ["a"]
+
+
+async def test_repeated_addition_waits_for_the_commit_of_the_first(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_fail = threading.Event()
+
+    def fail(*_: object) -> None:
+        may_fail.wait()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with running(host):
+        host.store.on_failure = lambda _: host.coordinator.reload()
+        identity = await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
+        with monkeypatch.context() as patch:
+            patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
+            adding = [
+                asyncio.create_task(host.coordinator.add("x", identity, partitions={PARTITION})) for _ in range(2)
+            ]
+            await asyncio.sleep(0)
+            adding[0].cancel()  # the client has closed the connection and repeats the request on another one
+            is_confirmed = adding[1].done()
+            may_fail.set()
+            with pytest.raises(NotCoordinatorError):
+                await adding[1]
+        assert not is_confirmed
+        assert host.state() is TransactionState.EMPTY
 
 
 async def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> None:

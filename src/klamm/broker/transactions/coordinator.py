@@ -134,6 +134,7 @@ class TransactionCoordinator:
         self._started_ms = now_ms()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
+        """Next attempts to write markers that the disk rejected, by transactional id. At most one for each id."""
         self.decisions = Decisions(store, logs)
         self._reports = ErrorReports()
         self._settling: asyncio.Task[None] | None = None
@@ -430,6 +431,8 @@ class TransactionCoordinator:
             is_replay: Whether some of the markers may already be in the logs.
             is_sliced: Whether to serve other requests in between if there are many partitions.
         """
+        if (retry := self._retries.pop(transactional_id, None)) is not None:
+            retry.cancel()  # this is the next attempt, and a later timer could meet the next transaction of the id
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.state.is_ending:
             return

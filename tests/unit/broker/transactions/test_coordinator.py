@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -393,6 +393,32 @@ async def test_repeated_addition_waits_for_the_commit_of_the_first(
                 await adding[1]
         assert not is_confirmed
         assert host.state() is TransactionState.EMPTY
+
+
+async def test_failed_commits_leave_one_retry_of_missing_markers(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(host):
+        identity = await host.begin("a")
+        host.crashable.pool.room = 0
+        await host.finish(identity)
+        call_later, retries = asyncio.get_running_loop().call_later, list[asyncio.TimerHandle]()
+
+        def recorded(*arguments: Any) -> asyncio.TimerHandle:
+            retries.append(call_later(*arguments))
+            return retries[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 3600.0)
+            patch.setattr(asyncio.get_running_loop(), "call_later", recorded)
+            for _ in range(3):  # commits of others fail
+                host.coordinator.reload()
+            assert [retry.cancelled() for retry in retries] == [True, True, False]
+            # and: none is left that could meet the next transaction
+            host.crashable.pool.room = None
+            host.coordinator.reload()
+        assert all(retry.cancelled() for retry in retries)
+        assert host.state() is TransactionState.COMPLETE_COMMIT
 
 
 async def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> None:

@@ -86,6 +86,24 @@ def test_replication_factor_changes_by_a_throttled_reassignment(
         admin.delete_topics(["replicated"]).all().result()
 
 
+def test_added_partitions_get_the_new_replication_factor(real_kafka_3: KafkaCluster, tmp_path: Path) -> None:
+    # given
+    name, file = unique("grown"), tmp_path / "topics.yaml"
+    at = (str(file), "--bootstrap-server", real_kafka_3.bootstrap_servers)
+    file.write_text(f"topics: {{{name}: {{partitions: 4, replication_factor: 3}}}}")
+    with AdminClient(real_kafka_3.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name=name, replicas_assignments={0: (1,)})]).all().result()
+        real_kafka_3.wait_for_replicas(name, 1)
+        # when
+        assert cli.main(["apply", *at]) == 0
+        # then
+        topic = admin.describe_topics([name], is_current=True).result()[name]
+        assert [len(partition.replicas) for partition in topic.partitions] == [3] * 4
+        real_kafka_3.wait_for_replicas(name, 3)
+        assert cli.main(["plan", *at, "--check"]) == 0
+        admin.delete_topics([name]).all().result()
+
+
 RATE = 400_000
 """Bytes per second. A new replica gets 1 MiB at once, and waits some seconds for the other two."""
 THEIR_RATE = "77777777"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -178,7 +178,8 @@ def _alter_topics(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
     if new := [_new_topic(diff) for diff in diffs if not diff.exists]:
         run.collect(run.admin.create_topics(new, validate_only=run.validate_only), keys)
     present = [diff for diff in diffs if diff.exists]
-    moves = _moves(run, [diff for diff in present if diff.change_of(REPLICATION_FACTOR) is not None])
+    resized = [diff for diff in present if diff.change_of(REPLICATION_FACTOR) is not None]
+    _moves(run, resized)  # a factor without a placement is rejected before anything changes
     growing = {
         diff.key.name: NewPartitions(total_count=int(change.new or 0))
         for diff in run.open(present)
@@ -187,8 +188,10 @@ def _alter_topics(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
     if growing:
         run.collect(run.admin.create_partitions(growing, validate_only=run.validate_only), keys)
     _alter_configs(run, run.open(present))
-    if moves and not run.validate_only:
-        due = {p: replicas for p, replicas in moves.items() if keys[p.topic] not in run.errors}
+    if run.validate_only:
+        return
+    _see_added(run, [diff for diff in run.open(resized) if diff.key.name in growing])
+    if due := _moves(run, run.open(resized)):
         if run.throttle is not None:
             run.throttle.begin({p: (run.existing[keys[p.topic]].replicas[p.partition], due[p]) for p in due})
         run.moves += due
@@ -203,6 +206,20 @@ def _new_topic(diff: ResourceDiff) -> NewTopic:
         replication_factor=int(values.pop(REPLICATION_FACTOR, None) or -1),
         configs=values,
     )
+
+
+def _see_added(run: _Run, diffs: Sequence[ResourceDiff]) -> None:
+    """Read the replicas of added partitions. Kafka gives them as many as partition 0 has until its replicas move."""
+    keys = {diff.key.name: diff.key for diff in diffs}
+    for name, described in run.admin.describe_topics(keys, is_current=True).values().items():
+        try:
+            partitions = described.result().partitions
+        except CLUSTER_ERRORS as error:
+            run.errors[keys[name]] = error
+            continue
+        before = run.existing[keys[name]]
+        added = tuple(partition.replicas for partition in partitions[len(before.replicas) :])
+        run.existing = {**run.existing, keys[name]: replace(before, replicas=(*before.replicas, *added))}
 
 
 def _moves(run: _Run, diffs: Sequence[ResourceDiff]) -> dict[TopicPartition, tuple[int, ...]]:

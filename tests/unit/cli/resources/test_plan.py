@@ -119,6 +119,28 @@ def test_deletions_above_max_impact_are_rejected_before_any_change(run: Run, add
 
 
 @pytest.mark.process
+def test_added_partitions_get_the_replication_factor_that_changes_with_them(run: Run, tmp_path: Path) -> None:
+    # given
+    file = tmp_path / "file.yaml"
+    with klamm.Broker(brokers=3) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        at = (str(file), "--bootstrap-server", broker.bootstrap_servers)
+        admin.create_topics([NewTopic("grown", 2, 1)]).all().result()
+        file.write_text("topics: {grown: {partitions: 5, replication_factor: 3}}")
+        # when
+        applied = run("apply", *at)
+        # then
+        assert applied[0] == 0
+        topic = admin.describe_topics(["grown"]).result()["grown"]
+        assert [len(set(partition.replicas)) for partition in topic.partitions] == [3] * 5
+        assert run("plan", *at, "--check")[0] == 0
+        # when
+        file.write_text("topics: {grown: {partitions: 7, replication_factor: 4}}")
+        # then
+        assert "expected at most 3, the number of brokers" in run("apply", *at)[2]
+        assert len(admin.describe_topics(["grown"]).result()["grown"].partitions) == 5
+
+
+@pytest.mark.process
 def test_failed_kind_stops_later_kinds_unless_keep_going(run: Run, address: str, tmp_path: Path) -> None:
     # given
     file = tmp_path / "file.yaml"

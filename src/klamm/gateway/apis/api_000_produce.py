@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from klamm.client_configs.enforcement import ALL_REPLICAS
 from klamm.gateway.frames.addresses import AddressCarrier
-from klamm.gateway.frames.wire import INT16
+from klamm.gateway.frames.wire import INT16, response_body
 from klamm.gateway.policies.decisions import OBJECT_BYTES, effect
 from klamm.gateway.policies.divided_requests import in_order, replaced
 from klamm.gateway.policies.policy_api import PolicyApi
@@ -28,6 +28,8 @@ from klamm.policy.kinds import FLOW
 from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
+from klamm.protocol.codec import decode
+from klamm.protocol.errors import ProtocolError, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import read_uvarint, skip_tagged_fields
 from klamm.server.attempt import ApiError
@@ -85,6 +87,19 @@ def acks_of(view: memoryview, api_version: int, body: int) -> tuple[int, int]:
 def put_acks(view: memoryview, end: int, acks: int) -> None:
     """Replace ``acks`` in a request, given the position after it."""
     INT16.pack_into(view, end - INT16.size, acks)
+
+
+def check_response(frame: memoryview, api_version: int) -> None:
+    """Check the response to a request whose client expects none.
+
+    Raises:
+        ProtocolError: A partition has an error, or the response is malformed.
+    """
+    response = decode(ProduceResponse, api_version, frame, response_body(ProduceResponse, api_version, frame))
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code:
+                raise ProtocolError(f"Produce with acks=0 failed: {error_name(partition.error_code)}")
 
 
 def _may_have_endpoints(response: memoryview) -> bool:
@@ -354,6 +369,6 @@ API: Final = RelayedApi(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
     carries_records=True,
-    acks=AcksField(read=acks_of, put=put_acks),
+    acks=AcksField(read=acks_of, put=put_acks, check_response=check_response),
     addresses=ADDRESSES,
 )

@@ -24,7 +24,7 @@ PatchResponse: TypeAlias = "Callable[[ConnectionWatch, str | None, memoryview], 
 
 
 class AcksField(NamedTuple):
-    """Place of ``acks`` in a request that has no response if it is 0."""
+    """Access to ``acks`` of a request that has no response if it is 0, and check of a response after it was raised."""
 
     read: Callable[[memoryview, int, int], tuple[int, int]]
     """Takes the first bytes of a frame, the version and the position after the client id; returns ``acks`` and the
@@ -32,6 +32,8 @@ class AcksField(NamedTuple):
     """
     put: Callable[[memoryview, int, int], None]
     """Takes the bytes of a frame, the position after ``acks``, and the acks to write there."""
+    check_response: Callable[[memoryview, int], None]
+    """Takes a response frame and its version. ProtocolError: the response reports an error, or is malformed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import SIZE_BYTES, RequestHead, decode_request, replaced_frame, response_frame
 from klamm.gateway.relay.calls import RelayedCall
 from klamm.gateway.relay.filter import Serve
-from klamm.gateway.relay.forwarding import has_response, no_pieces
+from klamm.gateway.relay.forwarding import dropped_response, has_response
 from klamm.protocol.api import api_name
 from klamm.protocol.errors import ProtocolError, TooManyElementsError
 from klamm.server.codec import ELEMENTS_AT_ONCE, LARGE_FRAME_BYTES, coded
@@ -227,8 +227,7 @@ class CurrentRequest:
             encoded = await coded(partial(replaced_frame, head, request), size)
             frame, enforced = self._forwarder.with_enforced_acks(api, head, encoded)
             if not is_answered:
-                dropped = RelayedExchange(head.correlation_id, no_pieces) if enforced != 0 else None
-                self._relay.send_upstream(frame, dropped)
+                self._relay.send_upstream(frame, dropped_response(api, head, enforced))
                 return
         finally:
             self._vacate()

@@ -93,7 +93,7 @@ class FilterChain:
         acks, enforced, _ = self._forwarder.enforce_acks(api, head, frame)
         if acks != 0:
             self._forwarder.expect(api, head)
-        self._forwarder.drop_if_raised(head, acks, enforced)
+        self._forwarder.drop_if_raised(api, head, acks, enforced)
         return PASS, len(frame), ()
 
     def _reply(self, reply: Reply, received: ReceivedRequest, request: Any) -> Cut:
@@ -118,7 +118,7 @@ class FilterChain:
         forwarded, enforced = self._forwarder.with_enforced_acks(api, head, replaced_frame(head, forward.request))
         if is_answered:
             self._forwarder.expect(api, head)
-        self._forwarder.drop_if_raised(head, ALL_REPLICAS if is_answered else 0, enforced)
+        self._forwarder.drop_if_raised(api, head, ALL_REPLICAS if is_answered else 0, enforced)
         return TAKE, len(frame), (forwarded,)
 
     def _divide(self, divide: Divide, used: Filter, received: ReceivedRequest) -> Cut:

@@ -17,7 +17,7 @@ from klamm.server.codec import LARGE_FRAME_BYTES, coded
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from klamm.gateway.frames.addresses import AddressBook, AddressCarrier
     from klamm.gateway.frames.cutter import Piece
@@ -70,6 +70,45 @@ class AddressRewriter:
             replace_address(node_id, at, self._book)
         _, correlation_id = RESPONSE_HEAD.unpack_from(frame)
         return [await coded(partial(response_frame, response, version, correlation_id), len(frame))]
+
+
+class DroppedResponse:
+    """Treatment of the response to a request whose acks were raised from 0: it is dropped, as the client expects none.
+
+    An error in the response closes the connection, as Kafka does with ``acks=0``. Without it, a producer would send to
+    a former leader until its metadata expires.
+
+    Args:
+        check: Function that raises ProtocolError at an error; see ``AcksField.check_response``.
+        version: Version of the response.
+    """
+
+    __slots__ = ("_check", "_version")
+
+    def __init__(self, check: Callable[[memoryview, int], None], version: int) -> None:
+        self._check = check
+        self._version = version
+
+    def __call__(self, frame: memoryview) -> Sequence[Piece]:
+        """Drop a response frame.
+
+        Raises:
+            ProtocolError: The response reports an error, or is malformed.
+        """
+        self._check(frame, self._version)
+        return ()
+
+    def is_slow(self, frame: memoryview) -> bool:
+        """Return whether this takes milliseconds."""
+        return len(frame) >= LARGE_FRAME_BYTES
+
+    async def rewrite_slowly(self, frame: memoryview) -> Sequence[Piece]:
+        """Do the same while other connections are served. The frame must not be in the read buffer.
+
+        Raises:
+            ProtocolError: As in ``__call__``.
+        """
+        return await coded(partial(self, frame), len(frame))
 
 
 class Forwarder:
@@ -134,10 +173,10 @@ class Forwarder:
             api.acks.put(frame, end, enforced)
         return acks, enforced, end
 
-    def drop_if_raised(self, head: RequestHead, acks: int, enforced: int) -> None:
-        """Drop the response to a request whose acks were raised from 0: the client expects none."""
-        if acks == 0 and enforced != 0:
-            self._relay.exchanges.append(RelayedExchange(head.correlation_id, no_pieces))
+    def drop_if_raised(self, api: RelayedApi, head: RequestHead, acks: int, enforced: int) -> None:
+        """Drop the response to a request whose acks were raised from 0."""
+        if acks == 0 and (dropped := dropped_response(api, head, enforced)) is not None:
+            self._relay.exchanges.append(dropped)
 
     def patch_request(self, api: RelayedApi, head: RequestHead, frame: memoryview, body: int) -> None:
         """Write enforced values into a request. The upstream rejects a malformed one."""
@@ -170,6 +209,8 @@ def has_response(api: RelayedApi, head: RequestHead, frame: memoryview, body: in
     return api.acks is None or api.acks.read(frame, head.api_version, body)[0] != 0
 
 
-def no_pieces(_frame: memoryview) -> Sequence[Piece]:
-    """Drop a response."""
-    return ()
+def dropped_response(api: RelayedApi, head: RequestHead, acks: int) -> RelayedExchange | None:
+    """Return the exchange of a request to which the client expects no response; None if there is none by its acks."""
+    if api.acks is None or acks == 0:
+        return None
+    return RelayedExchange(head.correlation_id, DroppedResponse(api.acks.check_response, head.api_version))

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.gateway.frames.cutter import NEED, PASS, STOP, TAKE, FrameCutter
 from klamm.gateway.frames.exchange import RelayedExchange
 from klamm.gateway.frames.wire import RESPONSE_HEAD, SIZE_BYTES
-from klamm.gateway.relay.forwarding import AddressRewriter
+from klamm.gateway.relay.forwarding import AddressRewriter, DroppedResponse
 from klamm.gateway.relay.requests import RequestReader
 from klamm.gateway.relay.streams import MAX_BYTES, MIN_BYTES, RelayedSocket
 from klamm.kafka_client.errors import ConnectionLostError
@@ -111,7 +111,7 @@ class Relay:
         )
         self._task: asyncio.Task[None] | None = None
         self._rewriting: asyncio.Task[Sequence[Piece]] | None = None
-        """Rewrites the addresses in the next response, which is long. The responses are stopped meanwhile."""
+        """Decodes the next response, which is long, and rewrites or drops it. The responses are stopped meanwhile."""
         self._rewritten: Sequence[Piece] | None = None
         self._client_ended = False
         self._upstream_ended = False
@@ -446,7 +446,7 @@ class Relay:
         """Start to rewrite a long response while other connections are served; return False if it need not be done."""
         if (
             self._rewritten is not None
-            or not isinstance(on_response, AddressRewriter)
+            or not isinstance(on_response, AddressRewriter | DroppedResponse)
             or not on_response.is_slow(frame)
         ):
             return False
@@ -454,7 +454,7 @@ class Relay:
         self._rewriting.add_done_callback(self._on_rewritten)
         return True
 
-    async def _rewrite(self, rewriter: AddressRewriter, frame: memoryview) -> Sequence[Piece]:
+    async def _rewrite(self, rewriter: AddressRewriter | DroppedResponse, frame: memoryview) -> Sequence[Piece]:
         async with self._shared.memory.rewriting:
             return await rewriter.rewrite_slowly(frame)
 

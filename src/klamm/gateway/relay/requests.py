@@ -182,7 +182,7 @@ class RequestReader:
             if len(frame) >= most:
                 raise ProtocolError("Produce request ends before its acks") from error
             return NEED, min(most, 2 * len(frame)), ()
-        self._forwarder.drop_if_raised(head, acks, enforced)
+        self._forwarder.drop_if_raised(served.api, head, acks, enforced)
         return self._pass(served, head, frame, 0, end, acks=acks, is_unchanged=enforced == acks)
 
     def _pass(

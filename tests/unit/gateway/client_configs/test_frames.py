@@ -12,6 +12,7 @@ from klamm.gateway.frames.wire import RESPONSE_HEAD, RequestHead, decode_request
 from klamm.gateway.frames.wire import response_frame as response_of
 from klamm.gateway.relay.filter import Filter, Wait
 from klamm.protocol.codec import decode
+from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -100,6 +101,49 @@ async def test_acks_are_raised_and_unexpected_response_is_dropped(version: int, 
         await rig.upstream.send(expected)
         assert await rig.client.read_frame() == expected[4:]
     assert watch.is_closed
+
+
+def produced(error_code: ErrorCode, *, partitions: int = 1) -> ProduceResponse:
+    """Return a response with an error of the last partition."""
+    entries = [ProduceResponse.PartitionProduceResponse(index=index) for index in range(partitions)]
+    entries[-1].error_code = error_code
+    return ProduceResponse(responses=[ProduceResponse.TopicProduceResponse(name="t", partition_responses=entries)])
+
+
+@pytest.mark.parametrize(
+    ("filters", "version"),
+    [(FILTERS[0], 0), *((filters, version) for filters in FILTERS for version in (3, 9, 12))],
+    ids=lambda value: (
+        str(value) if isinstance(value, int) else ["relayed", "decoded", "replaced"][FILTERS.index(value)]
+    ),
+)
+@pytest.mark.parametrize("partitions", [1, 3_000])
+async def test_error_behind_raised_acks_closes_the_connection(
+    version: int, filters: dict[int, Filter], partitions: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Kafka with ``acks=0``: a producer refreshes its metadata when it is disconnected."""
+    shared = shared_objects(watched(FixedWatch(), filters))
+    with RelayRig(shared) as rig:
+        for code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            await rig.client.send(request_frame(PRODUCED, version, 7, "app"))
+            await rig.upstream.read_frame()
+            await rig.upstream.send(response_of(produced(code, partitions=partitions), version, 7))
+            assert await (rig.client.is_closed() if code else rig.is_served())
+    assert "closed: Produce with acks=0 failed: NOT_LEADER_OR_FOLLOWER" in caplog.text
+    assert shared.figures.closed["response"] == 1
+
+
+async def test_error_behind_raised_acks_of_a_long_request_closes_the_connection() -> None:
+    partitions = [ProduceRequest.PartitionProduceData(index=index, records=bytes(50)) for index in range(2_000)]
+    topics = [ProduceRequest.TopicProduceData(name="t", partition_data=partitions)]
+    request = ProduceRequest(acks=0, timeout_ms=5, topic_data=topics)
+    with RelayRig(shared_objects(watched(FixedWatch(), passing(ProduceRequest, ProduceResponse, request)))) as rig:
+        for code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            sending = asyncio.create_task(rig.client.send(request_frame(request, 9, 7, "app")))
+            await rig.upstream.read_frame()
+            await sending
+            await rig.upstream.send(response_of(produced(code), 9, 7))
+            assert await (rig.client.is_closed() if code else rig.is_served())
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["relayed", "decoded", "replaced"])

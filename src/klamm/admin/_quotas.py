@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from klamm.admin import _quorum
 from klamm.admin._calls import AdminCalls
 from klamm.admin.results import PerKeyResult
 from klamm.configs.quotas import ENTITY_TYPES, MATCH_DEFAULT, MATCH_EXACT, MATCH_SPECIFIED
@@ -103,10 +104,18 @@ class QuotaCalls(AdminCalls):
         self,
         wanted: ClientQuotaFilter = ClientQuotaFilter(),  # noqa: B008 - it is frozen
         *,
+        is_current: bool = False,
         timeout_ms: int | None = None,
     ) -> Outcome[Mapping[ClientQuotaEntity, Mapping[str, float]]]:
-        """Return the quotas of the entities that match a filter. Without a filter, return all."""
-        return self._pool.submit(lambda deadline: _describe(self._pool, deadline, wanted), timeout_ms=timeout_ms)
+        """Return the quotas of the entities that match a filter. Without a filter, return all.
+
+        Args:
+            wanted: The filter.
+            is_current: As in ``describe_configs``.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
+        """
+        work = functools.partial(_describe, self._pool, wanted=wanted, is_current=is_current)
+        return self._pool.submit(work, timeout_ms=timeout_ms)
 
     def alter_client_quotas(
         self,
@@ -123,7 +132,7 @@ class QuotaCalls(AdminCalls):
 
 
 async def _describe(
-    pool: ConnectionPool, deadline: Deadline, wanted: ClientQuotaFilter
+    pool: ConnectionPool, deadline: Deadline, *, wanted: ClientQuotaFilter, is_current: bool
 ) -> Mapping[ClientQuotaEntity, Mapping[str, float]]:
     request = DescribeClientQuotasRequest(
         components=[
@@ -134,7 +143,13 @@ async def _describe(
         ],
         strict=wanted.strict,
     )
-    response = await pool.send(request, DescribeClientQuotasResponse, deadline=deadline)
+    send = functools.partial(pool.send, request, DescribeClientQuotasResponse, deadline=deadline)
+
+    async def ask_current() -> DescribeClientQuotasResponse:
+        return await send(node_id=await _quorum.current_node(pool, deadline), looked_up=True)
+
+    asked = pool.until_answered(ask_current, deadline, what="DescribeClientQuotas") if is_current else send()
+    response = await asked
     pool.check(response)
     return {
         ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity}): {

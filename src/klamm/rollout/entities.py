@@ -103,7 +103,11 @@ class Entities:
         self._admin = admin
 
     def values(self, entities: Collection[str]) -> Values:
-        """Return the values that are set on entities. Entities that do not exist are left out."""
+        """Return the values that are set on entities. Entities that do not exist are left out.
+
+        Quotas and configs are read from a broker that has applied all committed changes: the brokers of Kafka apply a
+        change after its response was sent, and a revert must not take the value before it for the restored one.
+        """
         by_kind = _by_kind(entities)
         users = {name: _user(name) for name in by_kind.pop(_USER, ())}
         quotas = by_kind.pop(QUOTA_RESOURCE, [])
@@ -113,7 +117,7 @@ class Entities:
             with suppress(UnknownTopicOrPartitionError):
                 by_entity[resources[resource]] = own_values(resource, outcome.result())
         if quotas:
-            described = self._admin.describe_client_quotas(ClientQuotaFilter()).result()
+            described = self._admin.describe_client_quotas(ClientQuotaFilter(), is_current=True).result()
             values = {quota_resource(entity.parts): of for entity, of in described.items()}
             for entity in quotas:
                 by_entity[entity] = {key: quota_text(value) for key, value in values.get(entity, {}).items()}

@@ -386,6 +386,35 @@ def test_commit_after_a_replacement_does_not_go_back(
         assert case.committed() == [1, OFFSET_INVALID]
 
 
+@pytest.mark.parametrize("is_over", [False, True], ids=["at once", "after unsubscribing has ended"])
+def test_consumer_that_has_unsubscribed_is_no_member_after_close(
+    is_over: bool, admin: AdminClient, broker: KlammBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a static member. librdkafka removes it only if the offsets are committed before its consumer is closed."""
+    # given
+    caplog.set_level(logging.INFO, "klamm.clients")
+    name = topic(admin, f"unsubscribed-{uuid4()}")
+    with confluent_producer(broker.bootstrap_servers, "c-writer") as writer:
+        writer.produce(name, b"value")
+        assert writer.flush(20) == 0
+    client = confluent_consumer(broker.bootstrap_servers, "c-unsubscribed", name)
+    client.subscribe([name])
+    poll_until(client, lambda: _at(client, 1))
+
+    def members() -> int:
+        return len(admin.describe_groups([name]).result()[name].members)
+
+    assert members() == 1
+    # when
+    client.unsubscribe()
+    if is_over:
+        poll_until(client, lambda: members() == 0)
+    client.close()
+    # then
+    assert members() == 0
+    assert "did not leave" not in caplog.text
+
+
 def _at(client: confluent.Consumer, offset: int) -> bool:
     return [position.offset for position in client.position(client.assignment())] == [offset]
 

@@ -197,7 +197,9 @@ def _offset(topic: str, partition: int, offset: int, **more: Any) -> Any:
 
 
 def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str) -> None:
-    """Leave a group as a static member. If that fails, the session timeout removes the member, as after a crash.
+    """Leave a group as a static member, unless it has left already.
+
+    If that fails, the session timeout removes the member, as after a crash.
 
     Args:
         settings: kafka-python's settings for servers, security and ``client_id``.
@@ -210,7 +212,8 @@ def leave_group(settings: dict[str, Any], group_id: str, group_instance_id: str)
     try:
         pool.submit(lambda deadline: _leave(pool, deadline, group_id, group_instance_id)).result()
     except (KafkaApiError, ProtocolError, OSError) as error:
-        logger.info("Member %s did not leave group %s: %s", group_instance_id, group_id, error)
+        if not isinstance(error, KafkaApiError) or error.error_code != ErrorCode.UNKNOWN_MEMBER_ID:
+            logger.info("Member %s did not leave group %s: %s", group_instance_id, group_id, error)
     finally:
         pool.close()
 
@@ -277,6 +280,10 @@ class Consumer:
         """Positions at the replacement. None once the new consumer has its assignment."""
         self._is_assigned_by_application = False
         self._made_up_instance_id: str | None = None
+        self._may_be_member = False
+        """Whether it has subscribed, even if it has unsubscribed since. librdkafka leaves the group after the last
+        commit of offsets, and a static member does not leave if the consumer is closed before.
+        """
         self._connection: OwnConnection | None = None
         if is_wanted and self._properties.get("group.protocol", "classic") == "classic":
             self._properties |= SOFTWARE_PROPERTIES
@@ -471,11 +478,11 @@ class Consumer:
         finally:  # also after an error of the application's on_commit or on_revoke
             if self._connection is not None:
                 self._connection.close()
-            if self._made_up_instance_id is not None and self._topics is not None:
+            if self._made_up_instance_id is not None and self._may_be_member:
                 leave_group(
                     connection_settings(self._properties), str(self._properties["group.id"]), self._made_up_instance_id
                 )
-            self._topics = None
+            self._topics, self._may_be_member = None, False
 
     # -- the replacement
 
@@ -503,6 +510,7 @@ class Consumer:
 
     def _subscribe(self) -> None:
         """Subscribe with our own listeners, because librdkafka lets listeners decide about an assignment."""
+        self._may_be_member = True
         own: dict[str, Any] = {"on_lost": self._forwarded("on_lost")} if "on_lost" in self._listener else {}
         self._consumer.subscribe(
             self._topics or [], on_assign=self._on_assign, on_revoke=self._forwarded("on_revoke"), **own

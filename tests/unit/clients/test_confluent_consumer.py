@@ -26,6 +26,9 @@ class FakeConsumer:
     def subscribe(self, topics: list[str], *, on_assign: Any, **_: Any) -> None:
         self.topics, self.on_assign = topics, on_assign
 
+    def unsubscribe(self) -> None:
+        self.topics = []
+
     def assignment(self) -> list[Any]:
         return self.assigned
 
@@ -108,7 +111,10 @@ def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyP
     assert (consumer.session_timeout_ms, consumer.topics, consumer.user) == ("7000", ["t"], "b")
 
 
-def test_failing_callback_does_not_keep_a_closed_consumer_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_unsubscribed", [False, True])
+def test_failing_callback_does_not_keep_a_closed_consumer_in_its_group(
+    has_unsubscribed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The requests for configs end, and the generated static member leaves."""
     # given
     left: list[str] = []
@@ -120,6 +126,8 @@ def test_failing_callback_does_not_keep_a_closed_consumer_in_its_group(monkeypat
         properties = {"bootstrap.servers": stub.bootstrap_servers, "group.id": "g", "session.timeout.ms": "6000"}
         consumer = confluent.Consumer(properties)
         consumer.subscribe(["t"])
+        if has_unsubscribed:
+            consumer.unsubscribe()
         # when
         with pytest.raises(LookupError, match="on_commit failed"):
             consumer.close()

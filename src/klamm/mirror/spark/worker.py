@@ -12,8 +12,8 @@ lease.
 
 A task ends its lease when the driver sends ``end``, when its deadline passes, when the side channel breaks, or when one
 of its copiers raises an error. Each copier then stops fetching, waits for produce requests in flight and writes its
-source offsets. Only a task that still has its driver at that point sends ``finished`` and keeps its session for the
-next lease. Every other task closes its session. A kept session that no lease resumes within 10 s is closed too: its
+source offsets. Only a task that still has its driver at that point, and whose copiers all ended in time, sends
+``finished`` and keeps its session for the next lease. Every other task closes its session. A kept session that no lease resumes within 10 s is closed too: its
 flows may have been stopped, and a broker without storage (``replica``) would go on serving.
 """
 
@@ -98,8 +98,9 @@ class LeaseSession:
             copier.restarts = dict(restarts)
 
     def close(self) -> None:
-        """Close all connections of the copiers."""
+        """Close all connections of the copiers. A thread that still runs one writes nothing more, and ends."""
         for copier in self.copiers:
+            copier.claimed_until = -math.inf
             copier.close()
 
 
@@ -213,6 +214,8 @@ class _Lease:
         self._errors: list[Exception] = []
         self.driver_is_gone = False
         self.claim_is_lost = False
+        self.is_stuck = False
+        """Whether a copier's thread did not end in time. No other thread may run its copier."""
         self._rows: list[Sequence[PartitionProgress]] = [() for _ in session.copiers]
         self._filter = ProgressFilter()
 
@@ -231,6 +234,7 @@ class _Lease:
         self._copy(0)
         for thread in threads:
             thread.join(_JOIN_S)
+            self.is_stuck |= thread.is_alive()
         if self._errors:
             raise self._errors[0]
 
@@ -343,7 +347,7 @@ def serve(
         run = _Lease(session, channel, lease=lease, seconds=seconds)
         run.run()
         run.report()
-        finished = not (run.driver_is_gone or run.claim_is_lost)
+        finished = not (run.driver_is_gone or run.claim_is_lost or run.is_stuck)
         if finished:
             kept_sessions.keep(group.number, session)
             channel.send({"finished": group.number, "lease": lease, "session": session.token})

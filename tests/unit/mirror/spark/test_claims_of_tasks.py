@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from klamm.mirror.topics.claims import FlowClaim
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 FILE = {
     "clusters": "A,B",
@@ -81,6 +82,43 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
         # then
         assert len(task.result(30)) == 1
     assert worker.kept_sessions.take_all() == {}, "a session from before the loss must not be resumed"
+
+
+def test_copier_whose_thread_does_not_end_is_not_resumed(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(worker, "_JOIN_S", 0.01)
+    other = FlowShare(settings=SETTINGS, partitions=(PartitionId("u", 0, "A.u"),))
+    session = worker.LeaseSession([*GROUP.shares, other])
+    worker.kept_sessions.keep(0, session)
+    stuck = session.copiers[1]
+    goes_on, has_ended = threading.Event(), threading.Event()
+
+    def turn(_now: float, *, ending: bool) -> None:  # one that blocks, as while a cluster does not respond
+        goes_on.wait(60)
+
+    run = stuck.run
+
+    def run_to_end(*args: Callable[[], Any]) -> None:
+        with pytest.raises(ClaimLostError):
+            run(*args)
+        has_ended.set()
+
+    monkeypatch.setattr(stuck, "_turn", turn)
+    monkeypatch.setattr(stuck, "run", run_to_end)
+    server, group = coordinator.server, PartitionGroup(number=0, shares=session.shares, session=session.token)
+    with ThreadPoolExecutor(1) as threads:
+        task = threads.submit(
+            lambda: [*worker.serve([group], task=0, lease=0, seconds=60.0, address=server.address, token=server.token)]
+        )
+        # when
+        coordinator.end()
+        task.result(30)
+    # then
+    assert worker.kept_sessions.take_all() == {}, "two threads would run one copier"
+    goes_on.set()
+    assert has_ended.wait(30)
 
 
 def test_claim_expired_during_start_prevents_writes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,8 @@ async def fetch(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
 def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedBody:
     services, version = context.services, context.api_version
     answers = list(_rejected(request, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    for answer in answers:
+    offsets = (wanted.fetch_offset for topic in request.topics for wanted in topic.partitions)
+    for answer, offset in zip(answers, offsets, strict=True):
         leader = (
             services.find_by_name(answer.topic, answer.partition)
             if version < TOPIC_IDS_SINCE
@@ -152,7 +153,7 @@ def _send_to_replica(request: FetchRequest, context: ReplicaContext) -> FetchedB
         if leader is not None and not services.access.may(context.session, AclOperation.READ, leader.topic):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             continue
-        node_id = None if leader is None else _preferred_replica(leader, request.rack_id, services)
+        node_id = None if leader is None else _preferred_replica(leader, offset, services, rack=request.rack_id)
         if leader is not None and node_id is not None and version >= _PREFERRED_REPLICA_SINCE:
             answer.error_code, answer.preferred_read_replica = ErrorCode.NONE, node_id
             answer.high_watermark = answer.last_stable_offset = leader.high_watermark
@@ -169,14 +170,23 @@ def _rejected(request: FetchRequest, error_code: ErrorCode) -> Iterator[Partitio
             )
 
 
-def _preferred_replica(leader: LeaderPartition, rack: str, services: ReplicaServices) -> int | None:
-    """Return the most advanced live replica, if possible in a rack. None: there is none."""
+def _preferred_replica(
+    leader: LeaderPartition, offset: int, services: ReplicaServices, *, rack: str = ""
+) -> int | None:
+    """Return the most advanced live replica, if possible in a rack. None: there is none.
+
+    A replica that lacks the offset, or has stopped to fetch, is taken only if no other is left: it would send the
+    consumer back, again and again (as in Kafka's ``ReplicaManager.findPreferredReadReplica``).
+    """
     leadership = leader.leadership
     if leadership is None or leader.high_watermark < 0 or not services.is_leased():
         return None
-    ready = [node_id for node_id in leadership.live if node_id in leader.followers]
-    near = [node_id for node_id in ready if rack and services.rack_of(node_id) == rack]
-    return max(near or ready, key=lambda node_id: leader.followers[node_id].fetch_offset, default=None)
+    followers, now = leader.followers, time.monotonic()
+    ready = [node_id for node_id in leadership.live if node_id in followers]
+    fetching = [node_id for node_id in ready if not followers[node_id].is_silent(now)] or ready
+    able = [node_id for node_id in fetching if followers[node_id].fetch_offset >= offset] or fetching
+    near = [node_id for node_id in able if rack and services.rack_of(node_id) == rack]
+    return max(near or able, key=lambda node_id: followers[node_id].fetch_offset, default=None)
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------
@@ -224,7 +234,7 @@ async def _list_offsets_of_replicas(request: ListOffsetsRequest, context: Replic
         is_allowed = services.access.may(context.session, AclOperation.DESCRIBE, topic.name)
         for wanted in topic.partitions:
             leader = services.find_by_name(topic.name, wanted.partition_index)
-            node_id = None if leader is None else _preferred_replica(leader, "", services)
+            node_id = None if leader is None else _preferred_replica(leader, 0, services)
             if node_id is None or not is_allowed:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 result.partitions.append(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from klamm.server.security.endpoints import Endpoint
     from klamm.server.security.login import FindScram
 
-_RESERVED: Final = 1 << 62
+RESERVED_PRODUCER_IDS: Final = 1 << 62
 """Lowest reserved producer id. Brokers assign producer ids from 0 upwards and never reach it."""
 MAX_EPOCH: Final = 32_766
 """Highest producer epoch in use. The transaction coordinator starts again with epoch 0 after it."""
@@ -46,7 +46,7 @@ class ReplaySettings:
     def producer_id(self, partition_id: PartitionId) -> int:
         """Return the reserved producer id that writes a partition, the same for all incarnations."""
         digest = hashlib.sha256(self.transactional_id(partition_id).encode()).digest()
-        return _RESERVED | int.from_bytes(digest[:8]) >> 3
+        return RESERVED_PRODUCER_IDS | int.from_bytes(digest[:8]) >> 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from klamm.display import counted
 from klamm.kraft.image import NO_LEADER
 from klamm.kraft.member import IsrChange
 from klamm.lazy_dataclass import dataclass
+from klamm.mirror.copy.equal_offsets import RESERVED_PRODUCER_IDS
 from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import UNKNOWN
 from klamm.mirror.replica.producer_ids import end_of_block, raise_producer_ids
@@ -369,7 +370,10 @@ class Promotion:
             raise PromotionError(f"the replicas of {', '.join(map(str, order))} are not reassigned")
 
     def _raise_producer_ids(self, all_of: Sequence[_Promoting]) -> int:
-        """Raise the producer ids above those that the replicas know. Older ones no longer matter to them."""
+        """Raise the producer ids above those that the replicas know. Older ones no longer matter to them.
+
+        Reserved ids are left out: a flow with replay wrote them to the source, and brokers never assign them.
+        """
         self._brokers.refresh(sorted({each.partition.topic for each in all_of}))
         nodes = frozenset[int]().union(*(each.replicas for each in all_of))
         ids = [
@@ -379,6 +383,7 @@ class Promotion:
                 {each.partition: node for each in all_of if node in each.replicas}
             ).values()
             for producer in producers
+            if producer.producer_id < RESERVED_PRODUCER_IDS
         ]
         return raise_producer_ids(
             member_of(self._node).allocate_producer_ids,

@@ -13,8 +13,9 @@ lease.
 A task ends its lease when the driver sends ``end``, when its deadline passes, when the side channel breaks, or when one
 of its copiers raises an error. Each copier then stops fetching, waits for produce requests in flight and writes its
 source offsets. Only a task that still has its driver at that point, and whose copiers all ended in time, sends
-``finished`` and keeps its session for the next lease. Every other task closes its session. A kept session that no lease resumes within 10 s is closed too: its
-flows may have been stopped, and a broker without storage (``replica``) would go on serving.
+``finished`` and keeps its session for the next lease. Every other task closes its session. A kept session that no lease
+resumes within 10 s is closed too: its flows may have been stopped, and a broker without storage (``replica``) would go
+on serving.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ import pytest
 
 from klamm.admin import TopicPartition
 from klamm.kafka_client.errors import ConnectionLostError, api_error
+from klamm.mirror.copy.equal_offsets import ReplaySettings
+from klamm.mirror.copy.partition import PartitionId
 from klamm.mirror.records.source_offsets import EpochFloor
 from klamm.mirror.replica.errors import PromotionError, PromotionWaitsError
 from klamm.mirror.replica.leader_partition import LeaderPartition, Leadership
@@ -225,6 +227,17 @@ def test_producer_ids_of_the_target_are_above_those_in_the_log() -> None:
 
     assert handed_over[REMOTE].producer_ids_from == 5_100
     assert all(giver.next > 5_000 for giver in node.brokers.givers)
+
+
+def test_topic_that_a_flow_with_replay_wrote_on_the_source_is_handed_over() -> None:
+    node = Node()
+    node.source.produce(3)
+    node.replicate()
+    replay = ReplaySettings(id_prefix="Z->A").producer_id(PartitionId("orders", 0, "orders"))
+    node.brokers.known = [producer(replay), producer(4_321)]
+    node.brokers.givers = [Giver(0)]
+
+    assert node.promotion().hand_over([REMOTE])[REMOTE].producer_ids_from == 5_100
 
 
 def test_partition_with_a_replica_out_of_sync_is_mirrored_again() -> None:

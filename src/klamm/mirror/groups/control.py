@@ -63,7 +63,7 @@ from klamm.retries import Backoff, LoggedReasons
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
@@ -337,7 +337,8 @@ class GroupControl:
 
     def _sync_offsets(self) -> None:
         groups = [group for group in self._groups if self._checkpoints.of_group(group)]
-        self._led_by_brokers = self._topics_led_by_brokers(groups)
+        remote_topics = {each.topic for group in groups for each in self._checkpoints.of_group(group)}
+        self._led_by_brokers = self._sides.led_by_brokers(self._flow, remote_topics)
         states = group_uses(self._sides.target, groups)
         idle = [group for group in groups if isinstance(state := states[group], GroupUse) and state.is_idle]
         current = group_offsets(self._sides.target, idle)
@@ -360,13 +361,6 @@ class GroupControl:
             self._log_unsynced(group, reasons)
             self._note_synced(group, {**further, **reasons})
         self._publish()
-
-    def _topics_led_by_brokers(self, groups: Iterable[str]) -> frozenset[str]:
-        """Return the remote topics of groups that were handed over, also while klamm takes them back."""
-        if (replica := self._flow.replica) is None:
-            return frozenset()
-        remote_topics = {each.topic for group in groups for each in self._checkpoints.of_group(group)}
-        return led_by_brokers(self._sides.target, remote_topics, replica.node_id)
 
     def _in_use(self, members: str) -> str:
         return f"it has {members} on cluster {self._flow.target.alias}"
@@ -478,12 +472,29 @@ class BothSides:
         """Return the bounds of the partitions on which groups have offsets. Errors as of ``ControlConnection``."""
         offsets = list(offsets)
         local = sorted({where for of_group in offsets for where in of_group})
-        target = self.target_reader.log_bounds(sorted({(remote_topic_of(flow, topic), at) for topic, at in local}))
+        remote = {(topic, at): (remote_topic_of(flow, topic), at) for topic, at in local}
+        target = self.target_reader.log_bounds(sorted(set(remote.values())))
         source = self.source_reader.log_bounds(local)
+        led = self.led_by_brokers(flow, {name for name, _ in remote.values()})
+        handed_over = [where for where in local if remote[where][0] in led]
         ends: dict[PartitionTuple, int] = {}
         for of_group in offsets:
             ends |= ends_without_syncs(of_group, self.syncs, source)
-        return Logs(target=target, source=source, next_offsets=self.mirrored.next_offsets(ends))
+            for where in handed_over:
+                ends[where] = max(ends.get(where, 0), of_group[where].offset if where in of_group else 0)
+        next_offsets = self.mirrored.next_offsets(ends)
+        return Logs(
+            target=target,
+            source=source,
+            next_offsets=next_offsets,
+            handed_over={where: next_offsets.get(where, -1) for where in handed_over},
+        )
+
+    def led_by_brokers(self, flow: FlowSettings, remote_topics: Collection[str]) -> frozenset[str]:
+        """Return the remote topics that were handed over, also while klamm takes them back."""
+        if flow.replica is None:
+            return frozenset()
+        return led_by_brokers(self.target, remote_topics, flow.replica.node_id)
 
 
 def translate_groups(

@@ -138,6 +138,7 @@ def _row(
     end = logs.target[remote, translated.partition].end if target_offset is not None else -1
     further = target_offset is not None and now is not None and target_offset < now.offset <= end
     bounds = logs.source.get(where)
+    is_handed_over = target_offset is not None and where in logs.handed_over
     return CutoverRow(
         topic=translated.topic,
         partition=translated.partition,
@@ -147,13 +148,19 @@ def _row(
         lag=None if bounds is None else max(0, bounds.end - max(bounds.first, committed.offset)),
         again_at_most=translated.again_at_most,
         reason=translated.reason,
-        note=_note(translated.again_at_most, now.offset if further and now is not None else None),
+        note=_note(
+            translated.again_at_most,
+            stays_at=now.offset if further and now is not None else None,
+            source_only=committed.offset - (target_offset or 0) if is_handed_over else 0,
+        ),
     )
 
 
-def _note(again_at_most: int, stays_at: int | None) -> str:
+def _note(again_at_most: int, *, stays_at: int | None, source_only: int) -> str:
     if stays_at is not None:
         return f"stays at {stays_at}, where it is already"
+    if source_only:
+        return f"its last {source_only} offsets are on the source alone: they came after the promotion"
     return "try again when the mirror has caught up, if it is behind" if again_at_most else ""
 
 

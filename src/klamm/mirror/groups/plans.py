@@ -52,6 +52,11 @@ class Logs(NamedTuple):
     source: Mapping[PartitionTuple, LogBounds]
     next_offsets: Mapping[PartitionTuple, int] = MappingProxyType({})
     """Next source offset to mirror, of partitions from ``ends_without_syncs``."""
+    handed_over: Mapping[PartitionTuple, int] = MappingProxyType({})
+    """Log ends at which remote partitions were handed over to brokers of the target, by source partition. -1: unknown.
+
+    From there on, producers write other records than those of the source.
+    """
 
 
 def ends_without_syncs(
@@ -107,13 +112,17 @@ def _translate(
     translation = translator.translate(topic, partition, committed.offset)
     if translation is None:
         translation = _without_syncs(flow, where, committed.offset, logs)
-    if translation is None and not translator.knows(topic, partition):
-        return without("nothing was mirrored yet, according to the offset syncs")
     if translation is None:
-        return without("its offset is older than every offset sync")
+        is_known = translator.knows(topic, partition)
+        nothing = "nothing was mirrored yet, according to the offset syncs"
+        return without("its offset is older than every offset sync" if is_known else nothing)
     bounds = logs.target.get(remote)
     if bounds is None:
         return without(f"its partition does not exist on cluster {flow.target.alias}, or has no leader")
+    if (handed_over := logs.handed_over.get(where)) is not None:
+        if handed_over < 0:
+            return without(f"brokers lead {remote[0]}, and the offset at which klamm handed it over is unknown")
+        translation = translation._replace(downstream=min(translation.downstream, handed_over))
     if translation.downstream > bounds.end and flow.preserves_offsets:
         return without(f"offset {committed.offset} is not mirrored yet: {remote[0]}-{partition} ends at {bounds.end}")
     if translation.downstream > bounds.end:

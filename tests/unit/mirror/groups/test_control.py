@@ -21,7 +21,8 @@ from klamm.admin import (
 )
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.groups.control import BothSides, GroupControl
-from klamm.mirror.groups.stores import CheckpointStore, MirroredOffsets, SyncStore
+from klamm.mirror.groups.cutover import cut_over
+from klamm.mirror.groups.stores import CheckpointStore, EqualOffsets, MirroredOffsets, SyncStore
 from klamm.mirror.progress.flow_progress import FlowGroups, GroupStatus
 from klamm.mirror.records.formats import Checkpoint, OffsetSync
 from klamm.mirror.records.internal_topic import ControlConnection, LogBounds, TopicGoneError
@@ -155,18 +156,19 @@ class Run:
     def begin(self) -> None:
         """Start the loop again. It remembers nothing."""
         assert self.flow.groups is not None
-        sides = BothSides(
+        syncs = SyncStore(self.topics, SYNCS)
+        self.sides = BothSides(
             source=self.source,
             target=self.target,
             source_reader=self.topics,
             target_reader=self.topics,
-            syncs=SyncStore(self.topics, SYNCS),
+            syncs=EqualOffsets(self.topics) if self.flow.preserves_offsets else syncs,
             mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
         )
         self.control = GroupControl(
             self.flow,
             self.flow.groups,
-            sides,
+            self.sides,
             checkpoints=CheckpointStore(self.topics, self.topics, CHECKPOINTS),
             status=self.status,
             clock=lambda: self.now,
@@ -398,7 +400,7 @@ def test_group_offsets_of_topics_that_brokers_lead_are_not_committed() -> None:
     """As while klamm waits to take them back: clients may have written to them."""
     run = Run(**REPLICA)
     run.target.topics["A.orders"] = 1
-    run.topics.sync(999, 899, first=100)
+    run.mirrored = {ORDERS: 999}
     run.commit(500)
     (row,) = run.turn().offsets
     assert run.target.offsets.get("g", {}) == {}
@@ -406,7 +408,35 @@ def test_group_offsets_of_topics_that_brokers_lead_are_not_committed() -> None:
     assert (row.committed, row.sync_reason) == (None, reason)
     del run.target.topics["A.orders"]
     (row,) = run.turn().offsets
-    assert (row.committed, row.sync_reason) == (400, "")
+    assert (row.committed, row.sync_reason) == (500, "")
+
+
+def test_group_never_skips_records_that_a_promoted_topic_got_from_its_producers() -> None:
+    """The group went on on the source after the promotion: offsets from its log end on are other records."""
+    # given
+    run = Run(**REPLICA)
+    run.target.topics["A.orders"] = 1
+    run.mirrored = {ORDERS: 999}
+    run.commit(1_050)
+    # when
+    outcome = cut_over(run.flow, "g", run.sides, dry_run=False)
+    # then
+    assert outcome.is_done
+    (row,) = outcome.rows
+    assert (row.source_offset, row.target_offset) == (1_050, 1_000)
+    assert row.note == "its last 50 offsets are on the source alone: they came after the promotion"
+    assert run.target.offsets["g"][REMOTE].offset == 1_000
+    run.turn()
+    assert run.topics.checkpoints() == [("g", 1_050, 1_000)]
+
+
+def test_group_is_not_moved_to_a_topic_that_klamm_did_not_hand_over() -> None:
+    run = Run(**REPLICA)
+    run.target.topics["A.orders"] = 1
+    run.commit(50)
+    (row,) = cut_over(run.flow, "g", run.sides, dry_run=False).rows
+    assert row.reason == "brokers lead A.orders, and the offset at which klamm handed it over is unknown"
+    assert run.target.offsets == {}
 
 
 def test_group_with_members_on_target_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

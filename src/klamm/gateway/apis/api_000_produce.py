@@ -2,7 +2,8 @@
 
 Only ``acks`` is read of most requests: with ``acks=0`` there is no response. Client configs may raise it (KIP-649).
 Responses of v10 and newer may carry the addresses of new leaders (KIP-951). v12 is the last version with the names of
-topics. With a policy on flows, clients get no later one.
+topics. With a policy on flows, clients get no later one, and v0-2 close the connection, because they cannot be decoded.
+They are announced nevertheless, as by Kafka 4: older versions of librdkafka disable compression if v0 is missing.
 """
 
 from __future__ import annotations
@@ -368,6 +369,7 @@ ADDRESSES: Final = AddressCarrier(
 API: Final = RelayedApi(
     key=ApiKey.PRODUCE,
     versions=(0, 13),
+    announces_all=True,
     carries_records=True,
     acks=AcksField(read=acks_of, put=put_acks, check_response=check_response),
     addresses=ADDRESSES,

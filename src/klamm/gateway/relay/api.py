@@ -43,6 +43,8 @@ class RelayedApi:
     key: int
     versions: tuple[int, int]
     """First and last version. It carries no broker address, or ``addresses`` replaces it."""
+    announces_all: bool = False
+    """Whether versions that a filter cannot decode are announced nevertheless. Their requests close the connection."""
     carries_records: bool = False
     """Whether ``--admin-only`` leaves the API out."""
     gives_identity: bool = False
@@ -123,5 +125,8 @@ def serve(
         last = min([last, *(each.last_versions[api.key] for each in features if api.key in each.last_versions)])
         own = () if api.filter is None else (api.filter,)
         filters = (*own, *(each.filters[api.key] for each in features if api.key in each.filters))
+        if not api.announces_all:
+            decoded = (each.request for each in filters if each.request is not None and each.claims is None)
+            first = max([first, *(request.VERSIONS[0] for request in decoded)])
         served[api.key] = ServedApi(api=api, first_version=first, last_version=last, filters=filters)
     return served

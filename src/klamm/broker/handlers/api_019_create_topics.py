@@ -85,7 +85,7 @@ class CreateTopicsAnswer:
 
 async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsAnswer:
     """Return one entry per topic. An error does not affect other topics, except too many partitions in total."""
-    slices = context.time_slice
+    slices, rollbacks = context.time_slice, context.services.topics.rollbacks
     names = await slices.listed(topic.name for topic in request.topics)
     occurrences, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
@@ -105,7 +105,7 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     begun = [
         await _begin(spec, context, quota, validate_only=request.validate_only) async for spec in slices.over(admitted)
     ]
-    results = [await _end(topic, context) async for topic in slices.over(begun)]
+    results = [await _end(topic, context, rollbacks) async for topic in slices.over(begun)]
     return CreateTopicsAnswer(results, quota.throttle_time_ms)
 
 
@@ -134,12 +134,12 @@ async def _begin(
     return _failed(spec.name, error) if begun is None else begun
 
 
-async def _end(begun: _Result | CreatableTopic, context: RequestContext) -> _Result:
+async def _end(begun: _Result | CreatableTopic, context: RequestContext, rollbacks: int) -> _Result:
     """Wait until a created topic is durable, also one that another request has created."""
     if not isinstance(begun, CreatableTopic):
         if begun.head.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
             return begun
-        _, error = await attempt(context.services.topics.settle, api=API.key)
+        _, error = await attempt(lambda: context.services.topics.settle(rollbacks), api=API.key)
         return begun if error == NONE else _failed(begun.head.name, error)
     durable, error = begun.durable, NONE
     if durable is not None:

@@ -52,6 +52,7 @@ _UNKNOWN_ID: Final = ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not 
 
 async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     """Return one entry per topic."""
+    rollbacks = context.services.topics.rollbacks
     wanted = await context.time_slice.listed(_wanted(request, context.api_version))
     if not context.services.configs.broker_value("delete.topic.enable"):
         code = ErrorCode.TOPIC_DELETION_DISABLED
@@ -68,7 +69,7 @@ async def handle(request: DeleteTopicsRequest, context: RequestContext) -> Delet
         await _begin(entry, context, quota) if isinstance(entry, Topic) else entry
         async for entry in context.time_slice.over(plan)
     ]
-    results = [await _end(entry, context) async for entry in context.time_slice.over(begun)]
+    results = [await _end(entry, context, rollbacks) async for entry in context.time_slice.over(begun)]
     return DeleteTopicsResponse(throttle_time_ms=quota.throttle_time_ms, responses=results)
 
 
@@ -142,12 +143,12 @@ async def _begin(
     return _result(topic.name, topic.topic_id, error) if deleting is None else (topic, deleting)
 
 
-async def _end(begun: Result | tuple[Topic, asyncio.Future[None]], context: RequestContext) -> Result:
+async def _end(begun: Result | tuple[Topic, asyncio.Future[None]], context: RequestContext, rollbacks: int) -> Result:
     """Wait until a deletion is durable, also that of another request."""
     if not isinstance(begun, tuple):
         if begun.error_code not in _UNKNOWN_CODES:
             return begun
-        _, error = await attempt(context.services.topics.settle, api=API.key)
+        _, error = await attempt(lambda: context.services.topics.settle(rollbacks), api=API.key)
         return begun if error == NONE else _result(begun.name, begun.topic_id, error)
     topic, deleting = begun
     _, error = await attempt(lambda: deleting, api=API.key)

@@ -46,7 +46,7 @@ class _MissingTopicError(KafkaApiError):
 
 async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
     """Return one entry per topic."""
-    slices = context.time_slice
+    slices, rollbacks = context.time_slice, context.services.topics.rollbacks
     names = await slices.listed(topic.name for topic in request.topics)
     occurrences, once_each = Counter(names), dict(zip(names, request.topics, strict=True))
     quota = context.mutation_quota(is_strict=context.api_version >= _STRICT_SINCE)
@@ -59,7 +59,7 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
         (topic.name, rejection or excess or await _begin(topic, context, quota, validate_only=request.validate_only))
         async for topic, rejection in slices.over(admitted)
     ]
-    results = [await _end(name, growing, context) async for name, growing in slices.over(begun)]
+    results = [await _end(name, growing, context, rollbacks) async for name, growing in slices.over(begun)]
     return CreatePartitionsResponse(throttle_time_ms=quota.throttle_time_ms, results=results)
 
 
@@ -90,12 +90,12 @@ async def _begin(
     return error if growing is None else growing
 
 
-async def _end(name: str, growing: asyncio.Future[None] | ApiError, context: RequestContext) -> Result:
+async def _end(name: str, growing: asyncio.Future[None] | ApiError, context: RequestContext, rollbacks: int) -> Result:
     """Wait until the new partitions are durable, also those of another request."""
     if isinstance(growing, ApiError):
         error = growing
         if error.error_code in _CODES_OF_CHANGED_TOPICS:
-            _, failure = await attempt(context.services.topics.settle, api=API.key)
+            _, failure = await attempt(lambda: context.services.topics.settle(rollbacks), api=API.key)
             error = error if failure == NONE else failure
     else:
         durable = growing

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from klamm.configs.names import INTERNAL_TOPICS
 from klamm.history.change import BROKER_ITSELF, Author
 from klamm.lazy_dataclass import dataclass
-from klamm.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from klamm.protocol.errors import StorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from klamm.protocol.primitives import random_uuid
 from klamm.storage.metadata.changes import DropTopic, PutTopic
 
@@ -86,6 +86,11 @@ class TopicCatalog:
             self._open_logs(topic, range(len(topic.partitions)))
 
     # -- reads
+
+    @property
+    def rollbacks(self) -> int:
+        """Number of times the stored topics replaced the current ones, because a change could not be stored."""
+        return self._configs.revision.rollbacks
 
     def get(self, name: str) -> Topic | None:
         """Return a topic by name; None if it does not exist."""
@@ -206,16 +211,22 @@ class TopicCatalog:
         commit = self._last_commit = self._store.submit([_row(grown)])
         return _after_commit(commit, lambda: self._open_logs(grown, new))
 
-    async def settle(self) -> None:
+    async def settle(self, rollbacks: int) -> None:
         """Wait until the topics that were created, deleted or changed so far are on disk.
 
-        A client may rely on the response that a topic exists or was deleted, so a power cut must not undo it.
+        A client may rely on the response that a topic exists or was deleted, so neither a power cut nor a failed commit
+        may undo it.
+
+        Args:
+            rollbacks: Value of ``rollbacks`` before the topics were read.
 
         Raises:
             StorageError: A change could not be written and was undone.
         """
         if self._last_commit is not None and not self._last_commit.done():
             await asyncio.shield(self._last_commit)
+        if self.rollbacks != rollbacks:
+            raise StorageError("Changes could not be written to disk and were undone. Send the request again.")
 
     def begin_reassign(self, topic: Topic, replicas: Mapping[int, Sequence[int]]) -> asyncio.Future[None]:
         """Change the replicas of partitions in memory. The future is done when the change is on disk.

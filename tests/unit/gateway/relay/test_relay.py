@@ -173,7 +173,7 @@ async def test_moving_and_empty_connections_stay_open_above_the_byte_limit() -> 
 async def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_to_others() -> None:
     shared = shared_objects(feature(filters={19: _interceptor(_forwarded)}), request_budget=HeldBudget(200_000))
     with RelayRig(shared) as hostile, RelayRig(shared) as other:
-        await hostile.client.send(request(19, 1, bytes(180_000))[:-1])
+        await hostile.client.send(request(19, 2, bytes(180_000))[:-1])
         await until(lambda: shared.memory.request_budget.held_bytes >= 100_000)
         await other.client.send(request(3, 1, b"\0\0\0\0"))
         await other.upstream.read_frame()

@@ -16,7 +16,7 @@ from klamm.broker.groups.errors import (
     NonEmptyGroupError,
 )
 from klamm.broker.groups.offset_coordinator import OffsetCoordinator
-from klamm.broker.groups.registry import GroupRegistry
+from klamm.broker.groups.registry import GroupRegistry, until_durable
 from klamm.broker.groups.settings import GroupCoordinatorSettings, TimingSource
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
@@ -176,9 +176,14 @@ class GroupCoordinator:
         Raises:
             GroupIdNotFoundError: The group does not exist.
             NonEmptyGroupError: The group has members.
-            NotCoordinatorError: The deletion could not be written.
+            NotCoordinatorError: The deletion could not be written, or that of another request.
         """
-        entry = self._registry.entry(group_id)
+        try:
+            entry = self._registry.entry(group_id)
+        except GroupIdNotFoundError:
+            if (deletion := self._registry.last_change(group_id)) is not None:
+                await until_durable(deletion)
+            raise
         if not entry.group.is_empty:
             raise NonEmptyGroupError
         await self._registry.delete(entry)

@@ -14,6 +14,7 @@ from klamm.broker.groups.errors import (
     NonEmptyGroupError,
     StaleMemberEpochError,
 )
+from klamm.broker.groups.registry import until_durable
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.server.time_slice import TimeSlice
@@ -252,6 +253,7 @@ class OffsetCoordinator:
             NotCoordinatorError: An offset that was read could not be written to disk.
         """
         slices = TimeSlice() if time_slice is None else time_slice
+        last_change = self._registry.last_change(group_id)
         commits = self._copy_of(group_id, None if topics is None else [name for name, _ in topics])
         unstable = self._registry.pending.of_group(group_id) if require_stable else frozenset()
         if topics is None:
@@ -267,11 +269,8 @@ class OffsetCoordinator:
                 for index in partitions
             )
             fetched.append((name, tuple(of_topic)))
-        try:
-            entry = self._registry.entry(group_id)
-        except GroupIdNotFoundError:
-            return tuple(fetched)
-        await self._registry.settle(entry)
+        if last_change is not None:
+            await until_durable(last_change)
         return tuple(fetched)
 
     async def delete(

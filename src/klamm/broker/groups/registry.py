@@ -166,6 +166,8 @@ class GroupRegistry:
         self._now = now
         self._wall_ms = wall_ms
         self._entries: dict[str, Entry] = {}
+        self._last_deletion: asyncio.Future[None] | None = None
+        """The last change that deleted a group."""
 
     def __iter__(self) -> Iterator[AnyGroup]:
         """Iterate over all groups."""
@@ -190,6 +192,15 @@ class GroupRegistry:
         """Return a group; None if it does not exist."""
         entry = self._entries.get(group_id)
         return None if entry is None else entry.group
+
+    def last_change(self, group_id: str) -> asyncio.Future[None] | None:
+        """Return the change to wait for before a response shows the present state of a group, or that there is none.
+
+        ``settle`` waits for the changes of an entry that still exists. After a failed commit, the stored groups have
+        replaced all entries; the change that was returned before then fails.
+        """
+        entry = self._entries.get(group_id)
+        return self._last_deletion if entry is None or entry.last_change is None else entry.last_change
 
     def entry_or_new(self, group_id: str) -> Entry:
         """Return a group, created if necessary. A new group without members or offsets is dropped after its next step.
@@ -259,6 +270,7 @@ class GroupRegistry:
         self.offsets.drop_group(group_id)
         self.pending.drop_group(group_id)
         self.submit(entry, (DropGroup(group_id=group_id),))
+        self._last_deletion = entry.last_change
         await self.settle(entry)
 
     def load(self) -> None:
@@ -270,6 +282,7 @@ class GroupRegistry:
         self.offsets = OffsetTable(self._store.load_group_offsets())
         self.pending = PendingOffsets(self._store.load_pending_offsets())
         self._entries = {}
+        self._last_deletion = None  # it may have failed
         for stored in self._store.load_groups():
             try:
                 group = self._stored(stored, now)
@@ -295,11 +308,13 @@ class GroupRegistry:
             if self._entries.get(group.group_id) is not entry:
                 continue  # removed during a pause
             changes = removable(group)
-            if group.is_deserted and not self._has_offsets(group.group_id):
+            if is_removed := group.is_deserted and not self._has_offsets(group.group_id):
                 self._forget(entry)
                 changes = (*changes, DropGroup(group_id=group.group_id))
             if changes:
                 self.submit(entry, changes)
+            if is_removed:
+                self._last_deletion = entry.last_change
 
     def _stored(self, stored: PutGroup, now: Moment) -> AnyGroup:
         settings = self._settings

@@ -30,14 +30,14 @@ from klamm.broker.groups.offsets import OffsetToCommit
 from klamm.broker.groups.registry import MAX_ID_BYTES
 from klamm.broker.topics.catalog import Topic, TopicCatalog
 from klamm.protocol.errors import ErrorCode
-from klamm.server.time_slice import TimeSlice
+from klamm.server.time_slice import InSlices, Item, TimeSlice
 from klamm.storage.metadata.changes import DropTopic, PutGroup, PutGroupOffset
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.failing_disk import Disk
 from tests.support.groups import COORDINATOR_CONFIG, GROUP_CONFIGS, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -590,6 +590,42 @@ async def test_offset_is_not_fetched_before_it_is_durable(host: CoordinatorHost)
         with pytest.raises(NotCoordinatorError):
             await groups.offsets.fetch("g", None)
         assert await committing == (ErrorCode.NOT_COORDINATOR,)
+
+
+async def test_fetch_that_pauses_during_a_failed_commit_does_not_return_its_offset(host: CoordinatorHost) -> None:
+    class WaitingSlice(TimeSlice):
+        def over(self, items: Iterable[Item]) -> InSlices[Item]:
+            self.ends_at = 0.0  # pause before the first topic
+            return super().over(items)
+
+        async def give_way(self) -> None:
+            await asyncio.wait([committing])
+            await super().give_way()
+
+    async with host.running() as groups:
+        await commit(groups, offset(value=1))
+        host.disk.failures = 1
+        committing = asyncio.create_task(commit(groups, offset(value=2)))
+        await asyncio.sleep(0)
+        with pytest.raises(NotCoordinatorError):
+            await groups.offsets.fetch("g", [("a", [0])], time_slice=WaitingSlice())
+        assert await committing == (ErrorCode.NOT_COORDINATOR,)
+        assert await fetch(groups) == {("a", 0): 1}
+
+
+async def test_group_is_not_reported_missing_before_its_deletion_is_durable(host: CoordinatorHost) -> None:
+    async with host.running() as groups:
+
+        async def delete_twice_and_fetch() -> list[object]:
+            steps = (groups.delete("g"), groups.delete("g"), fetch(groups))
+            return [*await asyncio.gather(*steps, return_exceptions=True)]
+
+        await commit(groups, offset(value=1))
+        host.disk.failures = 1
+        assert [type(outcome) for outcome in await delete_twice_and_fetch()] == [NotCoordinatorError] * 3
+        assert await fetch(groups) == {("a", 0): 1}
+        deleted, missing, fetched = await delete_twice_and_fetch()
+        assert (deleted, type(missing), fetched) == (None, GroupIdNotFoundError, {})
 
 
 async def test_assignment_that_failed_to_be_stored_is_not_returned(host: CoordinatorHost) -> None:

@@ -250,7 +250,7 @@ async def _compact(
         sweep=_sweep(log, plan.start, plan.end),
     )
     rules = Rules(
-        last_offsets=offset_map.offsets,
+        last_offsets=offset_map,
         producers_last_offsets=frozenset(log.producers.last_offsets()),
         marker_epochs=log.producers.marker_epochs(),
         sweep=_sweep(log, plan.segments[0].base_offset, plan.end),

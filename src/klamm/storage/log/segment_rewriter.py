@@ -184,7 +184,7 @@ class Rewritten:
 class Rules:
     """Everything that decides whether a record is kept."""
 
-    last_offsets: Mapping[bytes, int]
+    last_offsets: LastOffsets
     producers_last_offsets: frozenset[int] = field(default_factory=frozenset)
     marker_epochs: Mapping[int, int] = field(default_factory=dict)
     """Epochs by producer id, of the producers of which only a marker is known."""
@@ -203,8 +203,14 @@ class Rules:
         return self.marker_epochs.get(batch.producer_id) == batch.producer_epoch
 
     def keeps(self, record: Record, horizon: int | None) -> bool:
-        """Return whether a record is kept. ``horizon`` is the delete horizon of its batch, None if it has none."""
-        if record.key is None or self.last_offsets.get(record.key, -1) > record.offset:
+        """Return whether a record is kept. ``horizon`` is the delete horizon of its batch, None if it has none.
+
+        A record behind the part that was read is kept for a later pass (as in Kafka's ``Cleaner.shouldRetainRecord``).
+        A tombstone that was dropped before an older record of its key would let that record come back.
+        """
+        if record.offset >= self.last_offsets.end_offset:
+            return True
+        if record.key is None or self.last_offsets.offsets.get(record.key, -1) > record.offset:
             return False
         return record.value is not None or horizon is None or self.now_ms < horizon
 

@@ -123,8 +123,7 @@ class Rebalance:
 
     def _rebalance_or_complete(self, now: Moment) -> None:
         if self.state is GroupState.PREPARING_REBALANCE:
-            if self._initial_delay_left_ms is None:
-                self._complete_if_all_joined(now)
+            self._complete_if_all_joined(now)
         else:
             self._prepare(now)
 
@@ -156,7 +155,9 @@ class Rebalance:
             self._complete(now)
 
     def _complete_if_all_joined(self, now: Moment) -> bool:
-        if self.state is not GroupState.PREPARING_REBALANCE or not self.members.has_everyone_joined():
+        """Complete the rebalance if nobody is missing. The initial delay, which waits for others, runs to its end."""
+        may_complete = self.state is GroupState.PREPARING_REBALANCE and self._initial_delay_left_ms is None
+        if not may_complete or not self.members.has_everyone_joined():
             return False
         self._complete(now)
         return True

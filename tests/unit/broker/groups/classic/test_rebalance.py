@@ -43,6 +43,21 @@ def test_first_member_does_not_wait_with_an_initial_delay_of_0() -> None:
     assert joined[0].generation_id == 1
 
 
+def test_expiring_members_do_not_end_initial_delay_early() -> None:
+    """Nobody is missing then, but others may come (Kafka's ``GroupMetadataManager.maybeCompleteJoinPhase``)."""
+    clients = ClassicGroupClients(initial_delay_ms=3000)
+    clients.send_join(attempt(new_member_id="unused", session_timeout_ms=6000))
+    clients.wait(5.9)
+    first = clients.new_dynamic("m1")
+    clients.wait(0.4)  # the unused member id has expired
+    second = clients.new_dynamic("m2")
+    assert first == second == []
+
+    clients.wait(6)
+
+    assert [reply.generation_id for reply in (*first, *second)] == [1, 1]
+
+
 def test_group_is_empty_when_all_members_leave_during_initial_delay() -> None:
     clients = ClassicGroupClients()
     clients.new_dynamic("m1")

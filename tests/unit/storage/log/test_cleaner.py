@@ -184,7 +184,7 @@ def test_files_of_interrupted_compaction_are_removed(tmp_path: Path) -> None:
 
     crashable.open()
 
-    assert [record.offset for record in read_all(crashable.log)] == list(range(10))
+    assert [record.offset for record in read_all(crashable.log)] == list(range(20))
     assert not work.exists()
 
 

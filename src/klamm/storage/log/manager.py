@@ -132,6 +132,8 @@ class LogManager:
         )  # after a power cut the marker must not reappear, and the directories found here must not vanish
         self._deletions: set[asyncio.Task[None]] = set()
         """Tasks that rename the directories of deleted topics with many partitions."""
+        self._deleted_topics: dict[str, dict[UUID, _Topic]] = {}
+        """Deleted topics by name and id, with the partitions whose directories are not renamed yet."""
         self.housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
         self.cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
 
@@ -146,6 +148,11 @@ class LogManager:
         checkpointed = {*self._recovery_points, *self._start_offsets, *self._compacted}
         for name in checkpointed - self._directories:
             self._forget_offsets(name)
+
+    def _forget_directory(self, name: str) -> None:
+        """Drop a directory that is not used any more, and its checkpointed offsets."""
+        self._directories.discard(name)
+        self._forget_offsets(name)
 
     def _forget_offsets(self, name: str) -> None:
         """Drop the checkpointed offsets of a removed directory, so that a new one of that name has none."""
@@ -238,6 +245,9 @@ class LogManager:
     def _open(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
         name = f"{topic.name}-{partition}"
         directory = self._data_dir / name
+        for deleted_id, deleted in self._deleted_topics.get(topic.name, {}).items():
+            if partition in deleted.logs:  # its directory would become a stray before the deletion comes to it
+                self._put_partition_aside(deleted_id, deleted, partition, deleted.logs.pop(partition))
         is_there = name in self._directories or directory.exists()
         is_ours = is_there and is_claimed(directory, topic_id)
         if is_there and not is_ours:
@@ -277,9 +287,11 @@ class LogManager:
         if topic is None:
             return None
         for partition, log in topic.logs.items():
+            self._forget_directory(f"{topic.name}-{partition}")  # a new topic of this name may come before the renaming
             if log is not None:
                 log.is_deleted = True
                 del self._open_logs[topic_id, partition]
+        self._deleted_topics.setdefault(topic.name, {})[topic_id] = topic
         steps = self._put_topic_aside(topic_id, topic)
         if len(topic.logs) <= _RENAMED_AT_ONCE:
             for _ in steps:
@@ -296,12 +308,19 @@ class LogManager:
 
     def _put_topic_aside(self, topic_id: UUID, topic: _Topic) -> Iterator[None]:
         """Close the logs of a deleted topic and rename their directories, one per step."""
-        for partition, log in topic.logs.items():
-            if log is not None:
-                log.close()
-            self._retire_directory(self._data_dir / f"{topic.name}-{partition}", topic_id, topic.config.current())
+        while topic.logs:
+            self._put_partition_aside(topic_id, topic, *topic.logs.popitem())
             yield
+        of_this_name = self._deleted_topics[topic.name]
+        del of_this_name[topic_id]
+        if not of_this_name:
+            del self._deleted_topics[topic.name]
         self.housekeeper.wake()
+
+    def _put_partition_aside(self, topic_id: UUID, topic: _Topic, partition: int, log: PartitionLog | None) -> None:
+        if log is not None:
+            log.close()
+        self._retire_directory(self._data_dir / f"{topic.name}-{partition}", topic_id, topic.config.current())
 
     def _retire_directory(self, directory: Path, topic_id: UUID, config: LogConfig) -> None:
         """Rename the directory of a deleted partition if it exists, and schedule its removal."""
@@ -329,8 +348,7 @@ class LogManager:
 
     def _put_aside(self, directory: Path, suffix: str) -> Path:
         target = put_aside(directory, suffix, self._now_ms())
-        self._directories.discard(directory.name)
-        self._forget_offsets(directory.name)
+        self._forget_directory(directory.name)
         return target
 
     def update_config(self, topic_id: UUID) -> None:

@@ -269,6 +269,40 @@ async def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatc
     assert read_topic_id(tmp_path / "t-0") == OTHER_ID
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_big_topic_that_is_created_again_at_once_leaves_no_strays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_restarted: bool
+) -> None:
+    # given
+    partitions = range(40)  # more than are renamed at once
+    crashable = CrashableLogs(tmp_path)
+    crashable.partitions = [(TOPIC_ID, "t", partition) for partition in partitions]
+    manager = crashable.open()
+    await manager.start()
+    for partition in partitions:
+        append(manager, TOPIC_ID, partition, "old")
+    if is_restarted:
+        await manager.close()
+        manager = crashable.open()
+        await manager.start()
+    # when
+    deletion = manager.delete_topic(TOPIC_ID)
+    for partition in partitions:
+        manager.create(OTHER_ID, "t", partition)
+    are_new = [manager.is_new(OTHER_ID, partition) for partition in partitions]
+    for partition in partitions[::2]:
+        append(manager, OTHER_ID, partition, "new")
+    assert deletion is not None
+    await deletion
+    # then
+    assert all(are_new)
+    assert names(tmp_path) == sorted([f"t-{n}" for n in partitions[::2]] + [f"t-{n}.<uuid>-delete" for n in partitions])
+    assert [values(manager, OTHER_ID, n) for n in partitions] == [[b"new"], []] * 20
+    assert not caplog.records
+    await manager.close()
+    assert names(tmp_path) == sorted(f"t-{n}" for n in partitions[::2])
+
+
 # -- a disk that does not rename or remove
 
 

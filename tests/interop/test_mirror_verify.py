@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 import klamm
+from klamm.cli.mirror.verify import main
 from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
@@ -21,6 +22,7 @@ from tests.support.record_times import RECENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from klamm.mirror.settings.flow import FlowSettings
 
@@ -113,6 +115,28 @@ def test_difference_behind_an_expired_beginning_is_named_by_its_offset(mirrored:
     assert missing == (3, "missing on the target: 1, the first is offset 4")
     surplus = f"on the target only: 1, the first is offset 5 of {mirrored.remote_topic}"
     assert mirrored.verify() == (2, f"missing on the target: 1, the first is offset 4; {surplus}")
+
+
+def test_sides_without_any_equal_record_differ_although_both_have_expired(mirrored: Mirrored) -> None:
+    """A side with records has the newest ones, so the sides would have those in common."""
+    mirrored.write(mirrored.topic, *range(4))
+    mirrored.write(mirrored.remote_topic, *range(10, 14))
+    mirrored.stand_at(3)
+    for topic in (mirrored.topic, mirrored.remote_topic):
+        delete_records(mirrored.address, topic, 0, before=1)
+    surplus = f"on the target only: 3, the first is offset 1 of {mirrored.remote_topic}"
+    assert mirrored.verify() == (0, f"missing on the target: 3, the first is offset 1; {surplus}")
+
+
+def test_verify_of_no_topic_fails(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mirrored.write_both(0)
+    mirrored.stand_at(0)
+    path = tmp_path / "mm2.properties"
+    more = f"offset.storage.topic = {mirrored.positions}\n"
+    path.write_text(properties(mirrored.address, mirrored.address, more, topics=mirrored.topic))
+    assert main([str(path)]) == 0
+    assert main([str(path), "--topics", "typo"]) == 1
+    assert "nothing was compared: no topic that matches --topics" in capsys.readouterr().err
 
 
 def test_verify_waits_for_ending_transaction(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:

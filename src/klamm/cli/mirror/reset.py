@@ -89,7 +89,8 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
     changed = sum(row["current_offset"] != row["new_offset"] for row in answer["partitions"])
     partitions = counted(changed, "source offset")
     end = f"{partitions} set" if answer["executed"] else f"{partitions} would be set; nothing was changed without --yes"
-    return [*table_lines(rows), f"{answer['flow']}: {end}"]
+    absent = [f"{answer['flow']}: {topic} is not on the source and was left out" for topic in answer["absent"]]
+    return [*table_lines(rows), *absent, f"{answer['flow']}: {end}"]
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -40,17 +40,24 @@ def main(arguments: Sequence[str]) -> int:
         settings.check_clients()
         flows = [flow.with_timeout(options.api_timeout_ms) for flow in settings.require_flows()]
         read_records = not options.offsets_only
-        return max(_flow(flow, wanted, read_records=read_records) for flow in flows)
+        results = [_flow(flow, wanted, read_records=read_records) for flow in flows]
     except re.error as error:
         sys.stderr.write(f"klamm mirror verify: --topics {options.topics}: expected a regular expression: {error}\n")
         return EXIT_USAGE
     except (SettingsError, OSError) as error:
         sys.stderr.write(f"klamm mirror verify: {options.properties}: {error}\n")
         return EXIT_USAGE
+    if not any(code or count for code, count in results):
+        sys.stderr.write(
+            "klamm mirror verify: nothing was compared: no topic that matches --topics is selected, exists and may be "
+            "described\n"
+        )
+        return EXIT_FAILED
+    return max(code for code, _ in results)
 
 
-def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) -> int:
-    """Compare one flow and print a line per partition and one for the flow."""
+def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) -> tuple[int, int]:
+    """Compare one flow. Print a line per partition, and one for the flow. Return exit code and number of partitions."""
     same = problems = lag = partitions = 0
     try:
         verdicts = verify_flow(
@@ -65,13 +72,13 @@ def _flow(flow: FlowSettings, wanted: re.Pattern[str], *, read_records: bool) ->
             lag += verdict.lag
     except (*CLUSTER_ERRORS, ReadingError) as error:
         sys.stderr.write(f"{flow.name}: could not be compared: {error_text(error)}\n")
-        return EXIT_FAILED
+        return EXIT_FAILED, partitions
     read = f"{counted(same, 'record')} equal on both sides" if read_records else "no records read"
     differs = "differs" if problems == 1 else "differ"
     verdict_words = f"{counted(problems, 'partition')} {differs}" if problems else "nothing differs"
     compared = f"{counted(partitions, 'partition')}, {read}, {lag:,} not mirrored yet"
     sys.stdout.write(f"{flow.name}: {compared}: {verdict_words}\n")
-    return EXIT_FAILED if problems else EXIT_OK
+    return EXIT_FAILED if problems else EXIT_OK, partitions
 
 
 def _line(verdict: PartitionVerdict) -> str:
@@ -89,7 +96,8 @@ def _parser() -> CommandParser:
         description="Compare both sides of every flow, up to the offsets that the mirror has copied: partitions, "
         "offsets, and for each record key, value, headers and timestamp. Read-only; a mirror may be running. Records "
         "that retention has already removed from one side do not count as differences.",
-        epilog="Exit codes: 0 nothing differs, 1 something differs or cannot be read, 2 wrong flags.",
+        epilog="Exit codes: 0 nothing differs, 1 something differs, cannot be read, or nothing was compared, 2 wrong "
+        "flags.",
         allow_abbrev=False,
     )
     parser.add_argument("properties", type=Path, metavar="FILE", help="MirrorMaker's properties file")

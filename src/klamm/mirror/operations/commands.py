@@ -107,6 +107,10 @@ class Tasks(Protocol):
         """Wait until no task has partitions of these source topics. Return False after ``timeout_s`` seconds."""
         ...
 
+    def forget_sessions(self, flow: str) -> None:
+        """Let no later lease resume the copiers of a flow."""
+        ...
+
 
 class TargetStateStore:
     """Store of a flow's requested states in its offsets topic."""
@@ -490,10 +494,11 @@ class MirrorCommands:
             changes = reset.plan(parts, to, value)
             if execute:
                 self._check_claim(flow.name)
+                self.tasks.forget_sessions(flow.name)  # their copiers would go on where they were
                 reset.execute(store, changes)
                 logger.info("%s: %d source offsets were reset", flow.name, len(changes))
         rows = [asdict(change) | {"effect": change.effect} for change in changes]
-        return {"flow": flow.name, "executed": execute, "partitions": rows}
+        return {"flow": flow.name, "executed": execute, "partitions": rows, "absent": list(reset.absent)}
 
 
 def _check_stopped(flow: str, states: RequestedStates, names: Collection[str]) -> None:

@@ -104,12 +104,14 @@ class SourceOffsetReset:
         """
         self._flow = flow
         self._stored = stored
+        self.absent: tuple[str, ...] = ()
+        """Source topics that the last plan of all topics left out, because the source does not list them."""
 
     def plan(self, topics: Sequence[TopicPartitions], to: ResetTo, value: int) -> list[OffsetChange]:
         """Return the change of each partition. Nothing is written.
 
         Args:
-            topics: Source topics that the flow selects. Empty: all of them that have source offsets.
+            topics: Source topics that the flow selects. Empty: all of them that have source offsets and exist.
             to: Kind of the new offset.
             value: Offset, number or time in milliseconds, by the kind.
 
@@ -123,6 +125,9 @@ class SourceOffsetReset:
             if not self._flow.selection.includes(name):
                 raise OffsetResetError(f"topic {name} is not selected by the flow; name topics as on the source")
         with Cluster.connected(copy_settings(self._flow).source, sorted(names)) as source:
+            if not topics:  # the offsets of deleted topics stay stored
+                self.absent = tuple(sorted(names.keys() - source.topics.keys()))
+                names = {name: numbers for name, numbers in names.items() if name in source.topics}
             partitions = list(_partitions(source, names))
             bounds = source.log_bounds(partitions)
             times = source.list_offsets(partitions, value) if to is ResetTo.TIMESTAMP else {}

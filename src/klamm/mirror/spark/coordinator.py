@@ -405,6 +405,13 @@ class Coordinator:
         with self._changed:
             return self._changed.wait_for(is_released, timeout_s)
 
+    def forget_sessions(self, flow: str) -> None:
+        """Let no later lease resume the copiers of a flow: what they know of its source offsets is out of date."""
+        with self._changed:
+            for group in self._groups:
+                if any(share.settings.flow == flow for share in group.shares):
+                    self._sessions.pop(group.number, None)
+
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until Spark has committed the newest lease. Return False after ``timeout_s`` seconds."""
         with self._changed:

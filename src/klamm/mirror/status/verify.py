@@ -451,12 +451,16 @@ class _Verdict:
         )
 
     def found(self, findings: Findings, source_start: int, target_start: int) -> PartitionVerdict:
-        """Return the verdict on findings. Ignore leading records that have expired on the other side."""
+        """Return the verdict on findings. Ignore leading records that have expired on the other side.
+
+        A side with records has the newest ones. If both have some and none is equal, nothing has merely expired.
+        """
         missing, first_missing = findings.missing, findings.first_missing
         surplus, first_surplus = findings.surplus, findings.first_surplus
-        if target_start:
+        may_have_expired = findings.same or not (missing and surplus)
+        if target_start and may_have_expired:
             missing, first_missing = missing - findings.leading_missing, findings.first_missing_later
-        if source_start:
+        if source_start and may_have_expired:
             surplus, first_surplus = surplus - findings.leading_surplus, findings.first_surplus_later
         parts = []
         if missing:

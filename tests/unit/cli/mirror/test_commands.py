@@ -51,7 +51,7 @@ def test_time_before_1970_selects_the_first_record(place: list[str], monkeypatch
 
     def send(_: object, command: Mapping[str, Any]) -> Mapping[str, Any]:
         sent.append(command)
-        return {"flow": "A->B", "partitions": [], "executed": False}
+        return {"flow": "A->B", "partitions": [], "executed": False, "absent": ["gone"]}
 
     monkeypatch.setattr(reset, "send", send)
     assert main(["mirror", "reset", "A->B", "--metrics", "a:1", *place]) == 0

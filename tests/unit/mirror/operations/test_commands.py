@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 from uuid import UUID
 
 import pytest
@@ -88,6 +88,9 @@ class Rig:
 
     def wait_released(self, flow: str, topics: Collection[str], timeout_s: float) -> bool:
         raise AssertionError((flow, topics, timeout_s))
+
+    def forget_sessions(self, flow: str) -> None:
+        raise AssertionError(flow)
 
     def promote(self, *topics: str, **more: bool) -> dict[str, Any]:
         return self.commands.run({"action": "promote", "flow": FLOW, "topics": list(topics)} | more)
@@ -731,6 +734,23 @@ def test_reset_requires_stopped_topics(topics: list[str], message: str) -> None:
     with pytest.raises(MirrorCommandError, match=message) as caught:
         rig.reset(*topics)
     assert caught.value.status == 409
+
+
+def test_copiers_of_a_flow_that_was_reset_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would go on where they were, and write these offsets over the new ones."""
+    # given
+    rig, seen = Rig(), Mock()
+    monkeypatch.setattr(commands, "open_store", lambda _flow: contextlib.nullcontext(Mock()))
+    monkeypatch.setattr(commands, "SourceOffsetReset", lambda *_: seen)
+    monkeypatch.setattr(rig, "wait_released", lambda *_: True)
+    seen.plan.return_value, seen.absent = [], ()
+    rig.forget_sessions = seen.forget  # type: ignore[method-assign]
+    rig.run("stop")
+    # when
+    rig.reset("orders")
+    rig.reset("orders", execute=True)
+    # then
+    assert [name for name, *_ in seen.method_calls] == ["plan", "plan", "forget", "execute"]
 
 
 def test_reset_is_rejected_where_the_target_decides() -> None:

@@ -86,6 +86,23 @@ def test_lease_assigns_partitions_to_slots(coordinator: Coordinator) -> None:
     planner.close()
 
 
+@pytest.mark.parametrize(("flow", "session"), [("A->B", ""), ("C->B", "s1")])
+def test_session_of_a_flow_whose_source_offsets_were_reset_is_not_resumed(
+    coordinator: Coordinator, flow: str, session: str
+) -> None:
+    """Its copiers would go on where they were, and write these offsets over the new ones."""
+    coordinator.publish("A->B", share(1))
+    planner, task = client(coordinator), client(coordinator)
+    ask(planner, ask="groups", lease=1)
+    task.send({"task": 0, "lease": 1, "pid": 1})
+    task.send({"finished": 0, "lease": 1, "session": "s1"})
+    ask(task, ask="next", after=0)  # answered behind the line before
+    coordinator.forget_sessions(flow)
+    assert ask(planner, ask="groups", lease=2)["groups"][0]["session"] == session
+    planner.close()
+    task.close()
+
+
 def test_finished_session_is_named_in_next_lease_only(coordinator: Coordinator) -> None:
     coordinator.publish("A->B", share(1))
     planner, task = client(coordinator), client(coordinator)

@@ -82,6 +82,9 @@ class NoTasks:
     def wait_released(self, *_: object) -> bool:
         raise AssertionError
 
+    def forget_sessions(self, *_: object) -> None:
+        raise AssertionError
+
 
 def _post(port: int, document: Any) -> tuple[int, Any]:
     data = json.dumps(document).encode()

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.errors import CLUSTER_ERRORS, ConnectionLostError, api_error, error_text
-from klamm.mirror.cluster_admin import KNOWN_AFTER_S, check_reachable, create_internal_topic, new_client
+from klamm.mirror.cluster_admin import (
+    KNOWN_AFTER_S,
+    check_reachable,
+    create_internal_topic,
+    missing_topics,
+    new_client,
+)
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.records.formats import Heartbeat
 from klamm.mirror.records.internal_topic import ControlConnection, TopicGoneError
@@ -81,6 +87,8 @@ class Heartbeats:
         self._now = now
         self._clock = clock
         self._topic_exists = False
+        self._may_be_deleted = False
+        """Whether a failure since the topic was created can mean that it was deleted."""
         self._is_known_at = 0.0
         self._logged = LoggedReasons()
 
@@ -98,7 +106,7 @@ class Heartbeats:
 
     def beat(self) -> bool:
         """Write one heartbeat, unless another process mirrors the flow. Return False if the target did not answer."""
-        claimant = self._claimant
+        claimant, headers = self._claimant, None
         try:
             self._create_topic()
             headers = () if claimant is None else claimant.headers()
@@ -112,6 +120,9 @@ class Heartbeats:
             # Until all brokers know a new topic, reading it and writing to it fail.
             if not isinstance(error, (ConnectionLostError, TopicGoneError)) or self._now() >= self._is_known_at:
                 self._log_once(error_text(error))
+            # Without a claim the topic is not read, so any failed write can mean that it was deleted. With a claim,
+            # only the reads decide: another request after each failed write could delay the next one too long.
+            self._may_be_deleted |= isinstance(error, TopicGoneError) or headers == ()
             if claimant is not None:
                 claimant.fail(error)
             return False
@@ -137,9 +148,13 @@ class Heartbeats:
         self._writer.write(HEARTBEATS_TOPIC, [record])
 
     def _create_topic(self) -> None:
-        if self._topic_exists:
+        """Create the topic at the start, and again after it was deleted."""
+        if self._topic_exists and not self._may_be_deleted:
             return
         check_reachable(self._admin, self._settings.target.alias)
+        if self._topic_exists and not missing_topics(self._admin, [HEARTBEATS_TOPIC]):
+            self._may_be_deleted = False
+            return
         factor = self._settings.replication_factor
         rejected = create_internal_topic(self._admin, HEARTBEATS_TOPIC, replication_factor=factor)
         if rejected is not None:
@@ -147,7 +162,7 @@ class Heartbeats:
             raise api_error(
                 rejected.error_code, f"{HEARTBEATS_TOPIC} could not be created with {setting}: {error_text(rejected)}"
             )
-        self._topic_exists = True
+        self._topic_exists, self._may_be_deleted = True, False
         self._is_known_at = self._now() + KNOWN_AFTER_S
 
     def _log_once(self, reason: str) -> None:

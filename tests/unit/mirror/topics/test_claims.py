@@ -12,7 +12,7 @@ from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.claims import Claimant, FlowClaim
 from klamm.mirror.topics.heartbeats import Heartbeats
 from klamm.protocol.records import Record
-from tests.support.mirror_fakes import FakeCluster
+from tests.support.mirror_fakes import FakeCluster, rejection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +44,31 @@ class Topic(ControlConnection):
         return [self.records[at]._replace(offset=at) for at in range(from_offset, end)], end
 
 
+class TopicOn(Topic):
+    """The topic of heartbeats on a cluster, on which it can be deleted and created."""
+
+    def __init__(self, target: FakeCluster) -> None:
+        super().__init__()
+        self._target = target
+
+    def _exists(self) -> bool:
+        if "heartbeats" not in self._target.topics:
+            self.records.clear()
+        return "heartbeats" in self._target.topics
+
+    def write(self, topic: str, records: Sequence[Record]) -> None:
+        if not self._exists():
+            raise ConnectionLostError("Partition 0 of heartbeats does not exist or has no leader at present")
+        super().write(topic, records)
+
+    def end_offsets(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return super().end_offsets(partitions) if self._exists() else {}
+
+    def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
+        self.is_gone = not self._exists() or from_offset > len(self.records)
+        return super().read(topic, from_offset)
+
+
 class Clock:
     """Monotonic clock of all processes of a test."""
 
@@ -57,11 +82,15 @@ class Clock:
 class Process:
     """A mirror of one flow."""
 
-    def __init__(self, topic: Topic, clock: Clock, host: str, *, flow: str = "A->B") -> None:
+    def __init__(
+        self, topic: Topic, clock: Clock, host: str, *, flow: str = "A->B", target: FakeCluster | None = None
+    ) -> None:
         self.claim = FlowClaim(clock=clock)
         self.link = Link(topic)
         self.claimant = Claimant(flow, f"{host}, process 1, ab", self.link, self.claim, interval_s=1.0, clock=clock)
-        self.heartbeats = Heartbeats(PAIRS[flow], FakeCluster(), self.link, claimant=self.claimant, clock=clock)
+        self.heartbeats = Heartbeats(
+            PAIRS[flow], target or FakeCluster(), self.link, claimant=self.claimant, clock=clock
+        )
         self.beat = self.heartbeats.beat
 
 
@@ -178,6 +207,63 @@ def test_recreated_topic_counts_as_taken_over(topic: Topic, clock: Clock) -> Non
     topic.records.clear()
     assert first.beat()
     assert first.claim.times_taken == 2
+
+
+def test_deleted_topic_is_created_again_and_flow_claimed(clock: Clock) -> None:
+    """Claims of an earlier process of this host were read, so the flow is never mirrored without a claim."""
+    target = FakeCluster()
+    topic = TopicOn(target)
+    earlier = Process(topic, clock, "here before", target=target)
+    earlier.beat()
+    earlier.heartbeats.release()
+    active, standby = Process(topic, clock, "here", target=target), Process(topic, clock, "there", target=target)
+    for _ in range(3):
+        active.beat()
+        standby.beat()
+        clock.now += 1
+    del target.topics["heartbeats"]
+    outcomes = []
+    for _ in range(20):
+        outcomes.append((active.beat(), standby.beat()))
+        assert not standby.claim.is_held
+        clock.now += 0.5
+    assert not all(outcomes[0])
+    assert outcomes[-1] == (True, True)
+    assert len(target.created) == 2
+    assert active.claim.is_held
+    assert standby.claim.holder == "here, process 1"
+
+
+def test_single_process_claims_flow_in_topic_that_was_deleted(clock: Clock) -> None:
+    target = FakeCluster()
+    topic = TopicOn(target)
+    earlier, active = (Process(topic, clock, host, target=target) for host in ("here before", "here"))
+    earlier.beat()
+    earlier.heartbeats.release()
+    active.beat()
+    del target.topics["heartbeats"]
+    for _ in range(10):
+        active.beat()
+        clock.now += 1
+    assert active.claim.is_held
+    assert active.claim.times_taken == 2, "claims in the deleted topic may have been missed"
+    assert len(target.created) == 2
+
+
+def test_deleted_topic_that_cannot_be_created_again_is_reported(clock: Clock) -> None:
+    target = FakeCluster()
+    topic = TopicOn(target)
+    earlier, active = (Process(topic, clock, host, target=target) for host in ("here before", "here"))
+    earlier.beat()
+    earlier.heartbeats.release()
+    active.beat()
+    del target.topics["heartbeats"]
+    target.rejects["heartbeats"] = rejection("TOPIC_AUTHORIZATION_FAILED")
+    for _ in range(10):
+        active.beat()
+        clock.now += 1
+    assert not active.claim.is_held
+    assert "heartbeats could not be created with" in active.claim.problem
 
 
 def test_late_renewal_of_suspended_holder_has_no_effect(topic: Topic, clock: Clock) -> None:

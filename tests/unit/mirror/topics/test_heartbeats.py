@@ -12,9 +12,11 @@ from klamm.mirror.records.formats import Heartbeat
 from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.mirror.run import run
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.heartbeats import Heartbeats, write_heartbeats
-from tests.support.mirror import properties, topic_configs, wait_for_records
+from tests.support.mirror import delete_topic, properties, topic_configs, wait_for_records
 from tests.support.mirror_fakes import FakeCluster, rejection
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +105,22 @@ def test_failure_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixtur
     assert third == "A->B: heartbeats are written again"
 
 
+def test_deleted_heartbeats_topic_is_created_again() -> None:
+    """Without a claim the topic is only written, so a failed write has to show it."""
+    target, writer = FakeCluster(), Writer()
+    heartbeats = Heartbeats(pair(), target, writer, now=lambda: NOON)
+    assert heartbeats.beat()
+    writer.rejects = "Partition 0 of heartbeats does not exist or has no leader at present"
+    assert not heartbeats.beat()
+    assert not heartbeats.beat(), "the topic exists, but its partition has no leader"
+    assert len(target.created) == 1
+    del target.topics["heartbeats"]
+    assert not heartbeats.beat()
+    assert len(target.created) == 2
+    writer.rejects = ""
+    assert heartbeats.beat()
+
+
 def test_new_heartbeats_topic_may_be_unknown_at_first(caplog: pytest.LogCaptureFixture) -> None:
     """K894-44: no alarm at each first start."""
     writer, now = Writer(), NOON
@@ -138,6 +156,32 @@ def test_heartbeats_of_pair_without_flow_are_written() -> None:
         assert not thread.is_alive()
         assert first.key == second.key == bytes.fromhex("000141 000142")
         assert Heartbeat.parse(first.key or b"", first.value or b"").timestamp == first.timestamp < second.timestamp
+        assert topic_configs(there.bootstrap_servers, "heartbeats") == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("has_claim", [False, True])
+def test_heartbeats_continue_after_their_topic_was_deleted(*, has_claim: bool) -> None:
+    with klamm.Broker() as there:
+        # given
+        stop = threading.Event()
+        settings = pair(there.bootstrap_servers, **{"heartbeats.topic.replication.factor": "1"})
+        claim = FlowClaim() if has_claim else None
+        more = {"claim": claim, "instance": "here, process 1, ab"}
+        thread = threading.Thread(target=write_heartbeats, args=(settings, stop), kwargs=more)
+        thread.start()
+        try:
+            wait_for_records(there.bootstrap_servers, "heartbeats", 1)
+            # when
+            delete_topic(there.bootstrap_servers, "heartbeats")
+            # then
+            wait_for_records(there.bootstrap_servers, "heartbeats", 1)
+            if claim is not None:
+                wait_until(lambda: claim.times_taken == 2, timeout_s=60, what="a claim in the new topic")
+        finally:
+            stop.set()
+            thread.join(20)
+        assert not thread.is_alive()
         assert topic_configs(there.bootstrap_servers, "heartbeats") == {"cleanup.policy": "compact"}
 
 

@@ -421,6 +421,10 @@ class _Joins:
     may never be repeated; without heartbeats the member is then removed from its group. Third, a request to join is
     forgotten while a join is in progress, although that join may carry an old session timeout.
 
+    As in Kafka's Java client, an assignment counts only if the consumer is still the member that joined: it has not
+    left, and the broker cannot have removed it. kafka-python sends no heartbeats before it has taken the assignment, so
+    the broker removes the member a session timeout after the join.
+
     Args:
         coordinator: kafka-python's ``ConsumerCoordinator`` of a consumer that has not joined yet.
     """
@@ -428,13 +432,29 @@ class _Joins:
     def __init__(self, coordinator: Any) -> None:
         self._coordinator = coordinator
         self._protocols = coordinator.group_protocols
+        self._read_sync_response = coordinator._process_sync_group_response
         self._joined_with: int | None = None
         """Session timeout of the latest JoinGroup, in milliseconds."""
+        self._joined_at = 0.0
+        """Time in seconds of the latest response with an assignment, on the monotonic clock."""
         coordinator.group_protocols = self._note
+        coordinator._process_sync_group_response = self._end_join
 
     def _note(self) -> Any:
         self._joined_with = self._coordinator.config["session_timeout_ms"]
         return self._protocols()
+
+    def _end_join(self, *response: Any) -> Any:
+        """Return the assignment in a response to SyncGroup.
+
+        Raises:
+            KafkaError: The join failed, or the consumer left its group after it had sent the request.
+        """
+        assignment = self._read_sync_response(*response)
+        if self._coordinator.state is not MemberState.REBALANCING:
+            raise kafka_errors.IllegalGenerationError("the member left its group while it joined")
+        self._joined_at = time.monotonic()
+        return assignment
 
     def catch_up(self) -> None:
         """Finish a join whose outcome was lost, or repeat it. Runs in the application's thread, before a poll."""
@@ -451,11 +471,16 @@ class _Joins:
     async def _finish(self, assignment: bytes) -> None:
         coordinator = self._coordinator
         coordinator._join_task = None
+        removed_at = self._joined_at + (self._joined_with or 0) / 1000
         with coordinator._lock:
+            if coordinator.state is not MemberState.REBALANCING or time.monotonic() >= removed_at:
+                coordinator.request_rejoin()
+                return
             coordinator.rejoining = coordinator.rejoin_needed = False
             coordinator.state = MemberState.STABLE
             coordinator._enable_heartbeat()
-        generation = coordinator._generation
+            coordinator.heartbeat.last_reset = self._joined_at  # the broker, too, counts from the join
+            generation = coordinator._generation
         await coordinator._on_join_complete_async(
             generation.generation_id, generation.member_id, generation.protocol, assignment
         )

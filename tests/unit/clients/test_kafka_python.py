@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import Mock
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
-from kafka.errors import RebalanceInProgressError
+from kafka.consumer.subscription_state import SubscriptionState
+from kafka.coordinator.base import Generation, MemberState
+from kafka.coordinator.consumer import ConsumerCoordinator
+from kafka.errors import IllegalGenerationError, RebalanceInProgressError
 from kafka.future import Future
+from kafka.net.selector import NetworkSelector
 from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.consumer import ConsumerProtocolAssignment
 from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.metadata import MetadataRequest as TheirRequest
 from kafka.protocol.parser import KafkaProtocol
@@ -21,6 +28,9 @@ from klamm.protocol.frames import response_header
 from klamm.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsRequest, DescribeClientConfigsResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EMPTY = DescribeClientConfigsResponse(error_message=None, entries=[], throttle_time_ms=3)
 
@@ -117,6 +127,7 @@ def coordinator() -> Any:
         rejoining=True,
         _join_task=Future(),
         _net=Mock(),
+        _process_sync_group_response=Mock(),
     )
 
 
@@ -139,3 +150,90 @@ def test_join_in_flight_is_not_touched(coordinator: Any) -> None:
     _Joins(coordinator).catch_up()
     coordinator.request_rejoin.assert_not_called()
     coordinator._net.run.assert_not_called()
+
+
+TOPIC = "orders"
+SESSION_TIMEOUT_S = 10.0
+
+
+class Member:
+    """kafka-python's coordinator of a consumer that joins its group and is not polled."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, net: NetworkSelector) -> None:
+        self.now = time.monotonic()
+        monkeypatch.setattr("klamm.clients.kafka_python.time", SimpleNamespace(monotonic=lambda: self.now))
+        client = MagicMock()
+        client._manager._net = net
+        self.subscription = SubscriptionState()
+        self.subscription.subscribe(topics=[TOPIC])
+        self.coordinator = ConsumerCoordinator(
+            client, self.subscription, group_id="g", enable_auto_commit=False, session_timeout_ms=10_000
+        )
+        self.joins = _Joins(self.coordinator)
+        self.coordinator.group_protocols()  # as for a JoinGroup
+        self.coordinator._generation = Generation(1, "m", "range")
+        self.coordinator.state = MemberState.REBALANCING
+        self.coordinator.rejoining = True
+
+    def end_join(self) -> None:
+        """Read the response to SyncGroup, as the last step of the task that joins."""
+        assignment = ConsumerProtocolAssignment(0, [(TOPIC, [0])], b"").encode()
+        response = SimpleNamespace(error_code=0, protocol_type=None, protocol_name=None, assignment=assignment)
+        self.coordinator._join_task = Future().success(self.coordinator._process_sync_group_response(response, 0.0))
+
+    @property
+    def partitions(self) -> set[Any]:
+        return set(self.subscription.assigned_partitions())
+
+    @property
+    def sends_heartbeats(self) -> bool:
+        return bool(self.coordinator._heartbeat_enabled)
+
+
+@pytest.fixture
+def member(monkeypatch: pytest.MonkeyPatch) -> Iterator[Member]:
+    with contextlib.closing(NetworkSelector()) as net:
+        yield Member(monkeypatch, net)
+
+
+def test_assignment_is_taken_and_heartbeats_count_from_the_join(member: Member) -> None:
+    member.end_join()
+    joined_at = member.now
+    member.now += SESSION_TIMEOUT_S - 1
+    # when
+    member.joins.catch_up()
+    # then
+    assert member.partitions == {(TOPIC, 0)}
+    assert member.coordinator.state is MemberState.STABLE
+    assert member.sends_heartbeats
+    assert member.coordinator.heartbeat.last_reset == joined_at
+
+
+def test_assignment_is_dropped_after_the_member_has_left(member: Member) -> None:
+    member.end_join()
+    member.coordinator.reset_generation()  # as unsubscribe does
+    # when
+    member.joins.catch_up()
+    # then
+    assert member.partitions == set()
+    assert member.coordinator.state is MemberState.UNJOINED
+    assert not member.sends_heartbeats
+    assert member.coordinator.need_rejoin()
+
+
+def test_assignment_is_dropped_after_the_session_timeout(member: Member) -> None:
+    """The broker has removed the member, because kafka-python sends no heartbeats before its next poll."""
+    member.end_join()
+    member.now += SESSION_TIMEOUT_S
+    # when
+    member.joins.catch_up()
+    # then
+    assert member.partitions == set()
+    assert not member.sends_heartbeats
+    assert member.coordinator.need_rejoin()
+
+
+def test_join_fails_if_the_member_has_left_before_its_end(member: Member) -> None:
+    member.coordinator.reset_generation()
+    with pytest.raises(IllegalGenerationError, match="left its group"):
+        member.end_join()

@@ -52,7 +52,7 @@ def power_cuts(scratch: Path, options: tuple[str, ...], *, seed: int) -> tuple[i
             cut.write(directory)
             promised = ledger.at(cut)
             try:
-                recovered = start_after(directory, promised, *options)
+                recovered = start_after(directory, promised, *options, opens_late=number % 3 == 0)
                 problems = violations_of(promised, recovered, is_durable=options == DURABLE)
             except Exception as error:  # noqa: BLE001  # whatever it is, the start needed help
                 problems = [f"{type(error).__name__}: {error}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import errno
 import random
 import threading
 import time
@@ -25,6 +26,7 @@ from klamm.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Record, encode_batch
 from klamm.server.session import Session
+from klamm.storage.log.recovery import open_partition
 from klamm.storage.metadata.identity import check_metadata
 from klamm.storage.metadata.store import MetadataStore
 from tests.support.raw_logs import Committed, read_committed_raw
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from klamm.broker.context import Services
     from klamm.protocol.schema import Message
+    from klamm.storage.log import PartitionLog
     from klamm.storage.metadata.schema import Database
     from tests.support.recorded_disk import Cut, RecordedDisk
     from tests.support.wire import WireClient
@@ -318,9 +321,26 @@ class Found:
     """Error codes of the batches that were sent again, by partition."""
 
 
-def start_after(data_dir: Path, ledger: Ledger, *options: str) -> Found:
-    """Start a broker on the remains of a power cut, end open transactions, repeat unacknowledged batches, stop it."""
-    with mock.patch("os.fsync"), LocalBroker(data_dir, *options) as broker:
+def start_after(data_dir: Path, ledger: Ledger, *options: str, opens_late: bool = False) -> Found:
+    """Start a broker on the remains of a power cut, end open transactions, repeat unacknowledged batches, stop it.
+
+    Args:
+        data_dir: Remains of the power cut.
+        ledger: Facts known to clients.
+        options: Options of the broker.
+        opens_late: Whether no log can be opened during the start. The disk may be full, for example.
+    """
+    is_failing = opens_late
+    retry = mock.patch("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
+
+    def opened(**arguments: Any) -> PartitionLog:
+        if is_failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_partition(**arguments)
+
+    opening = mock.patch("klamm.storage.log.manager.open_partition", opened)
+    with mock.patch("os.fsync"), retry, opening, LocalBroker(data_dir, *options) as broker:
+        is_failing = False
         if broker.services.topics.get(TOPIC) is None:
             return Found([Committed([], {}, [], 0)] * PARTITIONS, {}, [], 2**62, {})
         identities = [broker.run(_initialize(broker.services, number)) for number in range(PRODUCERS)]

@@ -10,8 +10,8 @@ How a transaction ends (EndTxn, a fencing InitProducerId, or the transaction tim
 4. Later the decision is dropped, once the markers themselves are on disk (``_settle``).
 
 A crash before the commit of step 1 leaves the transaction open, and it continues or times out after the restart. A
-crash after it is completed at the next start: ``start`` writes the missing markers. So a transaction is committed in
-all partitions or in none, whenever the broker dies.
+crash after it is completed at the next start: ``start`` writes the missing markers. A log that does not accept one yet
+is not used until it does. So a transaction is committed in all partitions or in none, whenever the broker dies.
 
 While the state is PREPARE_*, requests for the transactional id are rejected with CONCURRENT_TRANSACTIONS; clients
 retry.
@@ -29,7 +29,7 @@ from klamm.broker.groups.errors import CoordinatorNotAvailableError
 from klamm.broker.groups.registry import log_failure, until_durable
 from klamm.broker.transactions import rules
 from klamm.broker.transactions.decisions import Decisions
-from klamm.broker.transactions.markers import end_decided, end_hanging, write_markers
+from klamm.broker.transactions.markers import end_lost, write_markers
 from klamm.broker.transactions.model import (
     ConcurrentTransactionsError,
     Transaction,
@@ -40,7 +40,7 @@ from klamm.broker.transactions.model import (
     to_payload,
 )
 from klamm.lazy_dataclass import dataclass
-from klamm.protocol.errors import InvalidProducerIdMappingError
+from klamm.protocol.errors import InvalidProducerIdMappingError, StorageError
 from klamm.server.time_slice import TimeSlice
 from klamm.storage.errors import DataDirectoryError
 from klamm.storage.log.housekeeping import ErrorReports
@@ -52,9 +52,8 @@ if TYPE_CHECKING:
 
     from klamm.broker.groups.offset_coordinator import OffsetCoordinator
     from klamm.broker.producer_ids import ProducerIdAllocator
-    from klamm.protocol.errors import StorageError
     from klamm.protocol.types import ProducerIdentity
-    from klamm.storage.log import LogManager
+    from klamm.storage.log import LogManager, PartitionLog
     from klamm.storage.metadata.changes import Change
     from klamm.storage.metadata.store import MetadataStore
 
@@ -131,6 +130,8 @@ class TransactionCoordinator:
         self._offsets = offsets
         self._now_ms = now_ms
         self._transactions: dict[str, Transaction] = {}
+        self._owners: dict[int, str] = {}
+        """Transactional ids by current and previous producer id."""
         self._started_ms = now_ms()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
@@ -154,7 +155,9 @@ class TransactionCoordinator:
         self._load()
         if self._logs.was_clean:
             self.decisions.forget_written()
-        self._end_open()
+        self._logs.check_before_use(self._end_lost)
+        self._complete_decided()
+        self.decisions.all_written()
         # This must precede the first append: decisions refer to offsets, and after a crash that shortened a log the
         # next append reuses offsets behind its end for other transactions.
         await self.decisions.settle()
@@ -184,18 +187,23 @@ class TransactionCoordinator:
         self._complete_decided()
         self.decisions.all_written()
 
-    def _end_open(self) -> None:
-        """End transactions that are open in a log although they were decided, or that belong to no transactional id.
+    def _end_lost(self, log: PartitionLog) -> None:
+        """End the transactions in a log whose markers a power cut lost, before the log is used.
 
-        Remembered decisions come first: the same producer may have decided a later transaction the other way, and only
-        the remembered decision knows which transaction it is about.
+        Raises:
+            OSError: The disk rejected a marker. The log is not used until a later attempt succeeds.
         """
-        if not end_decided(self._logs, self.decisions, self._now_ms()):
-            self._timers["open transactions"] = asyncio.get_running_loop().call_later(_RETRY_S, self._end_open)
-            return
-        self._complete_decided()
-        end_hanging(self._logs, self._transactions, self._now_ms())
-        self.decisions.all_written()
+        try:
+            end_lost(log, self.decisions, self._owner_of, self._now_ms())
+        except StorageError as error:
+            self._reports.report(log.name, "lacks the marker of an ended transaction and is not served", error)
+            raise OSError(f"A transaction marker cannot be written: {error}") from error
+
+    def _owner_of(self, producer_id: int) -> Transaction | None:
+        """Return the transactional id with this current or previous producer id."""
+        owner = self._transactions.get(self._owners.get(producer_id, ""))
+        is_of_producer = owner is not None and producer_id in (owner.producer_id, owner.previous_producer_id)
+        return owner if is_of_producer else None
 
     def _is_ending(self, transactional_id: str) -> bool:
         transaction = self._transactions.get(transactional_id)
@@ -210,6 +218,8 @@ class TransactionCoordinator:
             self.decisions.load(self._is_ending)
         except ValueError as error:
             raise DataDirectoryError(str(error)) from error
+        self._owners = {item.previous_producer_id: name for name, item in self._transactions.items()}
+        self._owners |= {item.producer_id: name for name, item in self._transactions.items()}
 
     # ---- producer requests
 
@@ -358,7 +368,7 @@ class TransactionCoordinator:
             if rules.is_expired(transaction, now_ms, self._settings.expiration_ms)
         ]
         for name in expired:
-            del self._transactions[name]
+            del self._owners[self._transactions.pop(name).producer_id]
         if expired:
             self._store.submit([DropTransaction(transactional_id=name) for name in expired]).add_done_callback(
                 log_failure
@@ -380,6 +390,7 @@ class TransactionCoordinator:
 
     def _put(self, transaction: Transaction, *others: Change) -> asyncio.Future[None]:
         self._transactions[transaction.transactional_id] = transaction
+        self._owners[transaction.producer_id] = transaction.transactional_id
         change = PutTransaction(transactional_id=transaction.transactional_id, payload=to_payload(transaction))
         future = self._store.submit([change, *others])
         future.add_done_callback(log_failure)

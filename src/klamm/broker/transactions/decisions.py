@@ -6,8 +6,8 @@ the log, while its producer may already have decided its next transaction differ
 
 The solution: each decision is stored with the first offset of the transaction in each partition, in the same commit of
 the metadata store that makes the decision durable. It is dropped when its markers are below the recovery point of each
-of these partitions. A start that finds an open transaction in a log compares its first offset with the remembered
-decisions before it does anything else with that log.
+of these partitions. If a log that has been opened contains an open transaction, its first offset is compared with the
+remembered decisions before the log is used for anything else.
 
 Life of a decision:
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = 2**63
+"""Placeholder for an end offset: the log could not be opened, or still lacks a marker."""
 _PLAIN: Final = ("transactional_id", "producer_id", "data_epoch", "marker_epoch", "has_own_epoch", "is_commit")
 _UNKNOWN: Final = -2
 """Placeholder for a first offset: the log could not be opened when the transaction was decided."""
@@ -159,6 +160,10 @@ class Decisions:
         self._pending[decision.transactional_id] = decision.number
         return (PutDecision(number=decision.number, payload=_to_payload(decision)),)
 
+    def lacks_markers(self, decision: TransactionDecision) -> bool:
+        """Return whether the markers of a decision are still to be written by the coordinator for the first time."""
+        return self._pending.get(decision.transactional_id) == decision.number
+
     def markers_written(self, transactional_id: str) -> None:
         """Record that all markers of a transactional id's last transaction are in the logs."""
         number = self._pending.pop(transactional_id, None)
@@ -183,13 +188,14 @@ class Decisions:
     async def settle(self) -> None:
         """Make the written markers durable, and drop their decisions.
 
-        A log that cannot be flushed keeps only the decisions that concern it.
+        A log that cannot be opened or flushed keeps only the decisions that concern it.
         """
+        await self._note_missing_ends()
         waiting: dict[TransactionPartition, int] = {}
         for ends in self._ends.values():  # in ascending order, so the last end offset of each partition wins
             waiting.update(ends)
         for partition, end in waiting.items():
-            if not self._is_durable(partition, end):
+            if end != _NEVER and not self._is_durable(partition, end):
                 await self._flush(partition)
         settled = []
         async for number, ends in TimeSlice().over(tuple(self._ends.items())):
@@ -218,11 +224,20 @@ class Decisions:
 
     def _is_durable(self, partition: TransactionPartition, end: int) -> bool:
         """Return whether a partition is on disk up to an offset. True for a deleted topic, which needs no decision."""
+        if end == _NEVER:
+            return False
         try:
             log = self._logs.get(*partition)
         except OSError:
             return False
         return log is None or log.recovery_point >= end
+
+    async def _note_missing_ends(self) -> None:
+        """Note the ends of logs that could not be opened when their markers were written or found."""
+        unopened = {partition for ends in self._ends.values() for partition, end in ends.items() if end == _NEVER}
+        present = {partition: self._present_end(partition) async for partition in TimeSlice().over(unopened)}
+        for ends in self._ends.values() if present else ():
+            ends.update({name: present.get(name, _NEVER) for name, end in ends.items() if end == _NEVER})
 
     def _first_offset(self, partition: TransactionPartition, producer_id: int) -> int:
         try:
@@ -232,15 +247,14 @@ class Decisions:
         return NO_OFFSET if log is None else log.producers.open_offset_of(producer_id)
 
     def _present_ends(self, decision: TransactionDecision) -> dict[TransactionPartition, int]:
-        ends = {}
-        for partition in decision.first_offsets:
-            try:
-                log = self._logs.get(*partition)
-            except OSError:
-                ends[partition] = _NEVER
-            else:
-                ends[partition] = 0 if log is None else log.end_offset
-        return ends
+        return {partition: self._present_end(partition) for partition in decision.first_offsets}
+
+    def _present_end(self, partition: TransactionPartition) -> int:
+        try:
+            log = self._logs.get(*partition)
+        except OSError:
+            return _NEVER
+        return 0 if log is None else log.end_offset
 
 
 def _consume_error(change: asyncio.Future[None]) -> None:

@@ -15,7 +15,7 @@ from klamm.protocol.records import ControlType
 from klamm.storage.log import append_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from klamm.broker.transactions import decisions
     from klamm.storage.log import LogManager, PartitionLog
@@ -82,62 +82,49 @@ def _write(log: PartitionLog, control_type: ControlType, producer_id: int, epoch
         logger.warning("Partition %s: the transaction marker is not written: %s", log.name, error)
 
 
-def end_decided(logs: LogManager, remembered: decisions.Decisions, now_ms: int) -> bool:
-    """End the transactions that are open in a log although they were decided: a power cut lost their markers.
+def end_lost(
+    log: PartitionLog, remembered: decisions.Decisions, owner_of: Callable[[int], Transaction | None], now_ms: int
+) -> None:
+    """End the transactions that are open in a log although they have ended: a power cut lost their markers.
 
-    Returns:
-        False if the disk rejected a marker, and the call has to be retried.
+    A remembered decision comes first: the same producer may have decided a later transaction the other way, and only
+    the decision knows which transaction it is about. Without one, a transaction that belongs to no ongoing or
+    undecided transaction is ended too. Otherwise the last stable offset would never advance, and readers with
+    ``read_committed`` would wait forever. If the last transaction of the producer was committed and the epoch is the
+    same, the open one is committed; any other is aborted.
+
+    Call this before anything is appended to the log. A later batch of the same producer would join the open
+    transaction, and might share its first offset with another decision.
+
+    Args:
+        log: The log.
+        remembered: Remembered decisions.
+        owner_of: Function that returns the transactional id of a producer id, None if there is none.
+        now_ms: Milliseconds since the epoch.
+
+    Raises:
+        StorageError: The disk rejected a marker.
     """
-    is_complete = True
-    for log in logs.loaded():
-        for producer_id, epoch in log.producers.open_producers():
-            decision = remembered.find(log, producer_id, epoch)
-            if decision is None:
-                continue
-            control_type = ControlType.COMMIT if decision.is_commit else ControlType.ABORT
-            logger.info(
-                "Producer %d: its transaction marker in partition %s was lost and is written again: %s",
-                producer_id,
-                log.name,
-                control_type.name.lower(),
-            )
-            try:
-                _write(log, control_type, producer_id, max(epoch, decision.marker_epoch), now_ms)
-            except StorageError as error:
-                logger.warning("Partition %s: the transaction marker will be retried: %s", log.name, error)
-                is_complete = False
-    return is_complete
-
-
-def end_hanging(logs: LogManager, transactions: Mapping[str, Transaction], now_ms: int) -> None:
-    """End the transactions that are open in a log but belong to no ongoing transaction.
-
-    Without this, the last stable offset would never advance, and readers with ``read_committed`` would wait forever.
-    This happens when a power cut loses markers whose transaction is already stored as complete. If the last transaction
-    of the producer was committed and the epoch is the same, the open one is committed; any other is aborted.
-    """
-    by_producer: dict[int, Transaction] = {}
-    for transaction in transactions.values():
-        by_producer[transaction.producer_id] = transaction
-        by_producer.setdefault(transaction.previous_producer_id, transaction)
-    for log in logs.loaded():
-        for producer_id, epoch in log.producers.open_producers():
-            owner = by_producer.get(producer_id)
-            if owner is not None and (owner.state.is_ending or _is_open_in(owner, log)):
-                continue
-            try:
+    for producer_id, epoch in log.producers.open_producers():
+        decision, owner = remembered.find(log, producer_id, epoch), owner_of(producer_id)
+        if decision is None:
+            if owner is None or (log.topic_id, log.partition) not in owner.partitions:
                 _end_hanging(log, owner, producer_id, epoch, now_ms)
-            except StorageError as error:
-                logger.warning(
-                    "Partition %s: read_committed readers wait until the next start, the marker failed: %s",
-                    log.name,
-                    error,
-                )
+        elif not remembered.lacks_markers(decision):
+            _end_decided(log, decision, producer_id, epoch, now_ms)
 
 
-def _is_open_in(transaction: Transaction, log: PartitionLog) -> bool:
-    is_ongoing = transaction.state is TransactionState.ONGOING
-    return is_ongoing and (log.topic_id, log.partition) in transaction.partitions
+def _end_decided(
+    log: PartitionLog, decision: decisions.TransactionDecision, producer_id: int, epoch: int, now_ms: int
+) -> None:
+    control_type = ControlType.COMMIT if decision.is_commit else ControlType.ABORT
+    logger.info(
+        "Producer %d: its transaction marker in partition %s was lost and is written again: %s",
+        producer_id,
+        log.name,
+        control_type.name.lower(),
+    )
+    _write(log, control_type, producer_id, max(epoch, decision.marker_epoch), now_ms)
 
 
 def _end_hanging(log: PartitionLog, transaction: Transaction | None, producer_id: int, epoch: int, now_ms: int) -> None:

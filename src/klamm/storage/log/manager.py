@@ -58,7 +58,7 @@ _END_OF_TIME: Final = 2**63
 
 
 class _Topic:
-    """The logs of a topic by partition; None for a log that has not been opened yet."""
+    """The logs of a topic by partition; None for a log that has not been opened and checked yet."""
 
     __slots__ = ("config", "logs", "name")
 
@@ -106,6 +106,9 @@ class LogManager:
         self._pool = pool if pool is not None else FilePool(DEFAULT_MAX_OPEN)
         self._topics: dict[UUID, _Topic] = {}
         self._open_logs: dict[tuple[UUID, int], PartitionLog] = {}
+        self._check: Callable[[PartitionLog], None] | None = None
+        self._unusable: set[tuple[UUID, int]] = set()
+        """Partitions whose log could not be opened, or has failed its check."""
         self._recovery_points = read_offsets(data_dir / RECOVERY_POINTS)
         self._start_offsets = read_offsets(data_dir / LOG_START_OFFSETS)
         self._compacted = read_offsets(data_dir / CLEANER_OFFSETS)
@@ -178,18 +181,43 @@ class LogManager:
         """Return the log of a partition, opening it if necessary; None if the partition is unknown.
 
         Raises:
-            OSError: The log cannot be opened.
+            OSError: The log cannot be opened, or it fails the check of ``check_before_use``.
         """
         topic = self._topics.get(topic_id)
         if topic is None:
             return None
         log = topic.logs.get(partition)
         if log is None and partition in topic.logs:
-            log = topic.logs[partition] = self._open_anyhow(topic_id, topic, partition)
-            self._open_logs[topic_id, partition] = log
+            log = topic.logs[partition] = self._usable(topic_id, topic, partition)
+        return log
+
+    def _usable(self, topic_id: UUID, topic: _Topic, partition: int) -> PartitionLog:
+        """Open a log and check it. After a failed check it stays open for flushes and the stop."""
+        key = topic_id, partition
+        self._unusable.add(key)
+        log = self._open_logs.get(key)
+        if log is None:
+            log = self._open_logs[key] = self._open_anyhow(topic_id, topic, partition)
             if log.config.flush_ms != NO_LIMIT:
                 self.housekeeper.wake()
+        if self._check is not None:
+            self._check(log)
+        self._unusable.discard(key)
         return log
+
+    def check_before_use(self, check: Callable[[PartitionLog], None]) -> None:
+        """Check every log before ``get`` returns it: the open logs now, the others when they are opened.
+
+        A check that fails is repeated by the next ``get`` of the log.
+
+        Args:
+            check: Function that raises an OSError if the log cannot be used yet. It reports the error itself.
+        """
+        self._check = check
+        for topic_id, partition in tuple(self._open_logs):
+            self._topics[topic_id].logs[partition] = None
+            with suppress(OSError):
+                self.get(topic_id, partition)
 
     def is_new(self, topic_id: UUID, partition: int) -> bool:
         """Return whether an existing partition has no directory yet, so that ``create_directories`` saves time."""
@@ -286,11 +314,12 @@ class LogManager:
         self._flusher.forget(topic_id)
         if topic is None:
             return None
-        for partition, log in topic.logs.items():
+        for partition in topic.logs:
             self._forget_directory(f"{topic.name}-{partition}")  # a new topic of this name may come before the renaming
+            self._unusable.discard((topic_id, partition))
+            log = topic.logs[partition] = self._open_logs.pop((topic_id, partition), None)
             if log is not None:
                 log.is_deleted = True
-                del self._open_logs[topic_id, partition]
         self._deleted_topics.setdefault(topic.name, {})[topic_id] = topic
         steps = self._put_topic_aside(topic_id, topic)
         if len(topic.logs) <= _RENAMED_AT_ONCE:
@@ -406,8 +435,8 @@ class LogManager:
         """Recover the logs after a crash, and start the maintenance tasks. All partitions must be registered before.
 
         After a clean shutdown, logs are opened at first use. After a crash, all logs are opened before any request is
-        served, because transactions that belong to no transactional id must be found and ended before anything is
-        appended.
+        served, so that transactions that belong to no transactional id are found and ended, also in logs that no
+        request opens.
         """
         self.put_strays_aside()
         if not self.was_clean:
@@ -439,14 +468,15 @@ class LogManager:
     async def close(self) -> None:
         """Flush all logs, write the checkpoints and the marker file of a clean shutdown, and close all files.
 
-        If the disk fails, this is logged and the marker file is not written, so the next start checks all logs.
+        If the disk fails, this is logged and the marker file is not written, so the next start checks all logs. The
+        same applies if a log could not be used since a crash: a transaction in it may still lack its marker.
         """
         if self._deletions:
             await asyncio.wait(self._deletions)
         await self.housekeeper.close()
         await self.cleaner.close()
         await self.remove_retired(now_ms=_END_OF_TIME)
-        is_clean = await self._leave_all(tuple(self.loaded()))
+        is_clean = await self._leave_all(tuple(self.loaded())) and (self.was_clean or not self._unusable)
         try:
             await self.checkpoint()
             if is_clean:
@@ -456,7 +486,7 @@ class LogManager:
             is_clean = False
             logger.error("The checkpoint files in %s cannot be written: %s", self._data_dir, error)  # noqa: TRY400 -- the message is complete
         if not is_clean:
-            logger.warning("Some logs could not be flushed: the next start of the broker checks all logs")
+            logger.warning("Some logs could not be opened or flushed: the next start of the broker checks all logs")
         for log in self.loaded():
             log.close()
         self._pool.close()

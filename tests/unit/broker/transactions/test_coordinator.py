@@ -6,9 +6,10 @@ import asyncio
 import errno
 import sqlite3
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -29,7 +30,7 @@ from tests.support.logs import TOPIC_ID, CrashableLogs, FailingPool
 from tests.support.transactions import ABORT, committed_values, end, write
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
 PARTITION = TransactionPartition(TOPIC_ID, 0)
@@ -191,6 +192,101 @@ async def test_lost_marker_is_written_again_after_later_transactions(
             await host.finish(identity, commit=not commit, knows_v2=knows_v2)
         assert committed_values(host.crashable.log) == (["a"] if commit else [])
         assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
+
+
+async def _with_lost_marker(host: CoordinatorHost, *, commit: bool, knows_v2: bool) -> ProducerIdentity:
+    """End a transaction, stop, and cut the power: the disk has the record ``first``, but not the marker behind it."""
+    identity = await host.begin("first")
+    host.crashable.flush_log()
+    identity = await host.finish(identity, commit=commit, knows_v2=knows_v2)
+    position = host.crashable.log.segments[-1].position_of(1)
+    assert position is not None
+    host.crashable.log.segments[-1].truncate(position)
+    await host.stop()
+    return identity
+
+
+@contextmanager
+def _failing_start(monkeypatch: pytest.MonkeyPatch, step: str) -> Iterator[None]:
+    """Let each opening of a log fail, or each write to one."""
+    with monkeypatch.context() as patch:
+        if step == "open":
+            error = OSError(errno.EIO, "Input/output error")
+            patch.setattr("klamm.storage.log.manager.open_partition", Mock(side_effect=error))
+        else:
+            patch.setattr(FailingPool, "room", 0)
+        yield
+
+
+@pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("step", ["open", "write"])
+async def test_lost_marker_precedes_the_next_transaction_after_a_failed_start(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch, step: str, commit: bool, knows_v2: bool
+) -> None:
+    async with running(host):
+        identity = await _with_lost_marker(host, commit=commit, knows_v2=knows_v2)
+        with _failing_start(monkeypatch, step):
+            await host.start()
+            await host.coordinator.add("x", identity, partitions={PARTITION})
+            with pytest.raises(OSError, match=r"Input/output error|No space left"):
+                host.crashable.manager.get(*PARTITION)
+        # when: the disk works again, and the producer writes before anything else happens
+        sequence = 0 if knows_v2 else 1
+        write(host.crashable.log, identity.producer_id, "next", sequence=sequence, epoch=identity.producer_epoch)
+        await host.finish(identity, commit=not commit, knows_v2=knows_v2)
+        # then
+        assert committed_values(host.crashable.log) == (["first"] if commit else ["next"])
+        assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
+        # and: both decisions can be dropped without another start
+        await host.coordinator.decisions.settle()
+        await host.store.submit([])
+        assert host.store.load_decisions() == []
+
+
+@pytest.mark.parametrize("step", ["open", "write"])
+async def test_lost_marker_is_written_after_an_orderly_stop_that_could_not_write_it(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async with running(host):
+        await _with_lost_marker(host, commit=True, knows_v2=True)
+        with _failing_start(monkeypatch, step):
+            await host.start()
+            await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
+            await host.coordinator.stop()
+            with monkeypatch.context() as patch:
+                patch.setattr(FailingPool, "room", None)  # so that this is no reason for an unclean stop
+                await host.crashable.manager.close()
+            await host.store.close()
+        # when
+        await host.start()
+        # then
+        assert committed_values(host.crashable.log) == ["first"]
+
+
+async def test_log_that_opens_during_the_commit_of_a_decision_gets_no_marker_yet(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_fail = threading.Event()
+
+    def fail(*_: object) -> None:
+        may_fail.wait()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with running(host):
+        identity = await host.begin("a")
+        await host.stop()
+        with _failing_start(monkeypatch, "open"):
+            await host.start()
+            host.store.on_failure = lambda _: host.coordinator.reload()
+            monkeypatch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
+            ending = asyncio.create_task(host.finish(identity))
+            await asyncio.sleep(0)
+        log = host.crashable.log
+        may_fail.set()
+        with pytest.raises(NotCoordinatorError):
+            await ending
+        assert (host.state(), log.last_stable_offset, log.end_offset) == (TransactionState.ONGOING, 0, 1)
 
 
 async def test_decision_is_removed_once_its_markers_are_durable(host: CoordinatorHost) -> None:

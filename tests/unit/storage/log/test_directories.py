@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from pathlib import Path
+from unittest.mock import Mock, call
 from uuid import UUID
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogManager, delete_records
 from klamm.storage.log.directories import STRAY_RETENTION_MS, read_topic_id, write_topic_id
-from tests.support.logs import TOPIC_ID, CrashableLogs, batch, read_all
+from tests.support.logs import TOPIC_ID, CrashableLogs, batch, open_count, read_all
 
 OTHER_ID = UUID(int=8)
 LONGEST_NAME = "n" * 249
@@ -348,6 +349,40 @@ def test_directory_of_another_topic_is_never_opened(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="another topic"):
         manager.get(OTHER_ID, 0)
+
+
+@pytest.mark.parametrize("is_open_before", [True, False], ids=["open before", "opened later"])
+async def test_log_that_fails_its_check_is_not_returned(tmp_path: Path, *, is_open_before: bool) -> None:
+    crashable = CrashableLogs(tmp_path)
+    append(crashable.manager, TOPIC_ID, 0, "a")
+    manager = crashable.open()
+    if is_open_before:
+        manager.recover()
+    check = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    manager.check_before_use(check)
+    # then: each request tries again, and the log is opened only once
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            manager.get(TOPIC_ID, 0)
+    (log,) = manager.loaded()
+    check.side_effect = None
+    assert manager.get(TOPIC_ID, 0) is manager.get(TOPIC_ID, 0) is log
+    assert check.call_args_list == [call(log)] * (4 if is_open_before else 3)
+
+
+async def test_topic_with_a_log_that_fails_its_check_is_deleted(tmp_path: Path) -> None:
+    crashable = CrashableLogs(tmp_path)
+    append(crashable.manager, TOPIC_ID, 0, "a")
+    manager = crashable.open()
+    manager.check_before_use(Mock(side_effect=OSError))
+    with pytest.raises(OSError):  # noqa: PT011 -- any
+        manager.get(TOPIC_ID, 0)
+    (log,) = manager.loaded()
+    manager.delete_topic(TOPIC_ID)
+    assert (log.is_deleted, open_count(crashable.pool), names(tmp_path)) == (True, 0, ["t-0.<uuid>-delete"])
+    # and: it does not matter any more for the next start
+    await manager.close()
+    assert crashable.open().was_clean
 
 
 def test_undeletable_file_does_not_block_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

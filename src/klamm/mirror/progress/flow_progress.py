@@ -271,6 +271,8 @@ class _Flow:
     totals: _Totals = field(default_factory=_Totals)
     counters: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """Reported records and bytes by lease session and partition. Each session counts from zero."""
+    sessions: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Lease session that reported each partition last."""
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
     progressed_at: float | None = None
     rejected: tuple[tuple[str, str], ...] = ()
@@ -393,12 +395,33 @@ class MirrorStatus:
             logger.error("%s: %s-%d stopped: %s", new.flow, new.topic, new.partition, new.reason)
         if new.records > records:
             flow.progressed_at = time.time()
+        is_first = flow.sessions.get(key) != session
+        flow.sessions[key] = session
+        if previous is not None and self._keeps_end(new, is_first=is_first):
+            new = replace(new, end_offset=max(new.end_offset, previous.end_offset))
         status = self._status(flow, new, previous, records=new.records - records, size=new.bytes - size)
         if self._counts(new.flow, new.topic):
             expected = flow.expected is not None and key in flow.expected
             flow.totals.add(previous, expected=expected, sign=-1)
             flow.totals.add(status, expected=expected)
         flow.partitions[key] = status
+
+    def _keeps_end(self, new: PartitionProgress, *, is_first: bool) -> bool:
+        """Return whether a greater end that was reported before remains. Otherwise the source log has become shorter.
+
+        A flow with ``--until-caught-up`` must not end because of a smaller end that is out of date:
+
+        - A report of a task that was replaced can arrive after reports of the next one.
+        - A new leader can have a smaller high watermark for a moment, even one below ``next_offset``.
+
+        Args:
+            new: Reported progress.
+            is_first: Whether another session reported the partition before. Sessions repeat their reports.
+        """
+        if new.end_offset < 0:
+            return True
+        # Equal offsets: log ends of both sides are compared, so that the end of a topic that is gone must not remain.
+        return new.flow not in self._preserving and (is_first or new.end_offset < new.next_offset)
 
     def _status(
         self, flow: _Flow, new: PartitionProgress, previous: PartitionStatus | None, *, records: int, size: int
@@ -416,9 +439,6 @@ class MirrorStatus:
         reported = {each.name: getattr(new, each.name) for each in fields(PartitionProgress)}
         if previous is not None:
             records, size = records + previous.records, size + previous.bytes
-            if new.end_offset < 0 or new.flow not in self._preserving:
-                # Offsets on both sides are compared, so that a log end of a topic that is gone must not remain.
-                reported["end_offset"] = max(new.end_offset, previous.end_offset)
             reported["last_timestamp"] = max(new.last_timestamp, previous.last_timestamp)
             if new.next_offset < 0:  # a task that has only received the partition
                 reported["next_offset"] = previous.next_offset

@@ -60,6 +60,63 @@ def test_source_end_of_a_topic_created_again_is_shown_if_records_keep_their_offs
     assert only(status).partitions[0].ends == (2, 10)
 
 
+@pytest.mark.parametrize("session", ["s", "after a reset"])
+def test_lag_of_a_topic_created_again_counts_from_its_new_end(session: str) -> None:
+    # given
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    status.update("s", [row(0, 1_000_000, 1_000_000)])
+    # when
+    if session != "s":
+        status.expect("A->B", [])
+        status.expect("A->B", [("t", 0)])
+    status.update(session, [row(0, 0, -1, state="WAITING", reason="starting")])
+    assert not only(status).is_done
+    status.update(session, [row(0, 4, 10)])
+    # then
+    assert (only(status).lag, only(status).copied, only(status).total) == (6, 4, 10)
+    status.update(session, [row(0, 10, 10)])
+    assert only(status).is_done
+
+
+def test_lag_counts_from_the_end_after_an_unclean_leader_election() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    for next_offset, end_offset in ((100, 100), (60, -1), (60, 60)):
+        status.update("s", [row(0, next_offset, end_offset)])
+    assert only(status).partitions[0].end_offset == 60
+    assert only(status).is_done
+
+
+def test_session_that_first_reports_a_smaller_end_is_believed_when_it_repeats_it() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    status.update("before", [row(0, 100, 100)])
+    status.update("s", [row(0, 10, 10)])
+    assert only(status).lag == 90
+    status.update("s", [row(0, 10, 10)])
+    assert only(status).lag == 0
+
+
+def test_late_report_of_a_replaced_task_does_not_end_the_flow() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    status.update("replaced", [row(0, 10, 10)])
+    status.update("s", [row(0, 10, 20)])
+    status.update("replaced", [row(0, 10, 10)])
+    assert not only(status).is_done
+    status.update("s", [row(0, 15, 20)])
+    assert only(status).lag == 5
+
+
+def test_new_leader_with_an_old_high_watermark_does_not_end_the_flow() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0)])
+    for end_offset in (100, 40):
+        status.update("s", [row(0, 50, end_offset)])
+    assert only(status).lag == 50
+
+
 NEWS = st.tuples(st.sampled_from(["t", "u", "heartbeats"]), st.integers(0, 2), st.integers(-1, 9), st.integers(-1, 9))
 
 

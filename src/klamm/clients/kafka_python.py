@@ -240,7 +240,10 @@ class KafkaPythonLoop(DynamicConfigLoop):
     async def _ask_once(self) -> None:
         try:
             connection = await self._connection()
-        except (kafka_errors.KafkaError, ProtocolError) as error:
+        except Exception as error:
+            # Also what the application's token provider raises, or its certificate files: kafka-python passes it on.
+            if self._is_closed:
+                raise
             logger.debug("Dynamic configs: no broker to ask yet: %s", error)
             self._configs.on_not_sent(time.monotonic())
             return
@@ -256,7 +259,9 @@ class KafkaPythonLoop(DynamicConfigLoop):
             response = answer.unwrap()
         except ProtocolError as error:
             self._configs.on_unreadable(error)
-        except kafka_errors.KafkaError as error:
+        except Exception as error:  # of any class if a new login on this connection failed
+            if self._is_closed:
+                raise
             self._configs.on_no_answer(time.monotonic(), error)
         else:
             self._answered(response)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import MagicMock, Mock
+from urllib.error import URLError
 
 import pytest
 from kafka.consumer.subscription_state import SubscriptionState
@@ -14,6 +17,7 @@ from kafka.coordinator.base import Generation, MemberState
 from kafka.coordinator.consumer import ConsumerCoordinator
 from kafka.errors import IllegalGenerationError, RebalanceInProgressError
 from kafka.future import Future
+from kafka.net.connection import KafkaConnection
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.consumer import ConsumerProtocolAssignment
@@ -21,7 +25,9 @@ from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.metadata import MetadataRequest as TheirRequest
 from kafka.protocol.parser import KafkaProtocol
 
-from klamm.clients.kafka_python import BridgedRequest, BridgedResponse, _Joins
+from klamm.client_configs.definitions import ACKS
+from klamm.clients.dynamic_config import DynamicConfigs, normalise_producer
+from klamm.clients.kafka_python import BridgedRequest, BridgedResponse, KafkaPythonLoop, _Joins
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import ProtocolError
 from klamm.protocol.frames import response_header
@@ -30,7 +36,9 @@ from klamm.protocol.messages.describe_client_configs import DescribeClientConfig
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from klamm.protocol.schema import Message
 
 EMPTY = DescribeClientConfigsResponse(error_message=None, entries=[], throttle_time_ms=3)
 
@@ -150,6 +158,75 @@ def test_join_in_flight_is_not_touched(coordinator: Any) -> None:
     _Joins(coordinator).catch_up()
     coordinator.request_rejoin.assert_not_called()
     coordinator._net.run.assert_not_called()
+
+
+class Network:
+    """kafka-python's connections to one broker, without a socket.
+
+    Args:
+        net: Event loop of the client.
+        connection_error: Error of the first attempt to connect.
+        answers: Answers to the requests for configs, in their order. An error fails the request.
+    """
+
+    config: ClassVar[dict[str, int]] = {"request_timeout_ms": 30_000}
+    connected = True
+    paused: ClassVar[set[str]] = set()
+    broker_version_data = SimpleNamespace(api_versions={18: (0, 3)})
+
+    def __init__(self, net: NetworkSelector, connection_error: Exception, answers: Iterable[Message | Exception]):
+        self._net = net
+        self._connection_error: Exception | None = connection_error
+        self._answers = iter(answers)
+
+    def __await__(self) -> Iterator[Any]:
+        yield from ()
+
+    def least_loaded_node(self) -> int:
+        return 1
+
+    def get_connection(self, node_id: int) -> Any:
+        if self._connection_error is None:
+            return self
+        connection = KafkaConnection(self._net, node_id=node_id)
+        connection.close(self._connection_error)  # as kafka-python does if the login fails
+        self._connection_error = None
+        return connection
+
+    def send_request(self, request: Any) -> Any:
+        if request.API_KEY == 18:
+            feature = ApiVersionsResponse.SupportedFeatureKey(name="client.configs", min_version=1, max_version=1)
+            return Future().success(BridgedResponse(ApiVersionsResponse(supported_features=[feature])))
+        answer = next(self._answers)
+        return Future().failure(answer) if isinstance(answer, Exception) else Future().success(BridgedResponse(answer))
+
+
+def with_acks(value: str) -> DescribeClientConfigsResponse:
+    entry = DescribeClientConfigsResponse.EntryData(
+        values=[DescribeClientConfigsResponse.ValueData(key=ACKS, value=value)]
+    )
+    return DescribeClientConfigsResponse(error_message=None, entries=[entry])
+
+
+def test_configs_are_followed_after_errors_of_the_applications_login() -> None:
+    """kafka-python fails a connection with what the token provider raises, also at a later login on the connection."""
+    away = URLError("the identity provider is away")
+    has_changed = threading.Event()
+    configs = DynamicConfigs(
+        client_id="app1",
+        static={ACKS: "1"},
+        normalise=lambda values: normalise_producer(values, is_idempotent=False),
+        interval_s=0.01,
+        retry_backoff_s=0.01,
+    )
+    with contextlib.closing(NetworkSelector()) as net:
+        net.start()
+        network = Network(net, away, itertools.chain([with_acks("1"), away], itertools.repeat(with_acks("all"))))
+        loop = KafkaPythonLoop(manager=network, configs=configs, apply=lambda _: has_changed.set(), on_change=None)
+        # when, then
+        assert loop.start()
+        assert has_changed.wait(30)
+        assert configs.effective == {ACKS: "all"}
 
 
 TOPIC = "orders"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from klamm.security.acls import AclFilter
 
 EVERYBODY: Final = "User:*"
+_ANY_NAME: Final = "hardcode"
+"""Kafka's name for a resource that stands for all of its type."""
 
 _ALLOWED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
     AclOperation.DESCRIBE: frozenset(
@@ -170,17 +172,18 @@ class AclRules:
         return is_allowed or (self._allows_without_acl and not is_concerned)
 
     def allow_on_any(self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType) -> bool:
-        """Return whether the action is allowed on some resource of a type (Kafka's ``authorizeByResourceType``)."""
-        if principal in self.super_users:
+        """Return whether the action is allowed on some resource of a type (Kafka's ``authorizeByResourceType``).
+
+        Where no ACL allows it, ``allow.everyone.if.no.acl.found`` decides as for a resource of the name ``hardcode``.
+        """
+        if self.allow(principal, host, operation, resource_type, _ANY_NAME):
             return True
         of_type = self._by_type.get(resource_type)
         if of_type is None:
-            return self._allows_without_acl
+            return False
         allowed, denied = _split(of_type, principal, host, operation)
         if any(acl.resource_name == WILDCARD and acl.pattern_type == PatternType.LITERAL for acl in denied):
             return False
-        if self._allows_without_acl:
-            return True
         return any(not _is_covered(acl, denied) for acl in allowed)
 
 

@@ -126,3 +126,24 @@ def test_super_user_bypasses_deny_acls() -> None:
 def test_allow_on_any_needs_an_allow_not_covered_by_a_deny(entries: list[Acl], *, is_allowed: bool) -> None:
     rules = AclRules(entries, super_users=frozenset(), allows_without_acl=False)
     assert rules.allow_on_any("User:alice", HOST, AclOperation.WRITE, TOPIC) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_allowed"),
+    [
+        ([], True),
+        ([acl(AclOperation.WRITE, principal="User:bob")], True),
+        ([acl(AclOperation.WRITE, permission=AclPermission.DENY)], True),
+        ([acl(AclOperation.WRITE, name="*", principal="User:bob")], False),
+        ([acl(AclOperation.WRITE, name="h", pattern=PatternType.PREFIXED, principal="User:bob")], False),
+        ([acl(AclOperation.WRITE, name="hardcode", principal="User:bob")], False),
+        ([acl(AclOperation.WRITE, name="*", permission=AclPermission.DENY)], False),
+        ([acl(AclOperation.WRITE, name="*", principal="User:bob"), acl(AclOperation.WRITE)], True),
+    ],
+)
+def test_allow_on_any_without_an_allow_is_decided_for_the_name_hardcode(
+    entries: list[Acl], *, is_allowed: bool
+) -> None:
+    """The results are those of Apache Kafka 4.4."""
+    rules = AclRules(entries, super_users=frozenset(), allows_without_acl=True)
+    assert rules.allow_on_any("User:alice", HOST, AclOperation.WRITE, TOPIC) is is_allowed

@@ -90,7 +90,8 @@ async def described_quotas(
         wanted = ClientQuotaFilter(tuple(conditions), strict=True)
     try:
         async with asyncio.timeout(READ_S):
-            return {entity.parts: quotas for entity, quotas in (await admin.describe_client_quotas(wanted)).items()}
+            described = await admin.describe_client_quotas(wanted, is_current=True)
+            return {entity.parts: quotas for entity, quotas in described.items()}
     except CLUSTER_ERRORS as error:
         _log(error)
         return None

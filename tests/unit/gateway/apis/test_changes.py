@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.admin import ClientQuotaEntity, ConfigEntry, ScramCredentialInfo
+from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ConfigEntry, ScramCredentialInfo
 from klamm.admin.results import DescribeConfigsResult, PerKeyResult
 from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.history import before
@@ -364,7 +364,12 @@ def quota_entry(name: str | None, *ops: tuple[str, float | None]) -> AlterClient
 def test_quotas_have_their_numbers_as_text() -> None:
     rates: Outcome[Any] = Outcome()
     rates.set_result({ClientQuotaEntity.of({"user": None}): {"producer_byte_rate": 5.0, "request_percentage": 1.5}})
-    admin = SimpleNamespace(describe_client_quotas=lambda _: rates)
+
+    def describe(wanted: ClientQuotaFilter, *, is_current: bool = False) -> Outcome[Any]:
+        assert is_current, "a broker may lag behind the controller"
+        return rates
+
+    admin = SimpleNamespace(describe_client_quotas=describe)
     ops = [("producer_byte_rate", 6.0), ("request_percentage", None), ("consumer_byte_rate", None)]
     request = AlterClientQuotasRequest(entries=[quota_entry(None, *ops), quota_entry("rejected", *ops)])
     response = AlterClientQuotasResponse(

@@ -40,7 +40,7 @@ class Admin(FakeAdmin):
     """Admin client without quotas and credentials."""
 
     def __getattr__(self, _: str) -> Any:
-        def fail(*_: Any) -> Any:
+        def fail(*_: Any, **__: Any) -> Any:
             raise ConnectionLostError("gone")
 
         return fail

@@ -74,8 +74,10 @@ class TransactionDecision:
             epoch: Producer epoch of the open transaction.
         """
         first = self.first_offsets.get(partition)
-        is_of_epoch = epoch == self.data_epoch and self.has_own_epoch
-        return first is not None and (first in (first_offset, _UNKNOWN) or is_of_epoch)
+        # After a crash that shortened the log, a later transaction may have the same first offset, so the epoch counts.
+        if first is None or epoch != self.data_epoch:
+            return False
+        return self.has_own_epoch or first in (first_offset, _UNKNOWN)
 
 
 class Decisions:

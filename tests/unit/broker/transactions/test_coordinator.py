@@ -340,6 +340,26 @@ async def test_reused_offsets_after_a_power_cut_belong_to_the_new_transaction(ho
         assert committed_values(host.crashable.log) == []
 
 
+async def test_reused_offsets_of_a_log_that_opens_late_belong_to_the_new_transaction(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(host):
+        identity = await host.begin("lost")
+        identity = await host.finish(identity)
+        host.crashable.log.segments[-1].truncate(0)
+        await host.stop()
+        with _failing_start(monkeypatch, "open"):
+            await host.start()
+        # when: the process is killed before the decision about the lost records is dropped
+        await host.coordinator.add("x", identity, partitions={PARTITION})
+        write(host.crashable.log, identity.producer_id, "open", sequence=0, epoch=identity.producer_epoch)
+        await host.restart()
+        # then
+        assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
+        await host.finish(identity, commit=False)
+        assert committed_values(host.crashable.log) == []
+
+
 async def test_full_disk_delays_only_the_markers(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 0.01)
     async with running(host):

@@ -204,7 +204,7 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
 
 
 def restart_heartbeats(coordinator: Any) -> None:
-    """Restart the heartbeats of a coordinator if they are running.
+    """Restart the heartbeats of a coordinator if they are running. Send the first one at once.
 
     While they are not running, or are being stopped, the consumer joins or leaves; it also joins soon if that is due.
     A join starts them itself, and heartbeats of the earlier generation would only ask for one more join.
@@ -217,8 +217,19 @@ def restart_heartbeats(coordinator: Any) -> None:
         return
     # At once, not after the end of the task, so that nothing else can start or stop heartbeats meanwhile.
     running.cancel()
-    coordinator._heartbeat_task = None
-    coordinator._start_heartbeat_task()
+    coordinator._heartbeat_task = asyncio.create_task(_beat_at_once(coordinator))
+
+
+async def _beat_at_once(coordinator: Any) -> None:
+    """Send a heartbeat, then continue with aiokafka's heartbeats.
+
+    Those begin with a pause of one interval. After the pause that was cut short, it could exceed the session timeout.
+    """
+    with contextlib.suppress(asyncio.CancelledError):  # aiokafka awaits the end of the task that it has cancelled
+        while coordinator.member_id and not await coordinator._do_heartbeat():
+            await asyncio.sleep(coordinator._retry_backoff_ms / 1000)
+            await coordinator.ensure_coordinator_known()
+        await coordinator._heartbeat_routine()
 
 
 async def _start(

@@ -26,11 +26,25 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.generation = 7
+        self.member_id = "m"
+        self.beats: list[bool] = []
+        """Success of each heartbeat that is sent at once."""
+        self.failures = 0
+        """Number of these heartbeats that fail."""
+        self._retry_backoff_ms = 0
         self.intervals: list[int] = []
         """Intervals of the heartbeats that run now."""
         self._heartbeat_interval_ms = 3000
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._rejoin_needed_fut: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ensure_coordinator_known(self) -> None:
+        pass
+
+    async def _do_heartbeat(self) -> bool:
+        await asyncio.sleep(0)
+        self.beats.append(len(self.beats) >= self.failures)
+        return self.beats[-1]
 
     async def _heartbeat_routine(self) -> None:
         interval = self._heartbeat_interval_ms
@@ -77,6 +91,17 @@ async def test_changed_interval_restarts_the_heartbeats() -> None:
     consumer._apply_dynamic_configs(of_interval(500))
     await settle()
     assert coordinator.intervals == [500]
+    await end(consumer, coordinator)
+
+
+async def test_changed_interval_does_not_extend_the_pause_between_heartbeats() -> None:
+    """aiokafka's heartbeats begin with a pause, so one is sent at once, and again until it succeeds."""
+    consumer, coordinator = await consumer_in_a_group()
+    coordinator.failures = 1
+    consumer._apply_dynamic_configs(of_interval(8000))
+    await settle()
+    assert coordinator.beats == [False, True]
+    assert coordinator.intervals == [8000]
     await end(consumer, coordinator)
 
 

@@ -334,7 +334,7 @@ def _declared(file: str) -> list[ExistingTopic]:
         )
         for files in read_files(Path(file))
         for topic in files.resources
-        if topic.kind is Kind.TOPIC
+        if topic.kind is Kind.TOPIC and topic.is_managed
     ]
 
 

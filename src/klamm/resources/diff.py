@@ -67,12 +67,13 @@ def plan_resources(
     """Compare declared with existing resources: in the order of the files, then deletions of undeclared ones.
 
     Args:
-        declared: Resources of the files.
+        declared: Resources of the files. Those that are not managed are left out, and not deleted either.
         existing: Existing resources. A declared one that is missing here is to be created.
         ownership: What may be removed.
     """
     resources = tuple(declared)
     keys = {resource.key for resource in resources}
+    resources = tuple(resource for resource in resources if resource.is_managed)
     topics = {_metric_name(key.name): key.name for key in existing if key.kind is Kind.TOPIC}
     names = {_metric_name(r.name): r.name for r in resources if r.kind is Kind.TOPIC and r.key in existing}
     diffs = []

@@ -63,6 +63,7 @@ def make_plan(
     wanted = {
         resource.key: None if _needs_all_keys(resource, ownership) else [*resource.values, *resource.secrets]
         for resource in declared
+        if resource.is_managed
     }
     names = {key: keys and [name for name in keys if name not in NUMBERS] for key, keys in wanted.items()}
     observation = observe(admin, names, ownership.prune)

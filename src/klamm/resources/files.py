@@ -23,7 +23,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.properties import SettingsError, file_error
 from klamm.resources.kinds import ALIASES, KIND_OF, MARKS, RESOURCES, file_shape, named_shape
 from klamm.resources.shapes import check, optional_in_overlays
-from klamm.resources.specs import declared_resources
+from klamm.resources.specs import declared_resources, unmanaged_resources
 from klamm.strict_yaml import StrictYamlError, load_yaml_documents
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CLUSTER_FILE: Final = "klamm.yaml"
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 _STRIMZI: Final = "kafka.strimzi.io/"
 _ANNOTATION: Final = "klamm/"
-_UNMANAGED: Final = "strimzi.io/managed"
+_MANAGED: Final = "strimzi.io/managed"
 _MANIFESTS: Final = {"KafkaTopic": "topics", "KafkaUser": "users"}
 _SECTIONS: Final = dict.fromkeys(KIND_OF, named_shape("definitions", "mapping"))
 _MANIFEST: Final = named_shape("manifest")
@@ -57,6 +57,8 @@ class _Layer:
 
     specs: dict[tuple[str, str], Any] = field(default_factory=dict)
     places: dict[tuple[str, str], str] = field(default_factory=dict)
+    managed: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Whether resources are compared and changed at all, as far as files say so."""
     defaults: dict[str, Any] = field(default_factory=dict)
     cluster: str | None = None
     bases: tuple[Path, ...] = ()
@@ -77,6 +79,7 @@ class _Layer:
         for key, spec in over.specs.items():
             self.specs[key] = merged(self.specs[key], spec) if key in self.specs else spec
             self.places[key] = over.places[key]
+        self.managed |= over.managed
         self.defaults = merged(self.defaults, over.defaults)
         self.cluster = over.cluster or self.cluster
 
@@ -131,8 +134,12 @@ def _declared(layer: _Layer) -> tuple[Declared, ...]:
     resources: dict[ResourceKey, Declared] = {}
     for (section, name), spec in layer.specs.items():
         place = layer.places[section, name]
-        spec_with_defaults = merged(layer.defaults.get(section, {}), {} if spec is None else spec)
-        for resource in declared_resources(section, name, spec_with_defaults, place):
+        if layer.managed.get((section, name), True):
+            spec_with_defaults = merged(layer.defaults.get(section, {}), {} if spec is None else spec)
+            declared = declared_resources(section, name, spec_with_defaults, place)
+        else:
+            declared = unmanaged_resources(section, name, spec, place)
+        for resource in declared:
             if resource.key in resources:
                 other = resources[resource.key].place
                 raise SettingsError(f"{place}: {resource.key} is declared in {other} as well; expected once")
@@ -232,15 +239,16 @@ def _add_manifest(file: Path, document: dict[str, Any], layer: _Layer) -> None:
     metadata, spec = content["metadata"], _renamed(content.get("spec", {}))
     name, annotations = metadata["name"], metadata.get("annotations", {})
     place = f"{place} {name}"
-    if annotations.get(_UNMANAGED) == "false":
-        return
     spec.pop("template", None)  # of the Kubernetes secret that the operator creates
     marks = {mark: annotations[_ANNOTATION + mark] for mark in MARKS if _ANNOTATION + mark in annotations}
     if "prune" in marks:
         marks["prune"] = {"true": True, "false": False}.get(marks["prune"], marks["prune"])
     if "ignore" in marks:
         marks["ignore"] = [pattern.strip() for pattern in str(marks["ignore"]).split(",")]
-    layer.add(section, str(spec.pop("topicName", name)), {**spec, **marks}, place)
+    name = str(spec.pop("topicName", name))
+    layer.add(section, name, {**spec, **marks}, place)
+    if _MANAGED in annotations:
+        layer.managed[section, name] = annotations[_MANAGED] not in ("false", False)
 
 
 def _renamed(spec: Any) -> Any:

@@ -117,6 +117,8 @@ class Declared:
     """Whether keys that the files do not declare are removed."""
     ignored: tuple[str, ...] = ()
     """Shell patterns of keys that are neither compared nor removed."""
+    is_managed: bool = True
+    """Whether the resource is compared and changed. If not, it is left as it is, also by ``--prune``."""
 
     @property
     def key(self) -> ResourceKey:

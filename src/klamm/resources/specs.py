@@ -86,6 +86,20 @@ def declared_resources(section: str, name: str, content: Any, place: str) -> lis
     return [Declared(kind=kind, name=name, values=frozen[0], secrets=frozen[1], **common)]
 
 
+def unmanaged_resources(section: str, name: str, content: Any, place: str) -> list[Declared]:
+    """Return the resources of one entry that is left as it is. Of its content only the kind of principal matters.
+
+    Raises:
+        SettingsError: The authentication of a user, or the name of an entity, is invalid.
+    """
+    kind = KIND_OF[section]
+    if kind is not Kind.SCRAM:
+        return [Declared(kind=kind, name=name, place=place, is_managed=False)]
+    spec = {key: value for key, value in (content or {}).items() if key == "authentication"}
+    resources = declared_resources(section, name, {**spec, STATE: "absent"}, place)  # absent: one of each kind
+    return [Declared(kind=user.kind, name=user.name, place=place, is_managed=False) for user in resources]
+
+
 def _switch(value: Any) -> str:
     """Return on or off, which YAML reads as true and false."""
     return (Switch.ON if value else Switch.OFF).value if isinstance(value, bool) else _text(value)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from klamm.properties import SettingsError
+from klamm.resources.diff import Ownership, plan_resources
 from klamm.resources.files import read_files
-from klamm.resources.model import Kind, Secret
+from klamm.resources.model import CurrentValue, Existing, Kind, ResourceKey, Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -282,7 +283,7 @@ metadata: {name: other}
 
 def test_strimzi_manifests_are_parsed(parse: Parse) -> None:
     # when
-    topic, quotas, acls, credential, other = parse(STRIMZI)
+    topic, quotas, acls, credential, other, left_alone = parse(STRIMZI)
     # then
     assert (topic.kind, topic.name, topic.owns_all, topic.ignored) == (
         Kind.TOPIC,
@@ -305,6 +306,62 @@ def test_strimzi_manifests_are_parsed(parse: Parse) -> None:
     )
     assert dict(credential.secrets) == {"SCRAM-SHA-512": Secret(variable="MY_SECRET_MY_PASSWORD")}
     assert (other.kind, other.name) == (Kind.ACLS, "User:CN=secure")
+    assert (left_alone.kind, left_alone.name, left_alone.is_managed) == (Kind.TOPIC, "left-alone", False)
+    assert topic.is_managed
+
+
+MANAGED = """
+apiVersion: kafka.strimzi.io/v1
+kind: {}
+metadata: {{name: theirs, annotations: {{strimzi.io/managed: {}}}}}
+spec: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "names"),
+    [
+        ("KafkaTopic", "{config: {later-key: {a: b}}}", ["theirs"]),
+        ("KafkaTopic", "{topicName: __theirs}", ["__theirs"]),
+        ("KafkaUser", "{authentication: {type: tls}}", ["user=CN=theirs", "User:CN=theirs", "CN=theirs"]),
+        ("KafkaUser", "{quotas: {later-key: 1}}", ["user=theirs", "User:theirs", "theirs"]),
+    ],
+)
+def test_unmanaged_resources_are_neither_changed_nor_pruned(
+    parse: Parse, kind: str, spec: str, names: list[str]
+) -> None:
+    # given
+    kinds = [Kind.TOPIC] if kind == "KafkaTopic" else [Kind.QUOTA, Kind.ACLS, Kind.SCRAM]
+    existing = {
+        ResourceKey(*key): Existing(values={"k": CurrentValue(value="v", origin="cluster", is_own=True)})
+        for key in zip(kinds, names, strict=True)
+    }
+    everything = Ownership(prune=dict.fromkeys(Kind), prune_keys=True)
+    for mark in ('"false"', "false"):
+        # when
+        declared = parse(MANAGED.format(kind, mark, spec))
+        # then
+        assert plan_resources(declared, existing, everything) == ()
+        assert plan_resources(declared, {}, everything) == ()
+
+
+def test_overlay_takes_a_resource_out_of_management_and_back(tmp_path: Path) -> None:
+    # given
+    write(
+        tmp_path,
+        {
+            "base/topics.yaml": "topics: {theirs: {partitions: 3}}",
+            "prod/klamm.yaml": "bases: [../base]",
+            "prod/topics.yaml": MANAGED.format("KafkaTopic", '"false"', "{partitions: 3}"),
+            "test/klamm.yaml": "bases: [../prod]",
+            "test/topics.yaml": MANAGED.format("KafkaTopic", '"true"', "{partitions: 6}"),
+        },
+    )
+    # when
+    prod, test = (read_files(tmp_path / name)[0].resources for name in ("prod", "test"))
+    # then
+    assert [(resource.name, resource.is_managed) for resource in prod] == [("theirs", False)]
+    assert [(resource.values, resource.is_managed) for resource in test] == [({"partitions": "6"}, True)]
 
 
 def test_overlay_changes_its_bases_and_a_tree_has_several_clusters(tmp_path: Path) -> None:

@@ -161,7 +161,9 @@ def _from_file(options: argparse.Namespace, admin: AdminClient) -> dict[str, dic
     if options.add_config or options.delete_config:
         raise SettingsError("--file declares the configs; --add-config and --delete-config exclude it")
     try:
-        declared = [resource for files in read_files(Path(options.file)) for resource in files.resources]
+        declared = [
+            resource for files in read_files(Path(options.file)) for resource in files.resources if resource.is_managed
+        ]
     except SettingsError as error:
         raise RequestError(str(error)) from error
     others = [str(resource.key) for resource in declared if resource.kind is not Kind.TOPIC]

@@ -229,12 +229,16 @@ class Outbox:
             self._handed_over += size
             self.write(in_memory)
             return
-        self._rest = sum(map(len, in_memory))
+        left = sum(map(len, in_memory))
+        # Entries of a long response may share a buffer, which is in memory once.
+        held = sum({id(piece): len(piece) for piece in in_memory}.values())
+        self._rest = held
         self._budget.add(self._holder, self._rest)
         time_slice = TimeSlice()
         try:
             for run, from_memory in _runs(pieces, sys.maxsize if self._socket is None else SENT_BY_KERNEL_BYTES):
-                self._rest -= from_memory
+                left -= from_memory
+                self._rest = min(left, held)
                 if isinstance(run, list):
                     handed_over = sum(map(len, run))
                     size -= handed_over

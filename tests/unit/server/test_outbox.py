@@ -137,6 +137,21 @@ async def test_response_of_many_small_pieces_is_sent_in_groups() -> None:
     assert [size for size in sizes if size] == [1_000, 1_000, 500]
 
 
+async def test_buffer_that_a_response_repeats_is_counted_once() -> None:
+    budget = UnreadBudget(LIMIT)
+    peer, shared = Peer(budget), bytes(PIECE_BYTES)
+    sending = asyncio.create_task(peer.outbox.send([b"head", *[shared] * 100, b"tail"], 8 + 100 * PIECE_BYTES))
+    await asyncio.sleep(0)
+    assert not budget.is_exceeded
+    got = 0
+    while not sending.done():
+        assert peer.unread_bytes <= 8 + 3 * PIECE_BYTES
+        got += len(peer.read())
+        await asyncio.sleep(0)
+    assert got + len(peer.read()) == 8 + 100 * PIECE_BYTES
+    assert peer.unread_bytes == 0
+
+
 async def test_unreadable_file_range_ends_the_response() -> None:
     budget = UnreadBudget(LIMIT)
     peer = Peer(budget)

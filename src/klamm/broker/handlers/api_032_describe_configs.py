@@ -19,7 +19,7 @@ from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.codec import NO_TAGS, encode, with_items
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
-from klamm.protocol.types import RESOURCE_TYPES
+from klamm.protocol.types import RESOURCE_TYPES, ResourceType
 from klamm.security.acls import AclOperation
 from klamm.server.route import Route
 
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 _ToWire: TypeAlias = "Callable[[int, DescribedConfig], DescribeConfigsResponse.DescribeConfigsResourceResult]"
 
 _Described: TypeAlias = "dict[tuple[int, str, tuple[str, ...]], tuple[DescribedConfig, ...]]"
-"""Descriptions of a request by resource type, name and requested keys (None: all)."""
+"""Descriptions of a request by resource type, name and requested keys (empty: all)."""
+
+_Shared: TypeAlias = "dict[tuple[int, tuple[DescribedConfig, ...]], tuple[DescribedConfig, ...]]"
+"""One object for all equal descriptions of a request, by resource type and description."""
 
 API: Final = Api(key=ApiKey.DESCRIBE_CONFIGS, min_version=1, max_version=4)
 
@@ -73,10 +76,14 @@ class DescribeConfigsAnswer:
         return tuple(result.head.error_code for result in self.results)
 
     def buffers(self, version: int) -> Sequence[bytes | bytearray]:
-        """Return the encoded body in pieces, one for each resource."""
+        """Return the encoded body in pieces.
+
+        Resources with the same configs share one piece. A request of 100 KB can name a broker 20,000 times, and a copy
+        of its configs for each of them would take a gigabyte.
+        """
         flexible = self.is_flexible(version)
         written: dict[int, bytearray] = {}
-        joined: dict[int, bytes] = {}
+        joined: dict[int, tuple[bytes, str | None]] = {}
 
         def write(kind: int, config: DescribedConfig) -> bytearray:
             # The results keep the descriptions alive, so their ids (``id()``) are unique while this runs.
@@ -88,22 +95,28 @@ class DescribeConfigsAnswer:
             return encoded
 
         none_yet = DescribeConfigsResponse(throttle_time_ms=self.throttle_time_ms, results=[])
-        pieces = [with_items(encode(none_yet, version), len(self.results), (), flexible)]
+        pieces: list[bytes | bytearray] = []
+        head = bytearray(with_items(encode(none_yet, version), len(self.results), (), flexible))
         for result in self.results:
             configs, kind = result.configs, result.head.resource_type
-            body = joined.get(id(configs))
-            if body is None:
+            if id(configs) not in joined:
                 try:
-                    body = b"".join([write(kind, config) for config in configs])
+                    joined[id(configs)] = b"".join([write(kind, config) for config in configs]), None
                 except _TooLongError as error:
-                    body, configs = b"", ()
-                    result.head.error_code, result.head.error_message = error.error_code, error.error_message
-                joined[id(configs)] = body
-            head = encode(result.head, version, flexible=flexible)
-            pieces.append(with_items(head, len(configs), (body, NO_TAGS if flexible else b""), flexible))
+                    joined[id(configs)] = b"", error.error_message
+            body, failure = joined[id(configs)]
+            if failure is not None:
+                configs = ()
+                result.head.error_code, result.head.error_message = _TooLongError.error_code, failure
+            head += with_items(encode(result.head, version, flexible=flexible), len(configs), (), flexible)
+            if body:
+                pieces += (head, body)
+                head = bytearray()
+            if flexible:
+                head += NO_TAGS
         if flexible:
-            pieces.append(NO_TAGS)
-        return pieces
+            head += NO_TAGS
+        return [*pieces, head]
 
 
 async def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsAnswer:
@@ -118,8 +131,10 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     while True:
         rollbacks = configs.revision.rollbacks
         described: _Described = {}
+        shared: _Shared = {}
         results = [
-            _describe(resource, context, described) async for resource in context.time_slice.over(request.resources)
+            _describe(resource, context, described, shared)
+            async for resource in context.time_slice.over(request.resources)
         ]
         if await configs.settle() and configs.revision.rollbacks == rollbacks:
             return DescribeConfigsAnswer(results, to_wire)
@@ -127,9 +142,16 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
 
 
 def _describe(
-    resource: DescribeConfigsRequest.DescribeConfigsResource, context: RequestContext, described: _Described
+    resource: DescribeConfigsRequest.DescribeConfigsResource,
+    context: RequestContext,
+    described: _Described,
+    shared: _Shared,
 ) -> _Result:
-    """Describe a resource. One that a request names a thousand times, with five bytes each, is described once."""
+    """Describe a resource. One that a request names a thousand times, with five bytes each, is described once.
+
+    Equal descriptions are kept once as well: a group or a subscription of any name has one. Topics exist, and those
+    without configs of their own share one already.
+    """
     kind, name = identity_of(resource.resource_type, resource.resource_name)
     try:
         denied = config_denial(context, AclOperation.DESCRIBE_CONFIGS, kind, resource.resource_name)
@@ -138,13 +160,18 @@ def _describe(
         everything = described.get((kind, name, ()))
         if everything is None:
             everything = context.services.configs.describe(kind, resource.resource_name, None, node_id=context.node_id)
+            if kind != ResourceType.TOPIC:
+                everything = shared.setdefault((kind, everything), everything)
             described[kind, name, ()] = everything
     except KafkaApiError as error:
         return _rejected(resource, error.error_code, error.error_message)
     keys = tuple(resource.configuration_keys or ())
     configs = described.get((kind, name, keys))
     if configs is None:
-        configs = described[kind, name, keys] = select_keys(everything, keys)
+        configs = select_keys(everything, keys)
+        if keys:
+            configs = shared.setdefault((kind, configs), configs)
+        described[kind, name, keys] = configs
     head = DescribeConfigsResponse.DescribeConfigsResult(
         error_code=ErrorCode.NONE,
         error_message="",

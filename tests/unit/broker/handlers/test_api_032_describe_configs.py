@@ -9,6 +9,7 @@ import pytest
 
 from klamm.broker.handlers.api_032_describe_configs import API, handle
 from klamm.configs.definitions import broker_configs
+from klamm.configs.describe import documentation
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from klamm.protocol.types import ResourceType
@@ -178,6 +179,56 @@ def test_body_in_pieces_equals_the_encoding_of_the_codec(version: int) -> None:
     written = b"".join(answer.buffers(version))
     assert written == encode(message_of(answer), version)
     assert len(decode(DescribeConfigsResponse, version, written).results) == 9
+
+
+SHARED: dict[str, list[Resource]] = {
+    "one broker": [Resource(resource_type=4, resource_name="1", configuration_keys=None)] * 500,
+    "groups of default configs": [
+        Resource(resource_type=32, resource_name=f"g{number}", configuration_keys=None) for number in range(500)
+    ],
+    "subscriptions of default configs": [
+        Resource(resource_type=16, resource_name=f"m{number}", configuration_keys=None) for number in range(500)
+    ],
+    "keys with the same configs": [
+        Resource(resource_type=4, resource_name="1", configuration_keys=["log.dirs", f"none-{number}"])
+        for number in range(500)
+    ],
+}
+
+
+@pytest.mark.parametrize("named", SHARED)
+def test_equal_configs_of_many_resources_are_in_memory_once(named: str) -> None:
+    request = DescribeConfigsRequest(resources=SHARED[named], include_synonyms=True, include_documentation=True)
+    answer = asyncio.run(handle(request, make_context(make_service())))
+    # when
+    pieces = answer.buffers(4)
+    # then
+    assert len({id(result.configs) for result in answer.results}) == 1
+    heads, bodies = pieces[0::2], pieces[1::2]
+    assert len({id(body) for body in bodies}) == 1
+    assert sum(map(len, heads)) < 500 * 100
+    assert b"".join(pieces) == encode(message_of(answer), 4)
+
+
+def test_equal_configs_of_a_topic_and_a_broker_keep_their_own_documentation() -> None:
+    of_topic, of_broker = describe(
+        Resource(resource_type=2, resource_name="t", configuration_keys=["compression.type"]),
+        Resource(resource_type=4, resource_name="1", configuration_keys=["compression.type"]),
+        synonyms=True,
+        documentation=True,
+    )
+    assert of_topic.configs[0].synonyms == of_broker.configs[0].synonyms
+    assert of_topic.configs[0].documentation == documentation(2, "compression.type")
+    assert of_broker.configs[0].documentation == documentation(4, "compression.type")
+
+
+def test_oversized_static_value_fails_each_resource_that_shares_it() -> None:
+    service = make_service(static={"advertised.listeners": "x" * 40_000})
+    request = DescribeConfigsRequest(resources=[Resource(resource_type=4, resource_name="1")] * 2)
+    answer = asyncio.run(handle(request, make_context(service, api_version=4)))
+    results = decode(DescribeConfigsResponse, 4, b"".join(answer.buffers(4))).results
+    assert [(result.error_code, result.configs) for result in results] == [(-1, [])] * 2
+    assert answer.error_codes() == (-1, -1)
 
 
 @pytest.mark.parametrize("version", range(1, 5))

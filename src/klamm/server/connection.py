@@ -29,8 +29,8 @@ a frame
 waiting for     The connection used up its time slice and has      all other connections with queued requests
 its turn        more frames queued (``turns.Turns``).              had a turn
 waiting for     The transport's buffer is full, or the broker's    the peer reads, or the broker aborts peers
-the outbox      budget of unread responses is exceeded             that do not (``outbox.UnreadBudget``)
-                (``outbox.Outbox``).
+the outbox      budget of unread responses is exceeded             that read too slowly
+                (``outbox.Outbox``).                               (``outbox.UnreadBudget``)
 busy            The request is decoded, handled and encoded.       the handler returns
 sending         The response is handed over piece by piece.        the transport has the last piece
 ==============  =================================================  =============================================
@@ -45,7 +45,7 @@ error in a handler, connection rate exceeded
 idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
 the server closes (``finish``)                           ``close`` after the responses; ``abort`` after a while
 no login within ``LOGIN_TIMEOUT_S``                      ``abort``
-peer does not read while the budget is exceeded          ``abort`` (``give_up``)
+peer reads too slowly while the budget is exceeded       ``abort`` (``give_up``)
 log cannot be read after the size was sent               ``abort``: the client must notice the cut response
 connection limit, certificate without a principal        the transport is aborted before serving starts
 =======================================================  ======================================================
@@ -233,7 +233,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self.close()
 
     def give_up(self) -> None:
-        """Abort the connection because its peer does not read while the budget of unread responses is exceeded."""
+        """Abort the connection because its peer reads too slowly while the budget of unread responses is exceeded."""
         logger.warning(
             "Connection of %s closed: %d bytes of responses are not read, and the broker's limit is exceeded",
             self._peer(),

@@ -14,13 +14,17 @@ Limit                  Scope                    Effect
                                                 finishing them is what frees memory.
 ``STALLED_S``          a connection, while the  The broker aborts connections whose transport has been full for
                        sum is exceeded          this long, the most expensive (seconds x bytes) first, until
-                                                the sum is below the limit.
+                                                the sum is below the limit. If a request has to wait, it also
+                                                aborts those that read less than a quarter of their unread
+                                                bytes in this time, the largest first.
 =====================  =======================  ===============================================================
 
 Long ranges of log files are not read where the connection is not encrypted: the kernel copies them from the page cache
 to the socket (``os.sendfile``).
 
-So a client that does not read delays other clients for about a second, and never for good.
+So a client that does not read, or reads a little now and then, delays other clients for about a second. Clients that
+read faster delay them until they have read what is above the limit; each second they read a quarter or are aborted. A
+slow client that delays no request may take as long as it needs.
 
 States of one outbox:
 
@@ -43,7 +47,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from klamm.server.route import Piece, Range
 
@@ -61,7 +65,8 @@ STALLED_S: Final = 1.0
 """Seconds with a full transport after which a connection may be aborted while the budget is exceeded."""
 _RELIEF_S: Final = 0.05
 """Seconds between two counts while the budget is exceeded."""
-
+_SLOW: Final = 0.75
+"""Share of the unread bytes of a connection; one that has more left after ``STALLED_S`` delays the others too long."""
 
 SENT_BY_KERNEL_BYTES: Final = 64 * 1024
 """Number of bytes from which a piece in a log file is copied to the socket by the kernel, without being read."""
@@ -96,11 +101,13 @@ class UnreadBudget:
         self._counted = 0
         self._added = 0
         self._relief: asyncio.Task[None] | None = None
+        self._waiting = 0
+        """Number of connections that wait in ``room``."""
 
     def add(self, holder: Holder, size: int) -> None:
         """Record that a connection holds ``size`` more bytes.
 
-        When the limit is exceeded, start to abort stalled connections.
+        When the limit is exceeded, start to abort stalled and slow connections.
         """
         self._holders.add(holder)
         self._added += size
@@ -118,8 +125,12 @@ class UnreadBudget:
 
     async def room(self) -> None:
         """Wait until the budget is not exceeded."""
-        while self._relief is not None and self.is_exceeded:
-            await asyncio.shield(self._relief)
+        self._waiting += 1
+        try:
+            while self._relief is not None and self.is_exceeded:
+                await asyncio.shield(self._relief)
+        finally:
+            self._waiting -= 1
 
     def _count(self) -> int:
         held = {holder: holder.unread_bytes for holder in self._holders}
@@ -129,17 +140,40 @@ class UnreadBudget:
 
     async def _relieve(self) -> None:
         loop = asyncio.get_running_loop()
+        before: dict[Holder, int] = {}
+        rounds = 0
         while self._count() > self._max_bytes:
             now = loop.time()
             stalled = [holder for holder in self._holders if holder.stalled_s(now) >= STALLED_S]
-            stalled.sort(key=lambda holder: holder.stalled_s(now) * holder.unread_bytes, reverse=True)
-            for holder in stalled:
-                self._counted -= holder.unread_bytes
-                self.remove(holder)
-                holder.give_up()
-                if self._counted <= self._max_bytes:
-                    break
+            self._give_up(sorted(stalled, key=lambda holder: holder.stalled_s(now) * holder.unread_bytes, reverse=True))
+            # Rounds are counted instead of seconds: while the event loop is blocked, no peer can read.
+            if rounds * _RELIEF_S >= STALLED_S:
+                rounds = 0
+            if rounds == 0:
+                if self._waiting:
+                    self._give_up(self._slow_since(before))
+                before = {holder: holder.unread_bytes for holder in self._holders}
+            rounds += 1
             await asyncio.sleep(_RELIEF_S)
+
+    def _slow_since(self, before: Mapping[Holder, int]) -> list[Holder]:
+        """Return the connections that have read little since then, the largest first.
+
+        One with more unread bytes than before has another response.
+        """
+        slow = [
+            each for each in self._holders if _SLOW * before.get(each, 0) < each.unread_bytes <= before.get(each, 0)
+        ]
+        return sorted(slow, key=lambda holder: holder.unread_bytes, reverse=True)
+
+    def _give_up(self, holders: Iterable[Holder]) -> None:
+        """Abort connections, in this order, until the budget is not exceeded."""
+        for holder in holders:
+            if self._counted <= self._max_bytes:
+                return
+            self._counted -= holder.unread_bytes
+            self.remove(holder)
+            holder.give_up()
 
 
 class Outbox:

@@ -190,6 +190,81 @@ async def test_outbox_waits_for_reading_peers() -> None:
     assert not any(peer.was_given_up for peer in peers)
 
 
+async def read_slowly(peer: Peer, *, share: int) -> None:
+    """Read a part of the transport's buffer again and again. The transport is never full for long."""
+    while not peer.was_given_up:
+        await asyncio.sleep(0.01)
+        kept = peer.transport.kept
+        peer.transport.kept = kept[len(kept) // share :]
+        peer.outbox.resume()
+        peer.outbox.pause()
+
+
+async def test_slow_reader_is_closed_above_the_budget_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_S", 0.2)
+    budget = UnreadBudget(LIMIT)
+    slow, smaller, honest = Peer(budget), Peer(budget), Peer(budget)
+    size = LIMIT + PIECE_BYTES
+    tasks = [
+        asyncio.create_task(slow.outbox.send([bytes(size)], size)),
+        asyncio.create_task(smaller.outbox.send([bytes(2 * PIECE_BYTES)], 2 * PIECE_BYTES)),
+        asyncio.create_task(read_slowly(slow, share=1_000)),
+        asyncio.create_task(read_slowly(smaller, share=1_000)),
+    ]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await honest.outbox.ready()
+    assert (slow.was_given_up, smaller.was_given_up) == (True, False)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the budget count in each turn of the event loop. No transport is full for long."""
+    turn = asyncio.sleep
+
+    async def sleep(_seconds: float) -> None:
+        await turn(0)
+
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(Outbox, "stalled_s", lambda *_: 0.0)
+
+
+@pytest.mark.usefixtures("rounds")
+@pytest.mark.parametrize("waits", [False, True])
+async def test_slow_reader_is_kept_while_nobody_waits(waits: bool) -> None:
+    budget = UnreadBudget(LIMIT)
+    slow = Peer(budget)
+    sending = asyncio.create_task(slow.outbox.send([bytes(2 * LIMIT)], 2 * LIMIT))
+    waiting = asyncio.create_task(Peer(budget).outbox.ready()) if waits else None
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert slow.was_given_up == waits == (not budget.is_exceeded)
+    sending.cancel()
+    if waiting is not None:
+        await waiting
+    while budget.is_exceeded:
+        slow.give_up()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("rounds")
+async def test_fast_reader_of_a_huge_response_is_kept_while_others_wait() -> None:
+    budget = UnreadBudget(LIMIT)
+    fast, honest = Peer(budget), Peer(budget)
+    sending = asyncio.create_task(fast.outbox.send([bytes(4 * LIMIT)], 4 * LIMIT))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(honest.outbox.ready())
+    while not waiting.done():
+        fast.read()
+        await asyncio.sleep(0)
+    assert 0 < fast.unread_bytes <= LIMIT
+    assert not fast.was_given_up
+    sending.cancel()
+
+
 class SlowFile(File):
     """File range. Reading a piece takes a millisecond on the test's clock."""
 

@@ -230,12 +230,22 @@ def connected(
     options: argparse.Namespace, flags: ToolParser, files: ClusterFiles
 ) -> AbstractContextManager[AdminClient]:
     """Return a connection to the cluster of some files: of the flags, else of the profile that the files name."""
+    return connect(with_server(options, flags, files))
+
+
+def with_server(options: argparse.Namespace, flags: ToolParser, files: ClusterFiles) -> argparse.Namespace:
+    """Return the options with a server: that of the flags, else of the profile that the files name, else the default.
+
+    Raises:
+        SettingsError: The profile cannot be read, or there is none of this name.
+        SystemExit: No server is named.
+    """
     if options.bootstrap_server is None:
         options = copy.copy(options)
         options.profile = files.cluster
         fill_in(options)
     flags.require_server(options)
-    return connect(options)
+    return options
 
 
 def clusters_of(options: argparse.Namespace) -> Iterator[ClusterFiles]:
@@ -243,6 +253,7 @@ def clusters_of(options: argparse.Namespace) -> Iterator[ClusterFiles]:
 
     Raises:
         RequestError: The flags name one server, and the files several clusters.
+        SettingsError: A file cannot be read or is invalid.
     """
     from klamm.resources.files import read_files  # noqa: PLC0415  # wrong flags need no YAML
 

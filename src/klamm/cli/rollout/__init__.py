@@ -8,12 +8,16 @@ import sys
 import uuid
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_OK, write_nothing_more
 from klamm.cli.arguments import ToolParser, add_common
 from klamm.cli.connection import RequestError, UsageError, connect, guarded, parse_addresses, read_client_properties
 from klamm.cli.output import print_error, print_line, print_result
+from klamm.cli.profiles import fill_in
+from klamm.cli.resources.plan import clusters_of, with_server
 from klamm.cli.rollout.display import dry_run_document, dry_run_lines, list_lines, status_lines, step_line
 from klamm.clock import wall_clock_ms
 from klamm.display import escaped
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from klamm.admin import AdminClient
+    from klamm.resources.files import ClusterFiles
     from klamm.rollout.store import RolloutStore
 
 _PROG: Final = "klamm rollout"
@@ -45,9 +50,16 @@ Exit codes: 0 done, 1 rejected by the cluster or the tool, 2 wrong or missing fl
 """
 
 
+class _RolloutParser(ToolParser):
+    """Parser of flags before and after the action, for which argparse parses twice."""
+
+    def connects(self, instead: Sequence[str] = ()) -> None:
+        """Leave the choice of the servers to ``main``: it is made once, and a file may name the cluster."""
+
+
 def parser() -> ToolParser:
     """Return the argument parser of ``klamm rollout``."""
-    tool = ToolParser(
+    tool = _RolloutParser(
         prog=_PROG,
         description="Change configs in waves. Guards watch each wave; when one fails, all waves are reverted.",
         epilog=_EPILOG,
@@ -64,7 +76,7 @@ def parser() -> ToolParser:
             "NAME,NAME",
             "users (%%2C is a comma): their client configs by percentage of the clients, or quotas",
         ),
-        ("--file", "FILE", "topics of a file for klamm plan; only configs may differ"),
+        ("--file", "PATH", "topics of a file or directory for klamm plan, of one cluster; only configs may differ"),
         ("--add-config", "K=V,K=V", "configs to set, as for klamm configs"),
         ("--delete-config", "K,K", "configs to remove"),
     ):
@@ -103,10 +115,20 @@ def main(arguments: Sequence[str]) -> int:
     """Run one action. Return 0 on success, 1 on failure, 3 for a roll-out that is not done; wrong flags exit with 2."""
     flags = parser()
     options = flags.parse_intermixed_args(list(arguments))
-    flags.require_server(options)
+    has_file = options.action == "start" and bool(options.file)
+    try:
+        fill_in(options, needs_server=not has_file)
+    except SettingsError as error:
+        flags.error(str(error))
+    if not has_file:
+        flags.require_server(options)
     if (options.id is None) != (options.action in {"start", "list"}):
         flags.error(f"{options.action} {'needs' if options.id is None else 'takes no'} ID")
-    actions = {"start": _start, "list": _list, "status": _status}
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {
+        "start": partial(_start, flags=flags),
+        "list": _list,
+        "status": _status,
+    }
     return guarded(_PROG, lambda: _guarded(options, actions.get(options.action, _decide)))
 
 
@@ -143,15 +165,19 @@ def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tup
             store.close()
 
 
-def _start(options: argparse.Namespace) -> int:
+def _start(options: argparse.Namespace, *, flags: ToolParser) -> int:
     from klamm.admin.impact import impact_of  # noqa: PLC0415  # wrong flags need no network library
     from klamm.cli.rollout.plan import planned  # noqa: PLC0415
     from klamm.rollout.entities import changes_of  # noqa: PLC0415
 
+    files = None
+    if options.file:
+        files = _declared(options)
+        options = with_server(options, flags, files)
     rollout_id = uuid.uuid4().hex[:8]
     with _opened(options, rollout_id) as (admin, store):
         try:
-            plan = planned(options, admin)
+            plan = planned(options, admin, files)
         except SettingsError as error:
             raise UsageError(str(error)) from error
         record = begun(replace(_owned(plan.record), id=rollout_id), at_ms=wall_clock_ms())
@@ -165,6 +191,21 @@ def _start(options: argparse.Namespace) -> int:
         record = store.add(record)
         print_error(f"Roll-out {record.id} begins. If this command is interrupted: {_PROG} resume {record.id}")
         return _drive(options, admin, store, record)
+
+
+def _declared(options: argparse.Namespace) -> ClusterFiles:
+    """Return what ``--file`` declares, which must be for one cluster.
+
+    Raises:
+        RequestError: It is for several clusters, or for another one than that of ``--cluster``.
+        SettingsError: A file cannot be read or is invalid.
+    """
+    options.path = Path(options.file)
+    files, *others = clusters_of(options)
+    if others:
+        names = ", ".join(str(each.cluster) for each in (files, *others))
+        raise RequestError(f"--file {options.file} declares several clusters ({names}): name one directory")
+    return files
 
 
 def _drive(options: argparse.Namespace, admin: AdminClient, store: RolloutStore, record: RolloutRecord) -> int:

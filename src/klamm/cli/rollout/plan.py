@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ConfigResource, ResourceType
@@ -20,7 +19,6 @@ from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.resources.cluster import observe
 from klamm.resources.diff import plan_resources
-from klamm.resources.files import read_files
 from klamm.resources.model import NUMBERS, Kind
 from klamm.rollout import waves as division
 from klamm.rollout.entities import Entities, RejectedSettingsError
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from klamm.admin import AdminClient
+    from klamm.resources.files import ClusterFiles
     from klamm.rollout.guards import Guard
 
 _KAFKA: Final = "org.apache.kafka."
@@ -50,8 +49,13 @@ class PlannedRollout:
     """Present values of its entities."""
 
 
-def planned(options: argparse.Namespace, admin: AdminClient) -> PlannedRollout:
+def planned(options: argparse.Namespace, admin: AdminClient, files: ClusterFiles | None) -> PlannedRollout:
     """Return the roll-out that the flags describe, after the cluster has validated all of its settings.
+
+    Args:
+        options: Flags of the command.
+        admin: Connection to the cluster.
+        files: What ``--file`` declares for this cluster; None without the flag.
 
     Raises:
         SettingsError: A flag has a wrong value, or a guard cannot work.
@@ -61,7 +65,7 @@ def planned(options: argparse.Namespace, admin: AdminClient) -> PlannedRollout:
     guards = [parse_guard(text) for text in options.guard]
     bake_ms, check_ms = _duration("--bake", options.bake), max(_duration("--interval", options.interval), 1)
     entities = Entities(admin)
-    waves, current = _waves(options, admin, entities)
+    waves, current = _waves(options, admin, entities, files)
     _check_guards(guards, options.metrics, waves, admin, bake_ms)
     record = RolloutRecord(
         id="",
@@ -75,7 +79,9 @@ def planned(options: argparse.Namespace, admin: AdminClient) -> PlannedRollout:
     return PlannedRollout(record=record, current=current)
 
 
-def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) -> tuple[tuple[Wave, ...], Values]:
+def _waves(
+    options: argparse.Namespace, admin: AdminClient, entities: Entities, files: ClusterFiles | None
+) -> tuple[tuple[Wave, ...], Values]:
     which = [name for name in _WHICH if getattr(options, name)]
     if len(which) != 1:
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in _WHICH)
@@ -83,7 +89,7 @@ def _waves(options: argparse.Namespace, admin: AdminClient, entities: Entities) 
     if options.waves is not None and options.wave:
         raise SettingsError("--waves and --wave exclude each other")
     percentages = division.parse_percentages(options.waves or division.DEFAULT_PERCENTAGES)
-    wanted = _from_file(options, admin) if options.file else _from_flags(options, admin, which[0])
+    wanted = _from_flags(options, admin, which[0]) if files is None else _from_file(options, admin, files)
     is_of_clients = any(entity.startswith(division.USER) for entity in wanted)
     current = entities.values(wanted)
     if missing := sorted(wanted.keys() - current.keys()):
@@ -157,15 +163,12 @@ def _of_users(users: Sequence[str | None], changes: Mapping[str, str | None]) ->
     return {f"{division.USER}{user or ''}": dict(changes) for user in users}
 
 
-def _from_file(options: argparse.Namespace, admin: AdminClient) -> dict[str, dict[str, str | None]]:
+def _from_file(
+    options: argparse.Namespace, admin: AdminClient, files: ClusterFiles
+) -> dict[str, dict[str, str | None]]:
     if options.add_config or options.delete_config:
         raise SettingsError("--file declares the configs; --add-config and --delete-config exclude it")
-    try:
-        declared = [
-            resource for files in read_files(Path(options.file)) for resource in files.resources if resource.is_managed
-        ]
-    except SettingsError as error:
-        raise RequestError(str(error)) from error
+    declared = [resource for resource in files.resources if resource.is_managed]
     others = [str(resource.key) for resource in declared if resource.kind is not Kind.TOPIC]
     if others:
         raise RequestError(f"{options.file}: {', '.join(others)}: only topics can be rolled out from a file")

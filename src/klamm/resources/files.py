@@ -75,8 +75,12 @@ class _Layer:
         self.places[section, name] = place
 
     def change(self, over: _Layer) -> None:
-        """Apply the declarations of a layer above this one."""
+        """Apply the declarations of a layer above this one. One without content removes that of a lower layer."""
         for key, spec in over.specs.items():
+            if spec is None and key in self.specs:
+                del self.specs[key], self.places[key]
+                self.managed.pop(key, None)
+                continue
             self.specs[key] = merged(self.specs[key], spec) if key in self.specs else spec
             self.places[key] = over.places[key]
         self.managed |= over.managed

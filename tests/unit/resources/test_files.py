@@ -390,6 +390,27 @@ def test_overlay_changes_its_bases_and_a_tree_has_several_clusters(tmp_path: Pat
     assert read_files(tmp_path / "envs" / "prod") == (prod,)
 
 
+def test_null_in_an_overlay_removes_a_declaration_of_its_bases(tmp_path: Path) -> None:
+    # given
+    write(
+        tmp_path,
+        {
+            "base/topics.yaml": "topics: {orders: {partitions: 3}, audit: {partitions: 2}, plain: }",
+            "base/users.yaml": "users: {billing: {quotas: {producerByteRate: 1}}}",
+            "base/theirs.yaml": MANAGED.format("KafkaTopic", '"false"', "{}"),
+            "dev/klamm.yaml": "{bases: [../base], defaults: {topics: {prune: true}}}",
+            "dev/less.yaml": "{topics: {orders: , plain: , theirs: , new: }, users: {billing: }}",
+            "test/klamm.yaml": "bases: [../dev]",
+            "test/more.yaml": "topics: {orders: {partitions: 1}, theirs: {partitions: 1}}",
+        },
+    )
+    # when
+    dev, test = (read_files(tmp_path / name)[0].resources for name in ("dev", "test"))
+    # then
+    assert [(topic.name, dict(topic.values)) for topic in dev] == [("audit", {"partitions": "2"}), ("new", {})]
+    assert {topic.name for topic in test if topic.is_managed} == {"audit", "new", "orders", "theirs"}
+
+
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [

@@ -64,6 +64,16 @@ def test_name_of_a_user_may_be_a_principal(parse: Parse, name: str, user: str) -
     }
 
 
+@pytest.mark.parametrize("kind", ["tls", "tls-external"])
+def test_user_with_a_certificate_has_its_common_name(parse: Parse, kind: str) -> None:
+    """As in Strimzi, also if another authority issues the certificate."""
+    spec = f"{{authentication: {{type: {kind}}}, quotas: {{producerByteRate: 1}}, authorization: {{acls: []}}}}"
+    assert {resource.kind: resource.name for resource in parse(f"users: {{my-user: {spec}}}")} == {
+        Kind.QUOTA: "user=CN=my-user",
+        Kind.ACLS: "User:CN=my-user",
+    }
+
+
 def test_enforcement_may_be_what_yaml_calls_true(parse: Parse) -> None:
     """YAML reads on as true."""
     on, off = parse("client_configs: {user=a: {configs: {enforcement: on}}, user=b: {configs: {enforcement: off}}}")

@@ -30,7 +30,7 @@ from klamm.policy_runtime.decision import Revision, decide_and_check
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
-from klamm.protocol.errors import ProtocolError, error_name
+from klamm.protocol.errors import ErrorCode, ProtocolError, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import read_uvarint, skip_tagged_fields
 from klamm.server.attempt import ApiError
@@ -90,8 +90,15 @@ def put_acks(view: memoryview, end: int, acks: int) -> None:
     INT16.pack_into(view, end - INT16.size, acks)
 
 
+_APPENDED: Final = frozenset({ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+"""Error codes with which the leader has the records."""
+
+
 def check_response(frame: memoryview, api_version: int) -> None:
     """Check the response to a request whose client expects none.
+
+    Records that the leader has, and that replicas are only late for, are no error: with ``acks=0`` nobody waits for
+    replicas, and a closed connection would lose the requests behind.
 
     Raises:
         ProtocolError: A partition has an error, or the response is malformed.
@@ -99,7 +106,7 @@ def check_response(frame: memoryview, api_version: int) -> None:
     response = decode(ProduceResponse, api_version, frame, response_body(ProduceResponse, api_version, frame))
     for topic in response.responses:
         for partition in topic.partition_responses:
-            if partition.error_code:
+            if partition.error_code not in _APPENDED:
                 raise ProtocolError(f"Produce with acks=0 failed: {error_name(partition.error_code)}")
 
 

@@ -132,7 +132,7 @@ class Copier:
         self._before: dict[PartitionId, PartitionProgress] = {}
         """Last progress of partitions that are being restarted, so that their counters continue."""
         self._starts_again = False
-        """Whether a partition waits for its start that was copied with the present producer id."""
+        """Whether a partition that was copied with the current producer id waits to be started again."""
         self._copies: dict[tuple[str, int], PartitionCopy] = {}
         self._active: dict[tuple[str, int], PartitionCopy] = {}
         """Partitions with batches to send or requests in flight. Idle partitions are left out, so they cost nothing per

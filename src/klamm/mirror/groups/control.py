@@ -480,9 +480,7 @@ class BothSides:
         ends: dict[PartitionTuple, int] = {}
         for of_group in offsets:
             ends |= ends_without_syncs(of_group, self.syncs, source)
-            for where in handed_over:
-                ends[where] = max(ends.get(where, 0), of_group[where].offset if where in of_group else 0)
-        next_offsets = self.mirrored.next_offsets(ends)
+        next_offsets = self.mirrored.next_offsets(ends, final=handed_over)
         return Logs(
             target=target,
             source=source,

@@ -13,7 +13,7 @@ from klamm.mirror.records.source_offsets import resume_offset
 from klamm.protocol.records import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from klamm.mirror.records.internal_topic import ControlConnection, LogBounds
     from klamm.mirror.settings.flow import FlowSettings
@@ -219,16 +219,24 @@ class MirroredOffsets:
         self._flow = flow
         self._read = read
         self._next: dict[PartitionTuple, int] = {}
+        self._final: frozenset[PartitionTuple] = frozenset()
 
-    def next_offsets(self, ends: Mapping[PartitionTuple, int]) -> Mapping[PartitionTuple, int]:
+    def next_offsets(
+        self, ends: Mapping[PartitionTuple, int], final: Collection[PartitionTuple] = ()
+    ) -> Mapping[PartitionTuple, int]:
         """Return the next offsets to mirror. Read them again if a partition was not mirrored up to its end yet.
 
         Args:
-            ends: End offsets of the partitions that matter. Empty: nothing is read.
+            ends: End offsets of the partitions that matter. Empty: nothing is read for them.
+            final: Partitions that are not mirrored any more. They are read once.
         """
-        if any(self._next.get(where, -1) < end for where, end in ends.items()):
+        final = frozenset(final)
+        must_read = bool(final - self._final)
+        self._final &= final
+        if must_read or any(self._next.get(where, -1) < end for where, end in ends.items()):
             try:
                 self._next = {where: resume_offset(last) for where, last in self._read(self._flow).items()}
+                self._final = final
             except CLUSTER_ERRORS as error:
                 logger.debug("%s: source offsets cannot be read: %s", self._flow.name, error)
         return self._next

@@ -181,9 +181,10 @@ class _Claims:
         """
         asked_at = time.monotonic()
         self._channel.send({"ask": "claims"})
-        while (answer := self._channel.receive(timeout_s=_CLAIM_ANSWER_S)) is None:
-            if self._ended.is_set():
-                return False
+        while (answer := self._channel.receive(timeout_s=_CLAIM_ANSWER_S)) is None and not self._ended.is_set():
+            pass
+        if answer is None or self._ended.is_set():
+            return False
         left = answer["claims"]
         for share, copier in zip(self._session.shares, self._session.copiers, strict=True):
             copier.claimed_until = asked_at + left.get(share.settings.flow, math.inf)

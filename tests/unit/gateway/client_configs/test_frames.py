@@ -124,11 +124,12 @@ async def test_error_behind_raised_acks_closes_the_connection(
     """As in Kafka with ``acks=0``: a producer refreshes its metadata when it is disconnected."""
     shared = shared_objects(watched(FixedWatch(), filters))
     with RelayRig(shared) as rig:
-        for code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        for code in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             await rig.client.send(request_frame(PRODUCED, version, 7, "app"))
             await rig.upstream.read_frame()
             await rig.upstream.send(response_of(produced(code, partitions=partitions), version, 7))
-            assert await (rig.client.is_closed() if code else rig.is_served())
+            is_error = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert await (rig.client.is_closed() if is_error else rig.is_served())
     assert "closed: Produce with acks=0 failed: NOT_LEADER_OR_FOLLOWER" in caplog.text
     assert shared.figures.closed["response"] == 1
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.kafka_client.pool.calls import Outcome
+    from klamm.mirror.settings.flow import FlowSettings
     from klamm.protocol.types import PartitionTuple
 
 
@@ -141,6 +142,7 @@ class Run:
         self.topics = Topics()
         self.mirrored: dict[PartitionTuple, int] = {}
         """Last mirrored offset by source partition."""
+        self.reads_of_mirrored = 0
         self.status = GroupStatus()
         properties = {
             "clusters": "A,B",
@@ -163,7 +165,7 @@ class Run:
             source_reader=self.topics,
             target_reader=self.topics,
             syncs=EqualOffsets(self.topics) if self.flow.preserves_offsets else syncs,
-            mirrored=MirroredOffsets(self.flow, lambda _: self.mirrored),
+            mirrored=MirroredOffsets(self.flow, self.read_mirrored),
         )
         self.control = GroupControl(
             self.flow,
@@ -178,6 +180,10 @@ class Run:
 
     def place(self, topic: NewTopic) -> NewTopic:
         return replace(topic, configs={**topic.configs, "placed": "yes"})
+
+    def read_mirrored(self, _flow: FlowSettings) -> dict[PartitionTuple, int]:
+        self.reads_of_mirrored += 1
+        return self.mirrored
 
     def commit(self, offset: int, group: str = "g") -> None:
         self.source.offsets.setdefault(group, {})[ORDERS] = OffsetAndMetadata(offset)
@@ -426,8 +432,11 @@ def test_group_never_skips_records_that_a_promoted_topic_got_from_its_producers(
     assert (row.source_offset, row.target_offset) == (1_050, 1_000)
     assert row.note == "its last 50 offsets are on the source alone: they came after the promotion"
     assert run.target.offsets["g"][REMOTE].offset == 1_000
-    run.turn()
+    for offset in (1_050, 1_060):
+        run.commit(offset)
+        run.turn()
     assert run.topics.checkpoints() == [("g", 1_050, 1_000)]
+    assert run.reads_of_mirrored == 1, "the end of the promotion is final"
 
 
 def test_group_is_not_moved_to_a_topic_that_klamm_did_not_hand_over() -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.protocol.messages.api_versions import ApiVersionsRequest
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.records import Record, encode_batch
 from tests.interop.test_client_quotas import alter
 from tests.support.record_times import RECENT_MS
@@ -72,6 +73,25 @@ def test_consumer_is_throttled(broker: klamm.Broker) -> None:
         assert len(list(client.read_to_end("t", 0))) == 12
         client.end_offset("t", 0)
         assert time.monotonic() - began > 1.0
+
+
+def test_new_connection_does_not_remove_the_throttle_of_a_consumer(broker: klamm.Broker) -> None:
+    wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=SIZE * 100)
+    request = FetchRequest(
+        max_bytes=SIZE * 100, session_epoch=-1, topics=[FetchRequest.FetchTopic(topic="t", partitions=[wanted])]
+    )
+    with WireClient(broker.bootstrap_servers) as client:
+        client.create_topic("t")
+        client.produce("t", 0, bytes(encode_batch([Record(None, b"x" * 6 * SIZE, (), RECENT_MS)])))
+    limit(broker, ("user", None), consumer_byte_rate=SIZE)
+    answers = []
+    for _ in range(2):
+        with WireClient(broker.bootstrap_servers) as client:
+            answers.append(client.ask(request, FetchResponse, 12))
+    first, second = answers
+    assert (len(first.responses), first.throttle_time_ms) == (1, 0)
+    assert (len(second.responses), second.session_id, second.error_code) == (0, 0, 0)
+    assert second.throttle_time_ms > 1_000
 
 
 def first_answer(address: str) -> tuple[bytes, socket.socket]:

@@ -190,7 +190,7 @@ class WireClient:
         return int(result.base_offset)
 
     def fetch(self, topic: str, partition: int, offset: int) -> tuple[Sequence[RecordBatch], int]:
-        """Return whole batches from (about) an offset on, and the high watermark."""
+        """Return whole batches from (about) an offset on, and the high watermark. Wait while a quota is exceeded."""
         wanted = FetchRequest.FetchPartition(
             partition=partition,
             current_leader_epoch=-1,
@@ -211,6 +211,8 @@ class WireClient:
         )
         answer = self.ask(request, FetchResponse, 12)
         _check("Fetch", answer.error_code)
+        while answer.throttle_time_ms and not answer.responses:  # the broker reads the next request after that time
+            answer = self.ask(request, FetchResponse, 12)
         ((result,),) = (topic.partitions for topic in answer.responses)
         _check(f"Fetch of {topic}-{partition} at {offset}", result.error_code)
         return tuple(iter_batches(result.records or b"", allow_partial_tail=True)), int(result.high_watermark)

@@ -143,12 +143,13 @@ class BrokerApp:
         store.on_failure = self._on_failed_commit
         client_registry.on_left = services.client_metrics.forget_session
         configs = services.configs
+        throttles = Throttles(services.quotas, configs.broker_value)
         self._server = Server(
-            new_context=partial(RequestContext, services=services),
+            new_context=partial(RequestContext, services=services, throttles=throttles),
             routes=routes if metrics is None else metrics.routes,
             traffic=traffic,
             limits=ConnectionLimits(configs.broker_value, most=shares.connections),
-            throttles=Throttles(services.quotas, configs.broker_value),
+            throttles=throttles,
             client_registry=client_registry,
             max_idle_ms=lambda: configs.int_value("connections.max.idle.ms"),
             max_frame_bytes=configs.int_value("socket.request.max.bytes"),

@@ -10,6 +10,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.server.time_slice import TimeSlice
 
 if TYPE_CHECKING:
+    from klamm.server.quotas.throttles import Throttles
     from klamm.server.session import Session
 
 
@@ -21,6 +22,8 @@ class HandlerContext:
     api_version: int
     client_id: str | None
     """Client id of the request header; None when the client sent null."""
+    throttles: Throttles | None = None
+    """Quotas on fetched records; None on a server without them."""
     time_slice: TimeSlice = field(default_factory=TimeSlice)
     """Time slice by which a long request pauses for others."""
 

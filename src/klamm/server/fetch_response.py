@@ -91,11 +91,6 @@ class FetchedBody:
     node_endpoints: list[FetchResponse.NodeEndpoint] = field(default_factory=list)
     throttle_time_ms: int = 0
 
-    @property
-    def records_bytes(self) -> int:
-        """Total size of the records."""
-        return sum(len(partition.records) for partition in self.partitions)
-
     def is_flexible(self, version: int) -> bool:
         """Return whether the response header has tagged fields."""
         return version >= FLEXIBLE_SINCE

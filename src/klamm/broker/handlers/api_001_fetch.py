@@ -5,6 +5,8 @@ Returns whole batches as stored in the segments: up to ``partition_max_bytes`` p
 returned whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``; appends wake the wait. Only the beginning of
 a large response is read by the handler. The rest is read from disk when the connection can send it, so a client that
 does not read costs no memory.
+A fetch beyond the client's ``consumer_byte_rate`` returns no records and the throttle time (KIP-219). ``max_bytes`` and
+``min_bytes`` are at most what this quota allows at once.
 Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's address when another broker id
 was asked or the client's leader epoch is older (KIP-951). read_committed reads up to the last stable offset, also waits
 for that to advance, and returns the aborted transactions in the range it read.
@@ -13,9 +15,10 @@ Not implemented: follower fetching (KIP-392), fetches of replicas, tiered storag
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetch.sessions import named_partitions
+from klamm.broker.fetch.sessions import FINAL_EPOCH, named_partitions
 from klamm.broker.requests.fetch_lookup import FetchLookup
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
@@ -36,6 +39,8 @@ API: Final = Api(key=ApiKey.FETCH, min_version=4, max_version=18)
 _READ_AT_ONCE: Final = 512 * 1024
 """Bytes of a response that the handler reads. If the disk fails for these, the partition gets an error code."""
 
+_INT_MAX: Final = 2**31 - 1
+
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
     """Respond at once if there is enough data or an error; otherwise wait."""
@@ -45,7 +50,25 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
         return FetchedBody(error_code=plan.error_code)
     lookup = FetchLookup(plan.partitions, request, context)
     await lookup.find()
+    if context.throttles is not None:
+        wait_s = context.throttles.charge_fetch(context.session, context.client_id, lookup.size)
+        if wait_s > 0:
+            return _throttled(plan, context, wait_s)
     return await _answer(plan, lookup.partitions, context)
+
+
+def _throttled(plan: FetchPlan, context: RequestContext, wait_s: float) -> FetchedBody:
+    """Return a response without partitions. As in Kafka, a full fetch opens no session then.
+
+    The partitions of a session stay as they were last sent.
+    """
+    throttle_time_ms = min(math.ceil(wait_s * 1000), _INT_MAX)
+    session = plan.session
+    if session is None or plan.is_incremental:
+        return FetchedBody(session_id=0 if session is None else session.session_id, throttle_time_ms=throttle_time_ms)
+    closing = FetchRequest(session_id=session.session_id, session_epoch=FINAL_EPOCH)
+    context.services.fetch_sessions.plan(closing, context.api_version, ())
+    return FetchedBody(throttle_time_ms=throttle_time_ms)
 
 
 async def _answer(plan: FetchPlan, partitions: Sequence[FoundPartition], context: RequestContext) -> FetchedBody:

@@ -100,7 +100,13 @@ class FetchLookup:
         self._topic: Topic | None = None
         """Topic of the partition looked at last, which the next partitions of the topic share; None at first."""
         self._named, self._topic_id = "", ZERO_UUID
-        self._size = 0
+        max_bytes = min(request.max_bytes, context.services.configs.int_value("fetch.max.bytes"))
+        if context.throttles is not None:
+            max_bytes = min(max_bytes, context.throttles.max_fetch_bytes(context.session, context.client_id))
+        self._max_bytes = max_bytes
+        self._min_bytes = min(request.min_bytes, max_bytes)
+        self.size = 0
+        """Bytes of records found."""
         self._has_failed = False
         self.partitions: Final = [FoundPartition(wanted) for wanted in partitions]
 
@@ -118,7 +124,7 @@ class FetchLookup:
                 return
 
     def _is_too_little(self) -> bool:
-        if self._size >= self._request.min_bytes or self._has_failed:
+        if self.size >= self._min_bytes or self._has_failed:
             return False
         return any(each.log is not None for each in self.partitions)
 
@@ -129,7 +135,7 @@ class FetchLookup:
         changed = {log for log, seen in logs if log.high_watermark != seen}
         if changed:
             return changed
-        waiter = _Waiter(self._request.min_bytes - self._size, changed)
+        waiter = _Waiter(self._min_bytes - self.size, changed)
         timer = asyncio.get_running_loop().call_later(timeout_s, waiter.wake)
         for log, _ in logs:
             log.waiters.add(waiter)
@@ -148,10 +154,10 @@ class FetchLookup:
         Args:
             changed: Logs with appends since the last look; None means that all partitions are looked at.
         """
-        self._size, self._has_failed = 0, False
+        self.size, self._has_failed = 0, False
         self._topic = None
         time_slice = self._context.time_slice
-        left = min(self._request.max_bytes, self._context.services.configs.int_value("fetch.max.bytes"))
+        left = self._max_bytes
         for each in self.partitions:
             if changed is not None and each.log is not None and each.log not in changed and not each.answer.records:
                 continue
@@ -168,7 +174,7 @@ class FetchLookup:
                 self._has_failed = self._has_failed or error.error_code not in _UNKNOWN
             size = len(answer.records)
             left -= size
-            self._size += size
+            self.size += size
 
     def _find(self, each: FoundPartition, left: int) -> None:
         wanted, answer = each.wanted, each.answer
@@ -189,10 +195,10 @@ class FetchLookup:
         elif (offset := wanted.fetch_offset) != each.seen or log.failure is not None:
             max_bytes = min(wanted.max_bytes, left)
             if self._is_committed:
-                records = find_committed(log, offset, max_bytes, min_one_batch=self._size == 0)
+                records = find_committed(log, offset, max_bytes, min_one_batch=self.size == 0)
                 answer.aborted = aborted_in(log, offset, records)
             else:
-                records = log.find(offset, max_bytes, min_one_batch=self._size == 0)
+                records = log.find(offset, max_bytes, min_one_batch=self.size == 0)
             answer.records = b"" if records is None else records
         answer.high_watermark, answer.log_start_offset = log.high_watermark, log.log_start_offset
         answer.last_stable_offset = log.last_stable_offset

@@ -32,18 +32,24 @@ class RateWindow:
         self._samples[-1][1] += amount
         self._total += amount
 
-    def wait_s(self, limit: float, now_s: float) -> float:
+    def wait_s(self, limit: float, now_s: float, amount: float = 0.0) -> float:
         """Return the seconds without further amounts until the rate falls to ``limit`` per second.
 
         A new window counts as ten seconds without amounts, so a burst of ten seconds' worth is allowed (Kafka's
         Rate.windowSize, QuotaUtils.throttleTime).
+
+        Args:
+            limit: Limit per second.
+            now_s: Current time, in seconds.
+            amount: A further amount that is counted only if it keeps the limit. An empty window takes any amount,
+                because waiting longer would not help.
         """
         self._forget(now_s)
         if not self._samples:
             return 0.0
         elapsed_s = now_s - self._samples[0][0]
         elapsed_s += max(0, SAMPLES - 1 - int(elapsed_s / SAMPLE_S)) * SAMPLE_S
-        return max(0.0, self._total / limit - elapsed_s)
+        return max(0.0, (self._total + amount) / limit - elapsed_s)
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether the window is empty, so it may be dropped."""

@@ -4,7 +4,8 @@
 Quota                                 Charged with            Effect when exceeded
 ====================================  ======================  ==========================================================
 ``producer_byte_rate``                size of the request     the connection is muted, ``throttle_time_ms`` is set
-``consumer_byte_rate``                size of the records     the same
+``consumer_byte_rate``                size of the records     the same, and the fetch is answered without records
+                                                              and not charged, on any connection
 ``request_percentage``                busy seconds x 100      the same, for at most 1 s
 ``connection_creation_rate`` (IP)     1 per connection        the connection is closed after at most 1 s
 ``max.connection.creation.rate``      1 per connection        the connection is accepted later
@@ -24,7 +25,7 @@ from klamm.configs.quotas import (
     QuotaLimit,
 )
 from klamm.protocol.api import ApiKey
-from klamm.server.quotas.rates import ClientCounters, RateWindow
+from klamm.server.quotas.rates import SAMPLE_S, SAMPLES, ClientCounters, RateWindow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Hashable
@@ -173,19 +174,48 @@ class Throttles:
         """Charge a processed request; return the seconds for which its connection is muted.
 
         The delay is set as ``throttle_time_ms`` of the response. A delay that the handler has set there counts as well.
+        Fetched records are charged by the handler (``charge_fetch``).
         """
         if self._quotas.is_empty:
             return 0.0
         wait_s = getattr(response, "throttle_time_ms", 0) / 1000
         if api_key == ApiKey.PRODUCE:
             wait_s = self._charge(PRODUCER_BYTE_RATE, request_bytes, session, client_id)
-        elif api_key == ApiKey.FETCH:
-            wait_s = self._charge(CONSUMER_BYTE_RATE, response.records_bytes, session, client_id)
         if stopwatch is not None:
             wait_s = max(wait_s, self._charge_time(stopwatch))
         if wait_s > 0 and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = min(int(wait_s * 1000), _INT_MAX)
         return wait_s
+
+    def max_fetch_bytes(self, session: Session, client_id: str | None) -> int:
+        """Return the bytes of records that a fetch may return at most: as many as an idle client may fetch at once.
+
+        A larger fetch would exceed the quota however long the client waits (Kafka's maxValueInQuotaWindow).
+        """
+        limit = self._fetch_limit(session, client_id)
+        return _INT_MAX if limit is None else max(1, min(int(limit.value * (SAMPLES - 1) * SAMPLE_S), _INT_MAX))
+
+    def charge_fetch(self, session: Session, client_id: str | None, records_bytes: int) -> float:
+        """Charge the records of a fetch, unless they exceed the quota.
+
+        Returns:
+            0 if the records are charged. Otherwise the seconds until the client may fetch them: as in Kafka, the
+            response must contain this throttle time and no records.
+        """
+        limit = self._fetch_limit(session, client_id)
+        if limit is None or not records_bytes:
+            return 0.0
+        now_s = self._now_s()
+        window = self._window((CONSUMER_BYTE_RATE, limit.shared_by), now_s)
+        wait_s = window.wait_s(limit.value, now_s, records_bytes)
+        if wait_s <= 0:
+            window.add(records_bytes, now_s)
+        return wait_s
+
+    def _fetch_limit(self, session: Session, client_id: str | None) -> QuotaLimit | None:
+        if self._quotas.is_empty:
+            return None
+        return self._quotas.limit(CONSUMER_BYTE_RATE, session.principal_name, client_id or "")
 
     def after_writing(self, stopwatch: Stopwatch) -> None:
         """Charge the busy time of encoding and sending. It delays the next request."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from klamm.broker.fetch.sessions import EVICTION_MS
 from klamm.broker.handlers.api_001_fetch import ROUTE, handle
+from klamm.configs.quotas import QuotaLimit
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.server.fetch_response import FetchedBody, PartitionRead
+from klamm.server.quotas.throttles import Throttles
 from klamm.storage.log import LogRange
 from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined, opened
 from tests.support.logs import batch, records_in
@@ -137,7 +142,6 @@ def test_rest_of_large_response_is_read_when_it_is_sent(broker: DataPath, isolat
     kinds = {item.partition: (type(item.records), len(item.records)) for item in body.partitions}
     size = len(batch("x" * 100_000))
     assert kinds == {0: (LogRange, 8 * size), 1: (bytes, 4 * size)}
-    assert body.records_bytes == 12 * size
     answer = decode(FetchResponse, 12, joined(body.buffers(12)))
     assert len(returned_records(answer)) == 12
 
@@ -280,6 +284,72 @@ async def test_topic_deletion_ends_waiting_fetch(broker: DataPath) -> None:
 
     assert response is not None
     assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+# -- quotas (KIP-13, KIP-219)
+
+RATE = 200
+
+
+class ThrottledBroker:
+    """Broker with batches of given sizes, whose clients share a quota of ``RATE`` bytes per second."""
+
+    def __init__(self, broker: DataPath, *sizes: int) -> None:
+        self.now_s = 100.0
+        self._broker = broker
+        quotas = SimpleNamespace(is_empty=False, limit=lambda *_: QuotaLimit(RATE, (None, None)))
+        self._throttles = Throttles(cast("Any", quotas), lambda _: None, now_s=lambda: self.now_s)
+        for size in sizes:
+            broker.log().append(stored := batch("x" * (size - len(batch("x" * 500)) + 500)))
+            assert len(stored) == size
+
+    def fetch(self, message: FetchRequest) -> FetchResponse:
+        """Fetch over a new connection."""
+        context = replace(self._broker.context(18), throttles=self._throttles)
+        body = asyncio.run(asyncio.wait_for(handle(message, context), 20))
+        return decode(FetchResponse, 18, joined(body.buffers(18)))
+
+
+def test_fetch_beyond_the_quota_returns_no_records_and_is_not_charged(broker: DataPath) -> None:
+    throttled = ThrottledBroker(broker, *[6 * RATE] * 2)
+    first = throttled.fetch(request(partition(max_bytes=6 * RATE)))
+    assert (returned_records(first), first.throttle_time_ms) == ([(0, 0)], 0)
+    for _ in range(20):  # connections do not matter
+        again = throttled.fetch(request(partition(offset=1)))
+        assert (again.error_code, again.session_id, again.responses, again.throttle_time_ms) == (0, 0, [], 2_000)
+    assert throttled.fetch(request(partition(offset=2))).responses[0].partitions[0].high_watermark == 2
+    throttled.now_s += 11
+    later = throttled.fetch(request(partition(offset=1)))
+    assert (returned_records(later), later.throttle_time_ms) == ([(0, 1)], 0)
+
+
+def test_fetch_returns_no_more_than_the_quota_allows_at_once(broker: DataPath) -> None:
+    throttled = ThrottledBroker(broker, *[RATE] * 12)
+    response = throttled.fetch(request(partition(), min_bytes=20 * RATE, max_wait_ms=60_000))
+    assert (len(returned_records(response)), response.throttle_time_ms) == (10, 0)
+
+
+def test_batch_larger_than_the_quota_is_returned_to_an_idle_client(broker: DataPath) -> None:
+    throttled = ThrottledBroker(broker, 20 * RATE, 20 * RATE)
+    assert returned_records(throttled.fetch(request(partition()))) == [(0, 0)]
+    assert throttled.fetch(request(partition(offset=1))).throttle_time_ms == 30_000
+    throttled.now_s += 11
+    assert returned_records(throttled.fetch(request(partition(offset=1)))) == [(0, 1)]
+
+
+def test_throttled_full_fetch_opens_no_session(broker: DataPath) -> None:
+    throttled = ThrottledBroker(broker, *[10 * RATE] * 2)
+    opened_id = throttled.fetch(request(partition(), session_epoch=0)).session_id
+    assert opened_id > 0
+    assert throttled.fetch(request(partition(offset=1), session_epoch=0)).session_id == 0
+    assert len(broker.sessions) == 1
+    # and an incremental one keeps its session, which still has the records to return
+    message = request(partition(offset=1), session_id=opened_id, session_epoch=1)
+    again = throttled.fetch(message)
+    assert (again.error_code, again.session_id, again.responses, again.throttle_time_ms) == (0, opened_id, [], 10_000)
+    throttled.now_s += 11
+    later = throttled.fetch(request(session_id=opened_id, session_epoch=2))
+    assert returned_records(later) == [(0, 1)]
 
 
 # -- sessions (KIP-227)

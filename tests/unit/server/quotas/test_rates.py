@@ -49,6 +49,15 @@ def test_withdrawn_charges_do_not_count() -> None:
     assert window.wait_s(1, 1.0) == 0.0
 
 
+def test_further_amount_counts_unless_the_window_is_empty() -> None:
+    window = RateWindow()
+    assert window.wait_s(100, 5.0, 10_000) == 0.0
+    window.add(600, 5.0)
+    assert window.wait_s(100, 5.0, 400) == 0.0
+    assert window.wait_s(100, 5.0, 600) == pytest.approx(2.0)
+    assert window.wait_s(100, 5.0) == 0.0
+
+
 class CountedWindow(RateWindow):
     looks = 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from klamm.admin.impact import impact_of
@@ -12,6 +13,7 @@ from klamm.configs.definitions import topic_configs
 from klamm.configs.names import check_topic_name
 from klamm.kafka_client.errors import explain
 from klamm.lazy_dataclass import dataclass
+from klamm.policy.answers import PolicyOverride
 from klamm.properties import did_you_mean
 from klamm.protocol.errors import InvalidConfigError, InvalidTopicError
 from klamm.resources.cluster import Observation, observe
@@ -40,6 +42,9 @@ class Plan:
     """Resources that were not attempted, because one of an earlier kind failed."""
     moves: tuple[TopicPartition, ...] = ()
     """Partitions whose replicas are being moved."""
+    corrected: Mapping[ResourceKey, PolicyOverride] = field(default_factory=lambda: MappingProxyType({}))
+    """Values that the rules of ``--rules`` put in place of declared ones. They are sent: the cluster may not have these
+    rules."""
 
     @property
     def is_in_line(self) -> bool:
@@ -70,15 +75,13 @@ def make_plan(
     diffs = plan_resources(declared, observation.resources, ownership)
     failed = _unlisted(observation, diffs, ownership)
     diffs = tuple(diff for diff in diffs if diff.key.kind not in observation.failures or diff.key in failed)
-    judged = ChangeOutcomes()
+    plan = Plan(diffs=diffs, failed=failed, observation=observation)
     if rules is not None:
         judged = rules.judge(diffs, observation.resources, partial(impact_of, admin=admin, sums_up=False))
-    open_diffs = [diff for diff in diffs if diff.key not in failed and diff.key not in judged.errors]
-    validated = carry_out(admin, open_diffs, observation.resources, validate_only=True)
-    outcomes = ChangeOutcomes(
-        errors={**judged.errors, **validated.errors}, overrides={**judged.overrides, **validated.overrides}
-    )
-    return _after(admin, Plan(diffs=diffs, failed=failed, observation=observation), outcomes)
+        plan = replace(_after(admin, plan, judged), corrected=judged.overrides)
+    open_diffs = [diff for diff in plan.diffs if diff.key not in plan.failed]
+    validated = carry_out(admin, open_diffs, plan.observation.resources, validate_only=True)
+    return _after(admin, plan, validated)
 
 
 def apply_plan(
@@ -89,7 +92,7 @@ def apply_plan(
     Without ``keep_going`` kinds after one with a failure are not attempted.
     """
     accepted = [diff for diff in plan.diffs if diff.key not in plan.failed and not diff.is_in_line]
-    before = [_as_declared(diff) for diff in accepted]
+    before = [_as_requested(diff, plan.corrected.get(diff.key)) for diff in accepted]
     outcomes = carry_out(
         admin,
         before,
@@ -111,6 +114,10 @@ def check_offline(declared: Iterable[Declared], rules: RulesFile | None) -> Plan
     judged = (
         rules.judge([diff for diff in diffs if diff.key not in failed], {}) if rules is not None else ChangeOutcomes()
     )
+    diffs = tuple(
+        after_override(diff, judged.overrides[diff.key], None) if diff.key in judged.overrides else diff
+        for diff in diffs
+    )
     places = {diff.key: diff.declared.place for diff in diffs}
     failed |= {key: f"{places[key]}: {explain(error)}" for key, error in judged.errors.items()}
     return Plan(diffs=diffs, failed=failed, observation=observation)
@@ -120,11 +127,11 @@ def _needs_all_keys(resource: Declared, ownership: Ownership) -> bool:
     return resource.is_absent or ownership.owns_keys_of(resource)
 
 
-def _as_declared(diff: ResourceDiff) -> ResourceDiff:
-    """Return a diff with the declared values: a policy that overrode them once overrides them again."""
+def _as_requested(diff: ResourceDiff, corrected: PolicyOverride | None) -> ResourceDiff:
+    """Return a diff with the values that were validated: a policy that overrode them once overrides them again."""
     if diff.override is None:
         return diff
-    values = diff.declared.values
+    values = {**diff.declared.values, **({} if corrected is None else corrected.values)}
     changes = tuple(
         replace(change, new=values[change.key]) if change.key in values else change for change in diff.changes
     )
@@ -149,7 +156,9 @@ def _after(admin: AdminClient, plan: Plan, outcomes: ChangeOutcomes) -> Plan:
     partly = {key for key in outcomes.overrides if key in resources and not resources[key].is_complete}
     resources |= observe(admin, dict.fromkeys(partly)).resources if partly else {}
     diffs = tuple(
-        after_override(diff, outcomes.overrides[diff.key], resources.get(diff.key))
+        after_override(
+            diff, _joined(plan.corrected.get(diff.key), outcomes.overrides[diff.key]), resources.get(diff.key)
+        )
         if diff.key in outcomes.overrides
         else diff
         for diff in plan.diffs
@@ -160,6 +169,13 @@ def _after(admin: AdminClient, plan: Plan, outcomes: ChangeOutcomes) -> Plan:
     }
     observation = replace(plan.observation, resources=resources)
     return replace(plan, diffs=diffs, failed={**plan.failed, **errors}, observation=observation)
+
+
+def _joined(first: PolicyOverride | None, then: PolicyOverride) -> PolicyOverride:
+    """Return what two policies have overridden, one after the other."""
+    if first is None:
+        return then
+    return PolicyOverride(reason=f"{first.reason}; {then.reason}", values={**first.values, **then.values})
 
 
 def _hint(resource: Declared) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
+RULES = "klamm.policy.rules:RulesPolicy"
 SERVED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -175,6 +176,56 @@ def test_rules_denial_is_shown_in_markdown_plan(run: Run, address: str, tmp_path
     assert "- ! topic small.a: " in out
     assert "Rule 'sizes'" in err
     assert run("plan", str(file), "--offline", "--rules", str(rules))[0] == 1
+
+
+CORRECTING = """rules:
+  - {name: a week, effect: override, configs: {retention.ms: {max: 7d}}}
+  - {name: smaller, effect: override, configs: {segment.ms: {max: 1d}}}
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("cluster_rules", [None, CORRECTING, CORRECTING.replace("7d", "2d")])
+def test_value_that_rules_override_is_planned_sent_and_stored_alike(
+    run: Run, cluster_rules: str | None, tmp_path: Path
+) -> None:
+    # given
+    rules, file, at_cluster = tmp_path / "rules.yaml", tmp_path / "file.yaml", tmp_path / "cluster.yaml"
+    rules.write_text(CORRECTING)
+    config: dict[str, str] = {}
+    if cluster_rules is not None:
+        at_cluster.write_text(cluster_rules)
+        config = {f"{key}.policy.class.name": RULES for key in ("create.topic", "alter.config")}
+        config |= {"policy.rules.file": str(at_cluster)}
+    with klamm.Broker(config=config) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        at = (str(file), "--bootstrap-server", broker.bootstrap_servers, "--rules", str(rules))
+        for retention in ("30d", "60d"):
+            file.write_text(f"topics: {{new: {{configs: {{retention.ms: {retention}, segment.ms: 3d}}}}}}")
+            # when
+            planned, applied = run("plan", *at), run("apply", *at)
+            # then
+            assert applied[0] == 0
+            assert planned[1].splitlines()[:-1] == applied[1].splitlines()[:-1]
+            stored = {key: entry.value for key, entry in admin.topic_configs("new").result().items()}
+            for key in ("retention.ms", "segment.ms"):
+                assert f"  policy: {key}={stored[key]} in place of " in applied[1]
+            assert int(str(stored["retention.ms"])) <= 7 * 86_400_000
+            assert stored["segment.ms"] == "86400000"
+            assert run("plan", *at, "--check")[0] == 0
+            admin.alter_topic_configs("new", set={"retention.ms": 1000, "segment.ms": 1000}).result()
+
+
+def test_offline_plan_shows_values_that_rules_override(run: Run, tmp_path: Path) -> None:
+    # given
+    rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"
+    rules.write_text(CORRECTING)
+    file.write_text("topics: {new: {configs: {retention.ms: 30d}}}")
+    # when
+    code, out, _ = run("plan", str(file), "--offline", "--rules", str(rules))
+    # then
+    assert code == 0
+    assert "+ retention.ms: 604800000 (7 days, policy)\n" in out
+    assert "policy: retention.ms=604800000 in place of 2592000000\n" in out
 
 
 @pytest.mark.process

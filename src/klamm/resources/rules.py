@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.configs.definitions import POLICY_RULES_FILE, UPSTREAM, topic_configs
 from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR, Override, PolicyOverride
-from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails, TopicDetails
+from klamm.policy.details import (
+    AlterConfigDetails,
+    CreatePartitionsDetails,
+    DeleteTopicDetails,
+    TopicDetails,
+    overridden,
+)
+from klamm.policy.errors import PolicyFailedError
 from klamm.policy.impact import ask_with_impact
 from klamm.policy.rule import RuleFileError
 from klamm.policy.rules import RulesPolicy
+from klamm.policy_runtime.decision import TWICE
 from klamm.properties import SettingsError
 from klamm.protocol.errors import PolicyViolationError
 from klamm.resources.execute import ChangeOutcomes
@@ -62,14 +70,26 @@ class RulesFile:
                 continue
             try:
                 for details in self._details(diff, existing.get(diff.key) or Existing(values={})):
-                    answer = ask_with_impact(self._ask, details, predict)
+                    answer = self._decide(details, predict)
                     if isinstance(answer, Override):
                         overrides[diff.key] = PolicyOverride.of(answer.note) or PolicyOverride(
                             reason=answer.reason, values=answer.configs
                         )
-            except PolicyViolationError as error:
+            except (PolicyViolationError, PolicyFailedError) as error:
                 errors[diff.key] = error
         return ChangeOutcomes(errors=errors, overrides=overrides)
+
+    def _decide(self, details: Details, predict: Callable[[Sequence[Change]], Impact] | None) -> Any:
+        """Return the answer of the rules. As in a broker, those that deny decide on the result of an override.
+
+        Raises:
+            PolicyViolationError: A rule denies the request, or its result.
+            PolicyFailedError: The rules override what they have themselves set.
+        """
+        answer = ask_with_impact(self._ask, details, predict)
+        if isinstance(answer, Override) and ask_with_impact(self._ask, overridden(details, answer), predict):
+            raise PolicyFailedError(TWICE)
+        return answer
 
     def _ask(self, details: Details) -> Any:
         match details:

@@ -228,6 +228,22 @@ def test_offline_plan_shows_values_that_rules_override(run: Run, tmp_path: Path)
     assert "policy: retention.ms=604800000 in place of 2592000000\n" in out
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("{name: few, partitions: {max: 3}}", "Rule 'few'"),
+        ("{name: longer, configs: {retention.ms: {min: 10d}}}", "Rule 'longer'"),
+        ("{name: longer, effect: override, configs: {retention.ms: {min: 10d}}}", "two of its rules contradict"),
+    ],
+)
+def test_rules_decide_on_the_result_of_their_overrides(run: Run, rule: str, reason: str, tmp_path: Path) -> None:
+    rules, file = tmp_path / "rules.yaml", tmp_path / "file.yaml"
+    rules.write_text(f"{CORRECTING}  - {rule}\n")
+    file.write_text("topics: {new: {partitions: 9, configs: {retention.ms: 30d}}}")
+    code, _, err = run("plan", str(file), "--offline", "--rules", str(rules))
+    assert (code, reason in err) == (1, True), err
+
+
 @pytest.mark.process
 def test_impact_of_a_lowered_retention_is_shown_and_limited(run: Run, address: str, tmp_path: Path) -> None:
     # given

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 
 class FailingDatabase:
-    """Real connection. Its next commits fail, as many as ``disk.failures`` says."""
+    """Real connection. Its next commits fail, as many as ``disk.failures`` says, and reads of ``disk.unreadable``."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self._real = connect_sqlite(path)
         self._disk = disk
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Iterable[Sequence[Any]]:
-        """Execute a statement, or fail a commit."""
+        """Execute a statement, or fail a commit or a read."""
         if sql == "COMMIT" and self._disk.failures > 0:
             self._disk.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        if self._disk.unreadable and f"FROM {self._disk.unreadable}" in sql:
             raise sqlite3.OperationalError("disk I/O error")
         return self._real.execute(sql, parameters)
 
@@ -38,10 +40,12 @@ class FailingDatabase:
 
 
 class Disk:
-    """Counter of the commits that are still to fail. ``connect`` is for ``MetadataStore.open``."""
+    """Commits that are still to fail, and a table that cannot be read. ``connect`` is for ``MetadataStore.open``."""
 
     def __init__(self) -> None:
         self.failures = 0
+        self.unreadable = ""
+        """Table that cannot be read; empty for none."""
 
     def connect(self, path: Path) -> Database:
         """Open a connection."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import field
@@ -115,7 +116,8 @@ class BrokerApp:
 
     Services change their state in memory first and then commit it to the metadata store. When a commit fails, for
     example because the disk is full, ``_on_failed_commit`` reloads every service from the stored metadata, and the
-    broker stays up. Requests that waited for the commit get a storage error.
+    broker stays up. Requests that waited for the commit get a storage error. If the stored metadata cannot be read, the
+    process ends, as Kafka's controller does: nothing else tells which changes in memory are stored.
     """
 
     def __init__(
@@ -317,6 +319,17 @@ class BrokerApp:
 
     def _on_failed_commit(self, error: StorageError) -> None:
         logger.error("Metadata could not be written, the changes are rolled back: %s", error)
+        try:
+            self._reload_metadata()
+        except Exception:
+            logger.exception(
+                "The broker ends at once: the metadata could not be read after a failed commit, and those in memory"
+                " contain changes that are not stored. Check the disk, then start the broker again"
+            )
+            # An orderly stop would serve requests from this state and commit changes that depend on it.
+            os._exit(1)
+
+    def _reload_metadata(self) -> None:
         services = self._services
         topic = services.topics.get(REGISTRATIONS_TOPIC)
         services.configs.load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from functools import partial
 from typing import TYPE_CHECKING
@@ -74,6 +75,21 @@ async def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: D
         with pytest.raises(StorageError):
             await delete_topic(services, TOPIC)
         assert set(services.client_configs.registered) == {APP1, APP2}
+
+
+@pytest.mark.parametrize("unreadable", ["", "configs", "scram_credentials"])
+async def test_broker_ends_if_it_cannot_read_its_metadata_after_a_failed_commit(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreadable: str
+) -> None:
+    exit_codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", exit_codes.append)
+    async with running(tmp_path) as services:
+        disk.failures, disk.unreadable = 1, unreadable
+        with pytest.raises(StorageError):
+            await services.topics.create("t", [[1]], configs={})
+        disk.unreadable = ""
+    assert exit_codes == ([1] if unreadable else [])
+    assert ("The broker ends at once" in caplog.text) == bool(unreadable)
 
 
 async def test_internal_topic_is_created_once_with_configured_partitions(tmp_path: Path) -> None:

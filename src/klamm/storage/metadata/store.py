@@ -17,8 +17,8 @@ Failed commits (disk full, I/O error) and generations: later changes were decide
 ones, so they must fail too. Each batch carries the ``generation`` in which it was decided, the number of failures that
 the event loop knew of. After a failure the writer rejects every batch of that generation or an older one. When the
 event loop hears of the failure, it increments its generation, drops the batch that is being filled, calls
-``on_failure`` (which reloads all images from the store) and then fails all futures. Changes submitted after that are
-committed normally.
+``on_failure`` (which reloads all images from the store, or ends the process if it cannot) and then fails all futures.
+Changes submitted after that are committed normally.
 """
 
 from __future__ import annotations

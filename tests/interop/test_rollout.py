@@ -359,6 +359,26 @@ def test_revert_keeps_and_names_changes_by_others(servers: str, topics: list[str
     assert f"left alone: TOPIC:{second}: retention.ms is 5000000, which another change has set" in output
 
 
+def test_change_by_others_while_an_earlier_wave_bakes_holds_the_roll_out(servers: str, topics: list[str]) -> None:
+    # given
+    first, second, *_ = topics
+    change = f"--alter --topic {second} --add-config retention.ms=-1"
+    other = f"{sys.executable} -m klamm.cli configs --bootstrap-server {servers} {change}"
+    guard = ("--guard", f'command: test "$KLAMM_ROLLOUT_WAVE" = 0 || {other}')
+    words = ("--topic", f"{first},{second}", "--add-config", "retention.ms=7200000", "--wave", first, "--wave", second)
+    # when
+    code, output = run(servers, "start", *words, "--bake", "0ms", *guard)
+    # then
+    assert code == 3, output
+    assert f"TOPIC:{second}: retention.ms is -1, which another change has set" in output
+    assert own_values(servers, [first, second], "retention.ms") == ["7200000", "-1"]
+    # when
+    code, output = run(servers, "abort", of(servers, f"TOPIC:{first}")["id"])
+    # then
+    assert (code, f"left alone: TOPIC:{second}" in output) == (0, True), output
+    assert own_values(servers, [first, second], "retention.ms") == [None, "-1"]
+
+
 class RunningProducer:
     """An unmodified client of librdkafka that sends 20 records a second, until it is closed."""
 

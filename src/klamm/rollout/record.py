@@ -170,7 +170,7 @@ class RolloutRecord:
     reason: str = ""
     """Reason of the latest step."""
     before: Values = field(default_factory=lambda: MappingProxyType({}))
-    """Values before the first wave that changes them. None: not set."""
+    """Values that the roll-out was planned from: what it changes, as it was before. None: not set."""
     baselines: Mapping[str, tuple[float | None, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Figures before the first wave by guard, for the clients of each wave. None: no data."""
     left_alone: tuple[str, ...] = ()
@@ -223,7 +223,7 @@ def advance(
         event: The event.
         at_ms: Time of the event, in milliseconds since the epoch.
         reason: Reason, as text for people.
-        before: With NEXT: values of everything that the next wave sets.
+        before: With NEXT: values of everything that the next wave sets, for a record without the values before it.
         left_alone: With RESTORED: sentences about values that were not restored.
 
     Raises:
@@ -256,6 +256,21 @@ def advance(
     )
 
 
+def values_before(waves: Iterable[Wave], current: Values) -> Values:
+    """Return the present values of everything that waves set.
+
+    Args:
+        waves: Waves that have not begun.
+        current: Present values of all their entities.
+    """
+    before: Values = _NO_VALUES
+    for wave in waves:
+        before = _with_first(
+            before, {entity: {key: current[entity].get(key) for key in of} for entity, of in wave.settings.items()}
+        )
+    return before
+
+
 def _with_first(before: Values, more: Values) -> Values:
     """Return recorded values with those of a further wave. The value before the first wave stays."""
     merged = {entity: dict(values) for entity, values in before.items()}
@@ -277,7 +292,8 @@ class RevertPlan:
 def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
     """Return the settings that restore what was there before a roll-out.
 
-    A value is restored if it is one that the roll-out has set. Any other value was set by someone else since then.
+    A value is restored if it is one that the roll-out has set. Any other value was set by someone else since then. What
+    only later waves would set is not looked at.
 
     Args:
         record: The roll-out.
@@ -286,13 +302,15 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
     restored: dict[str, dict[str, str | None]] = {}
     left_alone: list[str] = []
     for entity, key, old in _entries(record.before):
+        written = [wave.settings[entity][key] for wave in _waves_so_far(record) if key in wave.settings.get(entity, {})]
+        if not written:
+            continue
         if entity not in current:
             left_alone.append(f"{entity} does not exist any more")
             continue
         value = current[entity].get(key)
         if is_equal(key, value, old):
             continue
-        written = [wave.settings[entity][key] for wave in _waves_so_far(record) if key in wave.settings.get(entity, {})]
         if any(is_equal(key, value, each) for each in written):
             restored.setdefault(entity, {})[key] = old
             if old is not None and key.startswith(PREFIX):
@@ -302,7 +320,7 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
         else:
             left_alone.append(
                 f"{entity}: {key} is {_text(value)}, which another change has set (the roll-out had set"
-                f" {_text(written[-1] if written else None)}, before it was {_text(old)})"
+                f" {_text(written[-1])}, before it was {_text(old)})"
             )
     return RevertPlan(settings=restored, left_alone=tuple(dict.fromkeys(left_alone)))
 

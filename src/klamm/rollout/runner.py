@@ -19,6 +19,7 @@ from klamm.rollout.record import (
     Values,
     advance,
     plan_revert_of,
+    values_before,
 )
 
 if TYPE_CHECKING:
@@ -131,14 +132,12 @@ class Runner:
     def _next(
         self, record: RolloutRecord, baselines: Mapping[str, tuple[float | None, ...]] | None = None
     ) -> RolloutRecord:
-        """Record the values before the next wave."""
+        """Begin the next wave."""
         wave = record.waves[record.wave + 1]
         current = self._cluster.values(wave.settings)
         if missing := sorted(wave.settings.keys() - current.keys()):
             return self._write(record, RolloutEvent.PAUSE, reason=f"{', '.join(missing)} does not exist any more")
-        before = {
-            entity: {key: current[entity].get(key) for key in settings} for entity, settings in wave.settings.items()
-        }
+        before = values_before([wave], current)  # the record may be of a release that read them wave by wave
         begun = record if baselines is None else replace(record, baselines=baselines)
         return self._write(begun, RolloutEvent.NEXT, before=before, reason=f"wave {wave.name}")
 
@@ -146,7 +145,7 @@ class Runner:
         wave = record.waves[record.wave]
         self._records.check(record)
         current = self._cluster.values(wave.settings)
-        # Another operator may have changed a value since it was recorded, or since an earlier wave set it.
+        # Another operator may have changed a value since the roll-out was planned, or since an earlier wave set it.
         concerned = replace(record, before={entity: record.before[entity] for entity in wave.settings})
         if changed := plan_revert_of(concerned, current).left_alone:
             return self._write(record, RolloutEvent.PAUSE, reason="; ".join(changed))

@@ -16,7 +16,7 @@ from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import AlterEntry, AlterOp, plan_entry
 from klamm.protocol.errors import InvalidConfigError
 from klamm.rollout.guards import GuardOutcome
-from klamm.rollout.record import RolloutEvent, RolloutRecord, RolloutState, Wave, advance, begun
+from klamm.rollout.record import RolloutEvent, RolloutRecord, RolloutState, Wave, advance, begun, values_before
 from klamm.rollout.runner import RevertError
 from klamm.rollout.store import StaleRecordError
 from klamm.rollout.waves import waves_of_clients
@@ -38,7 +38,10 @@ DONE = {"TOPIC:a": {"k": "1"}, "TOPIC:b": {"k": "1"}, "USER:u": {"acks": "all"}}
 
 
 def world(outcomes: Sequence[GuardOutcome] = (), **changes: object) -> RolloutWorld:
-    record = RolloutRecord(id="1", waves=WAVES, bake_ms=30, check_ms=10, guards=("lag: g < 1",), runner="first")
+    before = values_before(WAVES, START)
+    record = RolloutRecord(
+        id="1", waves=WAVES, bake_ms=30, check_ms=10, guards=("lag: g < 1",), runner="first", before=before
+    )
     return RolloutWorld(
         configs={entity: dict(values) for entity, values in START.items()},
         record=begun(replace(record, **changes), at_ms=0),  # type: ignore[arg-type]
@@ -81,10 +84,17 @@ def test_all_waves_are_applied_and_the_values_become_final() -> None:
     assert rig.at_ms == 60, "each of two waves is watched for its bake time"
 
 
+def test_record_without_values_before_gets_them_wave_by_wave() -> None:
+    rig = world(before={})
+    assert rig.runner().run(rig.record).state is RolloutState.DONE
+    assert rig.record.before == values_before(WAVES, START)
+
+
+@pytest.mark.parametrize("before", [values_before(WAVES, START), {}])
 @pytest.mark.parametrize("wave", [0, 1])
-def test_failed_guard_reverts_all_waves(wave: int) -> None:
+def test_failed_guard_reverts_all_waves(wave: int, before: Values) -> None:
     passed_before = 1 + 4 * wave
-    rig = world([PASSED] * passed_before + [FAILED])
+    rig = world([PASSED] * passed_before + [FAILED], before=before)
     record = rig.runner().run(rig.record)
     assert (record.state, record.wave) == (RolloutState.REVERTED, wave)
     assert present(rig) == START
@@ -138,7 +148,10 @@ class ClientConfigWorld(RolloutWorld):
 def test_failed_guard_restores_client_configs_with_their_earlier_roll_out(start: dict[str, str], wave: int) -> None:
     # given
     waves = waves_of_clients({"USER:u": {"acks": "all"}}, {"USER:u": start}, (10, 100))
-    record = RolloutRecord(id="1", waves=waves, bake_ms=30, check_ms=10, guards=("lag: g < 1",), runner="first")
+    before = values_before(waves, {"USER:u": start})
+    record = RolloutRecord(
+        id="1", waves=waves, bake_ms=30, check_ms=10, guards=("lag: g < 1",), runner="first", before=before
+    )
     rig = ClientConfigWorld(
         configs={"USER:u": dict(start)},
         record=begun(record, at_ms=0),
@@ -183,6 +196,46 @@ def test_change_by_another_operator_holds_the_roll_out() -> None:
     assert record.state is RolloutState.HELD
     assert "USER:u: rollout.acks is 5:0, which another change has set" in record.reason
     assert present(rig)["TOPIC:b"] == {}
+
+
+def test_change_of_a_later_wave_by_another_operator_holds_the_roll_out_until_it_is_taken_back() -> None:
+    # given
+    rig = world()
+
+    def another_operator(_: str) -> None:
+        if (rig.record.state, rig.record.wave) == (RolloutState.BAKING, 0):
+            rig.configs["TOPIC:b"]["k"] = "foreign"
+
+    rig.on_call = another_operator
+    for runner in ("first", "second"):
+        # when
+        held = rig.runner().run(rig.record)
+        # then
+        assert (held.state, held.wave) == (RolloutState.HELD, 1)
+        assert held.reason == (
+            "TOPIC:b: k is foreign, which another change has set (the roll-out had set 1, before it was unset)"
+        )
+        assert present(rig)["TOPIC:b"] == {"k": "foreign"}
+        taken_over(rig, runner)
+    # when
+    rig.configs["TOPIC:b"].clear()
+    # then
+    assert rig.runner().run(rig.record).state is RolloutState.DONE
+    assert present(rig) == DONE
+
+
+def test_revert_does_not_name_what_only_later_waves_would_set() -> None:
+    rig = world([PASSED, FAILED])
+
+    def another_operator(_: str) -> None:
+        if rig.record.wave == 0:
+            rig.configs["TOPIC:b"]["k"] = "foreign"
+            rig.configs["USER:u"]["acks"] = "0"
+
+    rig.on_call = another_operator
+    record = rig.runner().run(rig.record)
+    assert (record.state, record.wave, record.left_alone) == (RolloutState.REVERTED, 0, ())
+    assert present(rig) == {**START, "TOPIC:b": {"k": "foreign"}, "USER:u": {"acks": "0"}}
 
 
 def test_process_stops_once_its_roll_out_is_taken_over() -> None:
@@ -246,6 +299,4 @@ def test_roll_out_killed_at_any_call_ends_done_or_reverted(
     is_done = rig.record.state is RolloutState.DONE
     for entity, values in (DONE if is_done else START).items():
         assert end[entity] == values or (others.has_changed and entity == topic)
-    # A change before the roll-out recorded the value is part of what it started from.
-    was_before = rig.record.before.get(topic) == {"k": "foreign"}
-    assert not others.has_changed or end[topic] == {"k": "foreign"} or (is_done and was_before)
+    assert not others.has_changed or end[topic] == {"k": "foreign"}

@@ -23,7 +23,7 @@ from klamm.resources.model import NUMBERS, Kind
 from klamm.rollout import waves as division
 from klamm.rollout.entities import Entities, RejectedSettingsError
 from klamm.rollout.guards import GuardKind, LimitBase, parse_guard
-from klamm.rollout.record import RolloutRecord, Values, Wave, is_equal
+from klamm.rollout.record import RolloutRecord, Values, Wave, is_equal, values_before
 from klamm.security.principals import user_name
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def planned(options: argparse.Namespace, admin: AdminClient, files: ClusterFiles
         guards=tuple(options.guard),
         metrics=tuple(options.metrics),
         reverts_without_data=options.without_data == "revert",
+        before=values_before(waves, current),
     )
     return PlannedRollout(record=record, current=current)
 

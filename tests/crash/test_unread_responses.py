@@ -36,8 +36,9 @@ PARTITIONS: Final = 4
 BATCHES: Final = 15
 """Of each partition: 60 MB in all, above the default of fetch.max.bytes."""
 MANY_TOPICS: Final = 3_000
-BUILT_BYTES: Final = 12 * MEBI
-"""What one response takes while it is made, besides the bytes that are queued then."""
+BUILT_BYTES: Final = 14 * MEBI
+"""What one response about topics with different configs takes while it is made, besides the bytes that are queued then.
+"""
 MAX_FETCHED: Final = 57_671_680
 """Default of fetch.max.bytes."""
 ENCRYPTED: Final = pytest.mark.parametrize("encrypted", [False, *long_only(True)], ids=["plain", "tls"])
@@ -212,9 +213,14 @@ def test_response_is_bounded_by_fetch_max_bytes(broker: Broker, max_bytes: int) 
 
 @pytest.fixture(scope="module")
 def many_topics(broker: Broker) -> None:
-    spec = CreateTopicsRequest.CreatableTopic
+    spec, config = CreateTopicsRequest.CreatableTopic, CreateTopicsRequest.CreatableTopicConfig
     topics = [
-        spec(name=f"many-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        spec(
+            name=f"many-{number}",
+            num_partitions=1,
+            replication_factor=1,
+            configs=[config(name="retention.ms", value=f"{number + 1_000_000_000}")],  # equal ones would be sent once
+        )
         for number in range(MANY_TOPICS)
     ]
     with WireClient(broker.address, timeout_s=120) as client:

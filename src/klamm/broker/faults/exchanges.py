@@ -141,11 +141,6 @@ class _Encoded:
     def throttle_time_ms(self, value: int) -> None:
         self.message.throttle_time_ms = value
 
-    @property
-    def records_bytes(self) -> int:
-        """Total size of the records of a Fetch response, which quotas charge."""
-        return sum(len(part.records or b"") for topic in self.message.responses for part in topic.partitions)
-
     def is_flexible(self, version: int) -> bool:
         return bool(self.message.is_flexible(version))
 

@@ -82,9 +82,7 @@ def connect(
 
     if properties is None:
         properties = read_client_properties(options.command_config)
-    properties = {_TIMEOUT: str(timeout_ms), **properties}
-    if (flag := getattr(options, TIMEOUT, None)) is not None:
-        properties[_TIMEOUT] = str(flag)
+    properties = {**properties, _TIMEOUT: call_timeout(options, properties, timeout_ms)}
     if client_id is not None:
         properties["client.id"] = client_id
     addresses = parse_addresses(options.bootstrap_server)
@@ -99,6 +97,12 @@ def connect(
             yield admin
     finally:
         timer.cancel()
+
+
+def call_timeout(options: argparse.Namespace, properties: Mapping[str, str], default_ms: int = 60_000) -> str:
+    """Return the time limit of a call in ms: that of ``--timeout``, else ``default.api.timeout.ms``, else a default."""
+    flag = getattr(options, TIMEOUT, None)
+    return properties.get(_TIMEOUT, str(default_ms)) if flag is None else str(flag)
 
 
 def read_client_properties(path: Path | str | None) -> dict[str, str]:

@@ -51,7 +51,6 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "min.cleanable.dirty.ratio": "0.1",
     "max.message.bytes": str(MAX_RECORD_BYTES + 64 * 1024),
 }
-_PATIENCE_S: Final = 60.0
 _FIRST_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 0.5
 _RANDOM: Final = random.Random()  # noqa: S311 - no secret; of our own, because programs may seed the global one
@@ -76,15 +75,17 @@ class StaleRecordError(RolloutConflictError):
 class RolloutStore:
     """Records of the roll-outs of one cluster. Thread-confined.
 
-    Calls retry for a minute while the cluster does not respond, and then raise one of ``CLUSTER_ERRORS``.
+    Calls retry for some time while the cluster does not respond, and then raise one of ``CLUSTER_ERRORS``.
 
     Args:
         settings: Settings of connections to the cluster.
         admin: Admin client, which creates the topic.
+        patience_s: Seconds for which a call is tried again.
     """
 
-    def __init__(self, settings: ConnectionSettings, admin: AdminClient) -> None:
+    def __init__(self, settings: ConnectionSettings, admin: AdminClient, *, patience_s: float = 60.0) -> None:
         self._admin = admin
+        self._patience_s = patience_s
         self._topic = InternalTopic(settings, TOPIC)
         self._writer = TransactionalTopic(settings, TOPIC)
         self._records: dict[str, RolloutRecord] = {}
@@ -204,7 +205,7 @@ class RolloutStore:
         return self._retry(attempt)
 
     def _retry(self, attempt: Callable[[], Result]) -> Result:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         backoff = Backoff(_FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         while True:
             try:

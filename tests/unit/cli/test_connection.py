@@ -23,14 +23,17 @@ from klamm.properties import SettingsError
 from klamm.protocol.codec import encode
 from klamm.protocol.errors import InvalidConfigError, UnsupportedVersionError
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest
+from klamm.rollout import store as rollout_store
+from klamm.rollout.store import RolloutStore
 from tests.support.processes import free_port, wait_until
 from tests.support.security import Certificates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import klamm
+    from klamm.rollout.record import RolloutRecord
 
 
 def test_properties_resolve_config_providers(tmp_path: Path) -> None:
@@ -207,6 +210,20 @@ def test_commands_limit_the_time_to_the_first_answer(words: list[str], capsys: p
     servers = f"127.0.0.1:{free_port()}"
     assert cli.main([*words, "--bootstrap-server", servers]) == 1
     assert f"No broker at {servers} responded within 50 ms" in capsys.readouterr().err
+
+
+def test_timeout_flag_limits_attempts_to_read_records_of_roll_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits_s = []
+
+    class Store(RolloutStore):
+        def records(self) -> Sequence[RolloutRecord]:
+            limits_s.append(self._patience_s)
+            return ()
+
+    monkeypatch.setattr(rollout_store, "RolloutStore", Store)
+    command = ["rollout", "list", "--bootstrap-server", f"127.0.0.1:{free_port()}"]
+    assert (cli.main(command), cli.main([*command, "--timeout", "50"])) == (0, 0)
+    assert limits_s == [60, 0.05]
 
 
 def test_unknown_flag_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_OK, write_nothing_more
 from klamm.cli.arguments import ToolParser, add_common
-from klamm.cli.connection import RequestError, UsageError, connect, guarded, parse_addresses, read_client_properties
+from klamm.cli.connection import (
+    RequestError,
+    UsageError,
+    call_timeout,
+    connect,
+    guarded,
+    parse_addresses,
+    read_client_properties,
+)
 from klamm.cli.output import print_error, print_line, print_result
 from klamm.cli.profiles import fill_in
 from klamm.cli.resources.plan import clusters_of, with_server
@@ -156,9 +164,10 @@ def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tup
         servers = tuple(parse_addresses(options.bootstrap_server))
     except SettingsError as error:
         raise UsageError(str(error)) from error
-    settings = ConnectionSettings.of(servers, read_client_properties(options.command_config), client_id)
+    properties = read_client_properties(options.command_config)
+    settings = ConnectionSettings.of(servers, properties, client_id)
     with connect(options, client_id=client_id) as admin:
-        store = RolloutStore(settings, admin)
+        store = RolloutStore(settings, admin, patience_s=int(call_timeout(options, properties)) / 1000)
         try:
             yield admin, store
         finally:

@@ -325,6 +325,11 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
     return RevertPlan(settings=restored, left_alone=tuple(dict.fromkeys(left_alone)))
 
 
+def entities_so_far(record: RolloutRecord) -> frozenset[str]:
+    """Return the entities of the waves that have begun."""
+    return frozenset(entity for wave in _waves_so_far(record) for entity in wave.settings)
+
+
 def _waves_so_far(record: RolloutRecord) -> Iterable[Wave]:
     return record.waves[: record.wave + 1]
 

@@ -18,6 +18,7 @@ from klamm.rollout.record import (
     RolloutState,
     Values,
     advance,
+    entities_so_far,
     plan_revert_of,
     values_before,
 )
@@ -182,7 +183,7 @@ class Runner:
         rejected = ""
         for _ in range(_MAX_PASSES):
             self._records.check(record)
-            plan = plan_revert_of(record, self._cluster.values(record.before))
+            plan = plan_revert_of(record, self._cluster.values(entities_so_far(record)))
             if not plan.settings:
                 return self._write(record, RolloutEvent.RESTORED, left_alone=plan.left_alone)
             try:

@@ -23,7 +23,7 @@ from klamm.rollout.waves import waves_of_clients
 from tests.support.rollouts import KilledError, RolloutWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from klamm.rollout.record import Values
 
@@ -236,6 +236,21 @@ def test_revert_does_not_name_what_only_later_waves_would_set() -> None:
     record = rig.runner().run(rig.record)
     assert (record.state, record.wave, record.left_alone) == (RolloutState.REVERTED, 0, ())
     assert present(rig) == {**START, "TOPIC:b": {"k": "foreign"}, "USER:u": {"acks": "0"}}
+
+
+def test_revert_does_not_need_what_only_later_waves_would_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of a later wave may be the one that is down."""
+    rig = world([PASSED, FAILED])
+    asked: list[str] = []
+    values = rig.values
+
+    def ask(entities: Collection[str]) -> Values:
+        asked.extend(entities)
+        return values(entities)
+
+    monkeypatch.setattr(rig, "values", ask)
+    assert rig.runner().run(rig.record).state is RolloutState.REVERTED
+    assert "TOPIC:b" not in asked
 
 
 def test_process_stops_once_its_roll_out_is_taken_over() -> None:

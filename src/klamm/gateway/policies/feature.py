@@ -6,7 +6,7 @@ A client id is decided on at the first request with it, an API at every request 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from klamm.gateway.policies.decisions import remembered_effect
 from klamm.gateway.policies.facts import predict_impact, topic_config_types
@@ -47,9 +47,10 @@ class PolicyFeature(Feature):
         self.filters = {api.key: api.filter(policies, turns) for api in used}
         self.last_versions = {api.key: api.last_version for api in used if api.last_version is not None}
         self.withheld = frozenset(key for key, kinds in unfiltered.items() if any(map(policies.guards_kind, kinds)))
-        if policies.guards_kind(CLIENT) or policies.guards_kind(API):
+        if policies.guards_kind(CLIENT):
             self.admit = partial(decide_on_client, policies)
-        self.admits_each_request = policies.guards_kind(API)
+        if policies.guards_kind(API):
+            self.admit_request = partial(decide_on_api, policies)
 
     @classmethod
     async def load(
@@ -94,13 +95,22 @@ class PolicyFeature(Feature):
 
 
 def decide_on_client(policies: Policies, context: FilterContext) -> ApiError | Wait | None:
-    """Ask the policies about the client id and the API of a request; return the error, None when it is allowed."""
+    """Ask the policy about the client id of a request; return the error, None when it is allowed."""
+    return _admission(policies, CLIENT, ClientDetails(**_client(context)), context)
+
+
+def decide_on_api(policies: Policies, context: FilterContext) -> ApiError | Wait | None:
+    """Ask the policy about the API of a request; return the error, None when it is allowed."""
+    return _admission(policies, API, ApiDetails(api=api_name(context.api_key), **_client(context)), context)
+
+
+def _client(context: FilterContext) -> dict[str, Any]:
     author = context.author
-    client = {"client_id": author.client_id, "principal": author.principal, "listener": author.listener}
-    answers = []
-    if policies.guards_kind(CLIENT):
-        answers.append(remembered_effect(policies, CLIENT, ClientDetails(**client), context))
-    if policies.guards_kind(API):
-        details = ApiDetails(api=api_name(context.api_key), **client)
-        answers.append(remembered_effect(policies, API, details, context))
-    return next((answer for answer in answers if isinstance(answer, (ApiError, Wait))), None)
+    return {"client_id": author.client_id, "principal": author.principal, "listener": author.listener}
+
+
+def _admission(
+    policies: Policies, kind: PolicyKind, details: ClientDetails | ApiDetails, context: FilterContext
+) -> ApiError | Wait | None:
+    answer = remembered_effect(policies, kind, details, context)
+    return answer if isinstance(answer, (ApiError, Wait)) else None

@@ -1,4 +1,4 @@
-"""Admission of the requests of one connection by their client id, and by their API."""
+"""Admission of the requests of one connection: by their client id once, and by their API each time."""
 
 from __future__ import annotations
 
@@ -27,36 +27,42 @@ class ClientAdmission:
     """
 
     def __init__(self, shared: Shared, current: CurrentRequest) -> None:
-        self._admit = next((each.admit for each in shared.features if each.admit is not None), None)
-        self.is_by_request = any(each.admits_each_request for each in shared.features)
-        """Whether each request is decided on. A decision is then not good for the following requests."""
+        features = shared.features
+        self._admit = next((each.admit for each in features if each.admit is not None), None)
+        self._admit_request = next((each.admit_request for each in features if each.admit_request is not None), None)
         self._counts = shared.figures.requests
         self._current = current
-        self._latest: tuple[str | None, ApiError | None] | None = None
+        self._client: tuple[str | None, ApiError | None] | None = None
         """Latest client id that was decided on, and the error with which it is rejected."""
+        self._request: tuple[ApiError | None] | None = None
+        """Error with which the current request is rejected; None before the decision on its API."""
 
-    def forget(self) -> None:
-        """Decide again: the principal may change, or the next request is decided on by itself."""
-        self._latest = None
+    @property
+    def is_by_request(self) -> bool:
+        """Return whether each request is decided on. A decision is then not good for the following requests."""
+        return self._admit_request is not None
+
+    def forget_client(self) -> None:
+        """Decide on the client again, because its principal may change."""
+        self._client = None
+
+    def forget_request(self) -> None:
+        """Decide on the next request by itself. The decision on the client stays."""
+        self._request = None
 
     def check(
         self, api: RelayedApi, head: RequestHead, chunk: memoryview, position: int, *, available: int, body: int
     ) -> Cut | None:
-        """Respond to a request whose client is denied; return None if it is admitted.
+        """Respond to a request that is denied; return None if it is admitted.
 
         Raises:
-            ProtocolError: The client is denied, and a response to this request cannot report it.
+            ProtocolError: It is denied, and a response to this request cannot report it.
         """
-        if self._admit is None or api.is_always_admitted:
-            return None
-        if self._latest is None or self._latest[0] != head.client_id:
-            result = self._admit(self._current.context(head))
-            if isinstance(result, Wait):
-                return self._current.wait(result)
-            self._latest = head.client_id, result
-        error = self._latest[1]
+        error = None if api.is_always_admitted else self._decide(head)
         if error is None:
             return None
+        if isinstance(error, Wait):
+            return self._current.wait(error)
         if available < (total := decodable(head)):
             return NEED, total, ()
         frame = chunk[position : position + total]
@@ -69,3 +75,22 @@ class ClientAdmission:
         self._current.forget()
         self._counts.count(head.api_key, head.client_id)
         return self._current.reject(ReceivedRequest(api, head, frame, body), request, error)
+
+    def _decide(self, head: RequestHead) -> ApiError | Wait | None:
+        """Return the error of a request: that of its client or, if the client is admitted, that of its API."""
+        if self._admit is not None:
+            if self._client is None or self._client[0] != head.client_id:
+                result = self._admit(self._current.context(head))
+                if isinstance(result, Wait):
+                    return result
+                self._client = head.client_id, result
+            if self._client[1] is not None:
+                return self._client[1]
+        if self._admit_request is None:
+            return None
+        if self._request is None:
+            result = self._admit_request(self._current.context(head))
+            if isinstance(result, Wait):
+                return result
+            self._request = (result,)
+        return self._request[0]

@@ -34,8 +34,9 @@ class Feature:
     """Decides about the client id of the first request on a connection, and about each further client id, before any
     filter. Returns the error for a client that must not be served. None admits all.
     """
-    admits_each_request: bool = False
-    """Whether ``admit`` decides about every request, because its API matters."""
+    admit_request: Callable[[FilterContext], ApiError | Wait | None] | None = None
+    """Decides about every request of an admitted client, because its API matters, before any filter. None admits all.
+    """
     policies: Policies | None = None
     """Policies that decide about requests; None if this is another feature."""
     opens_watch: bool = False

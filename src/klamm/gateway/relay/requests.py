@@ -107,7 +107,7 @@ class RequestReader:
         if cut is None:
             cut = self._forward(served, head, chunk, position, available=available, body=body)
         if self._admission.is_by_request and cut[0] in {PASS, TAKE}:
-            self._admission.forget()  # the next request may have the same header, and be decided on differently
+            self._admission.forget_request()  # the next one may have the same header, and be decided on differently
         return cut
 
     def end_of_run(self, chunk: memoryview, position: int, end: int) -> int:
@@ -167,7 +167,7 @@ class RequestReader:
                 self._counts.count(head.api_key, head.client_id)
             if api.changes_principal:
                 self._latest = None
-                self._admission.forget()
+                self._admission.forget_client()
             return self._filters.apply(served, head, chunk[position : position + total], body)
         if api.acks is not None:
             return self._read_acks(served, head, chunk[position : position + min(total, available, _ACKS_WITHIN)])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from klamm.gateway.apis.table import APIS
+from klamm.gateway.apis.table import APIS, POLICIES, UNFILTERED
 from klamm.gateway.frames.wire import REQUEST_HEAD, RequestHead, decode_request, response_body, response_frame
-from klamm.gateway.policies.feature import decide_on_client
+from klamm.gateway.policies.feature import PolicyFeature, decide_on_client
 from klamm.gateway.relay.filter import Wait
 from klamm.policy import PolicyViolationError
-from klamm.policy.kinds import CLIENT
+from klamm.policy.kinds import CLIENT, GATEWAY_KINDS
+from klamm.policy_runtime import PolicyRuntime
 from klamm.policy_runtime.worker import PolicyOutcome
 from klamm.protocol.api import ApiKey
 from klamm.protocol.codec import decode
@@ -23,6 +25,7 @@ from klamm.protocol.messages.describe_user_scram_credentials import DescribeUser
 from klamm.protocol.messages.elect_leaders import ElectLeadersRequest
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from klamm.protocol.messages.heartbeat import HeartbeatResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.produce import ProduceRequest
 from klamm.server.attempt import ApiError
@@ -33,6 +36,8 @@ from tests.support.relay_rig import SERVED, RelayRig, feature, request, response
 from tests.support.wire import request_frame
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from klamm.gateway.relay.filter import FilterContext
     from klamm.gateway.relay.shared import Shared
 
@@ -148,7 +153,7 @@ async def test_api_is_decided_on_at_every_request() -> None:
         keys.append(context.api_key)
         return DENIED if context.api_key == ApiKey.CREATE_TOPICS else None
 
-    with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
+    with RelayRig(shared_objects(feature(admit_request=admit))) as rig:
         create = request_frame(CreateTopicsRequest(topics=[]), 7)
         for number in range(3):
             heartbeat = request(12, 0, b"body", correlation_id=number)
@@ -160,6 +165,44 @@ async def test_api_is_decided_on_at_every_request() -> None:
         assert keys == [12, 12, ApiKey.CREATE_TOPICS] * 3, "requests with equal headers are decided on one by one"
 
 
+async def test_connected_client_stays_admitted_while_its_requests_are_decided_on(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: tools, forbidden_apis: [DeleteRecords]}]")
+    configs = {
+        "client.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "api.policy.class.name": "klamm.policy.rules:RulesPolicy",
+        "policy.rules.file": str(rules),
+        "policy.reload.interval.ms": "0",
+    }
+    runtime = await PolicyRuntime.load(configs, GATEWAY_KINDS, in_threads=True)
+    policies = runtime.policies
+    shared = shared_objects(PolicyFeature(runtime, POLICIES, UNFILTERED))
+    decided = Counter({("client", "allow"): 1, ("api", "allow"): 3})
+
+    def counted() -> Counter[tuple[str, str]]:
+        return Counter({(each.policy, each.action): count for each, count in policies.decisions.items()})
+
+    try:
+        with RelayRig(shared) as connected, RelayRig(shared) as new:
+            for _ in range(3):
+                assert await connected.is_served()
+            assert counted() == decided
+            # when
+            rules.write_text("rules: [{name: names, client_id_naming: 'app-.*'}]")
+            assert await runtime.reloader.reload()
+            # then
+            assert await connected.is_served()
+            decided["api", "allow"] += 1
+            assert counted() == decided
+            await new.client.send(request(12, 0, b"".join([b"\0\1g", bytes(4), b"\0\1m"])))
+            answer = decode(HeartbeatResponse, 0, await new.client.read_frame(), 4)
+            assert answer.error_code == ErrorCode.POLICY_VIOLATION
+            decided["client", "deny"] += 1
+            assert counted() == decided, "the API of a denied client matters to nobody"
+    finally:
+        await policies.close()
+
+
 async def test_request_with_the_header_of_the_one_before_is_decided_on_by_the_present_rules() -> None:
     """A client whose correlation ids are all the same could otherwise ignore every reload of the rules."""
     denied = False
@@ -168,7 +211,7 @@ async def test_request_with_the_header_of_the_one_before_is_decided_on_by_the_pr
         return DENIED if denied else None
 
     create = request_frame(CreateTopicsRequest(topics=[]), 7)
-    with RelayRig(shared_objects(feature(admit=admit, admits_each_request=True))) as rig:
+    with RelayRig(shared_objects(feature(admit_request=admit))) as rig:
         for denied in (False, True, False):
             await rig.client.send(create)
             if not denied:

@@ -68,14 +68,17 @@ class FilePool:
 
     def opened(self, file: LogFile) -> None:
         """Register a newly opened file, and close another one if the pool is full."""
-        self.open_files.append(file)
-        while len(self.open_files) > self.max_open:
+        # The new file is not part of the sweep. It would be closed at once, or be lost to the pool while it is open.
+        while len(self.open_files) >= max(self.max_open, 1):
             oldest = self.open_files.popleft()
-            if oldest.is_open and oldest.used and oldest is not file:
+            if oldest is file:  # registered before it was closed by its segment
+                continue
+            if oldest.is_open and oldest.used:
                 oldest.used = False
                 self.open_files.append(oldest)
-            elif oldest is not file:
+            else:
                 oldest.close()
+        self.open_files.append(file)
 
     def writev(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
         """Write at a position, and return the number of bytes written. Tests replace this to make writes fail."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from klamm.protocol.errors import StorageError
 from klamm.storage.log import LogRange, delete_records
 from klamm.storage.log.cleaner import compact
+from klamm.storage.log.files import FilePool, LogFile
 from tests.support.logs import TOPIC_ID, CrashableLogs, batch
 
 if TYPE_CHECKING:
@@ -79,3 +83,29 @@ def test_range_of_a_deleted_topic_fails(tmp_path: Path) -> None:
     (crashable.data_dir / "t-0" / "00000000000000000000.log").write_bytes(bytes(10_000))
     with pytest.raises(StorageError):
         item.read()
+
+
+@pytest.mark.parametrize("max_open", [0, 1, 3])
+def test_file_pool_closes_used_files_beyond_its_limit(tmp_path: Path, max_open: int) -> None:
+    pool = FilePool(max_open)
+    files = [LogFile(pool, tmp_path / str(number)) for number in range(8)]
+    for file in files * 3:
+        assert file.descriptor >= 0
+        assert file.is_open
+        assert sum(file.is_open for file in files) <= max(max_open, 1)
+    pool.close()
+    assert not any(file.is_open for file in files)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=60))
+def test_file_pool_keeps_its_limit_in_any_order_of_uses(steps: list[tuple[int, bool]]) -> None:
+    pool = FilePool(3)
+    files = [LogFile(pool, os.devnull) for _ in range(6)]
+    for number, is_closed in steps:
+        if is_closed:
+            files[number].close()
+        else:
+            assert files[number].opened() >= 0
+        assert sum(file.is_open for file in files) <= 3
+    pool.close()
+    assert not any(file.is_open for file in files)

@@ -97,7 +97,7 @@ class FakeCluster(AdminClient):
         return done(ClusterDescription(cluster_id=self.cluster_id, controller_id=0, nodes=()))
 
     def list_topics(
-        self, *, include_internal: bool = False, timeout_ms: int | None = None
+        self, *, include_internal: bool = False, is_current: bool = False, timeout_ms: int | None = None
     ) -> Outcome[Mapping[str, TopicListing]]:
         assert include_internal
         if self.away():

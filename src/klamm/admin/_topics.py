@@ -190,9 +190,18 @@ async def describe(
     await call.run(pool, deadline, names)
 
 
-async def list_all(pool: ConnectionPool, deadline: Deadline, *, include_internal: bool) -> Mapping[str, TopicListing]:
+async def list_all(
+    pool: ConnectionPool, deadline: Deadline, *, include_internal: bool, is_current: bool
+) -> Mapping[str, TopicListing]:
     """Return all topics that the principal may describe, by name."""
-    response = await _metadata(pool, deadline, None)
+
+    async def ask_current() -> MetadataResponse:
+        return await _metadata(pool, deadline, None, node_id=await _quorum.current_node(pool, deadline))
+
+    asked = (
+        pool.until_answered(ask_current, deadline, what="Metadata") if is_current else _metadata(pool, deadline, None)
+    )
+    response = await asked
     return {
         topic.name: TopicListing(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal)
         for topic in sorted(response.topics, key=lambda topic: topic.name or "")

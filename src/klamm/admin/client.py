@@ -358,10 +358,16 @@ class AdminClient(GroupCalls, QuotaCalls, CredentialCalls, ReassignmentCalls, Lo
         return result
 
     def list_topics(
-        self, *, include_internal: bool = False, timeout_ms: int | None = None
+        self, *, include_internal: bool = False, is_current: bool = False, timeout_ms: int | None = None
     ) -> Outcome[Mapping[str, TopicListing]]:
-        """Return all topics that the principal may describe, by name."""
-        work = functools.partial(_topics.list_all, include_internal=include_internal)
+        """Return all topics that the principal may describe, by name.
+
+        Args:
+            include_internal: Whether to include internal topics such as ``__consumer_offsets``.
+            is_current: As in ``describe_configs``.
+            timeout_ms: Limit for this call in milliseconds. None means the client's own.
+        """
+        work = functools.partial(_topics.list_all, include_internal=include_internal, is_current=is_current)
         return self._pool.submit(lambda deadline: work(self._pool, deadline), timeout_ms=timeout_ms)
 
     def list_config_resources(

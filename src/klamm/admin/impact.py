@@ -45,7 +45,12 @@ from klamm.impact.samples import (
     synced_offsets,
 )
 from klamm.kafka_client.errors import ConnectionLostError, error_text
-from klamm.protocol.errors import InvalidTopicError, KafkaApiError, UnknownTopicOrPartitionError
+from klamm.protocol.errors import (
+    ClusterAuthorizationError,
+    InvalidTopicError,
+    KafkaApiError,
+    UnknownTopicOrPartitionError,
+)
 from klamm.protocol.records import NO_TIMESTAMP
 from klamm.protocol.types import ResourceType, TopicPartition
 
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
 
     from klamm.admin.client import AdminClient
     from klamm.admin.results import PerKeyResult
+    from klamm.admin.types import TopicListing
     from klamm.impact.changes import Change
     from klamm.impact.effective import TopicConfigs
     from klamm.impact.findings import Impact
@@ -103,6 +109,9 @@ class _Collector:
         self._now_ms = int(time.time() * 1000)
         self._unknown: list[str] = []
         self._missing = NO_NEED
+        self._is_current = True
+        """Whether topics are read from a broker that has applied all committed changes. On another one, a topic that
+        exists may be unknown, as if a change of it had no impact."""
         self._leaders: dict[TopicPartition, int] = {}
         """Leaders of the partitions concerned, looked up once."""
 
@@ -110,7 +119,7 @@ class _Collector:
         names, facts = frozenset[str](), ClusterFacts(now_ms=self._now_ms)
         concerned = topics_of(changes)
         if concerned or concerns_inheriting_topics(changes):
-            names = frozenset(self._admin.list_topics(include_internal=True).result(self._left_s()))
+            names = self._names(concerned)
             self._note_hidden(concerned - names)
             everything = concerns_inheriting_topics(changes)
             topics = self._topics(names if everything else concerned & names)
@@ -147,9 +156,28 @@ class _Collector:
             return f"not read within {self._timeout_s:g} s"
         return error_text(error)
 
+    def _names(self, concerned: Collection[str]) -> frozenset[str]:
+        """Return the names of all topics that the principal may describe.
+
+        Which changes are committed may be read only with DESCRIBE on the cluster. Without it any broker is asked, and a
+        topic concerned that it does not know is a missing fact.
+        """
+        try:
+            return frozenset(self._listed())
+        except ClusterAuthorizationError as error:
+            self._is_current = False
+            names = frozenset(self._listed())
+            need = NO_NEED if names.issuperset(concerned) else ~NO_NEED
+            self._note(need, f"changes of topics in the last moments ({self._reason(error)})")
+            return names
+
+    def _listed(self) -> Mapping[str, TopicListing]:
+        listed = self._admin.list_topics(include_internal=True, is_current=self._is_current)
+        return listed.result(self._left_s())
+
     def _note_hidden(self, names: Collection[str]) -> None:
         """Record topics that are not listed although they exist, because the principal may not describe them."""
-        for name, described in self._admin.describe_topics(names).values().items():
+        for name, described in self._admin.describe_topics(names, is_current=self._is_current).values().items():
             try:
                 described.result(self._left_s())
             except (UnknownTopicOrPartitionError, InvalidTopicError):
@@ -180,8 +208,10 @@ class _Collector:
 
     def _topics(self, names: Collection[str]) -> _Topics:
         resources = {ConfigResource(ResourceType.TOPIC, name): TOPIC_CONFIGS for name in names}
-        described = self._admin.describe_topics(names)
-        configs = self._admin.describe_configs(resources, include_synonyms=True).result(self._left_s())
+        described = self._admin.describe_topics(names, is_current=self._is_current)
+        configs = self._admin.describe_configs(resources, include_synonyms=True, is_current=self._is_current).result(
+            self._left_s()
+        )
         return {
             name: ObservedTopic(
                 name=name,

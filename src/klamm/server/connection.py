@@ -195,6 +195,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Bytes of responses kept in memory because the peer has not read them."""
         return 0 if self._outbox is None else self._outbox.unread_bytes
 
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of responses that the kernel has accepted so far."""
+        return 0 if self._outbox is None else self._outbox.taken_bytes
+
     def stalled_s(self, now: float) -> float:
         """Return for how many seconds the transport has been full. ``now`` is a time of the event loop's clock."""
         return 0.0 if self._outbox is None else self._outbox.stalled_s(now)
@@ -220,7 +225,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             now: Current time of the event loop's clock, in seconds.
             idle_s: ``connections.max.idle.ms``, in seconds.
         """
-        taken = 0 if self._outbox is None else self._outbox.taken_bytes
+        taken = self.taken_bytes
         has_read, self._taken_before = taken > self._taken_before, taken
         if self._was_active or has_read or (self._is_busy and not self._is_sending):
             self._was_active = False

@@ -16,7 +16,8 @@ Limit                  Scope                    Effect
                        sum is exceeded          this long, the most expensive (seconds x bytes) first, until
                                                 the sum is below the limit. If a request has to wait, it also
                                                 aborts those that read less than a quarter of their unread
-                                                bytes in this time, the largest first.
+                                                bytes in this time, the largest first, provided that this
+                                                brings the sum below the limit.
 =====================  =======================  ===============================================================
 
 Long ranges of log files are not read where the connection is not encrypted: the kernel copies them from the page cache
@@ -25,6 +26,10 @@ to the socket (``os.sendfile``).
 So a client that does not read, or reads a little now and then, delays other clients for about a second. Clients that
 read faster delay them until they have read what is above the limit; each second they read a quarter or are aborted. A
 slow client that delays no request may take as long as it needs.
+
+A connection that streams a long response holds the same number of bytes however fast its peer reads. So what counts is
+what the peer has read, and not what the connection still holds. But if many such connections together exceed the limit,
+requests would wait until enough of their responses end. After ``_LATE_S`` seconds the bytes held must fall as well.
 
 States of one outbox:
 
@@ -65,8 +70,10 @@ STALLED_S: Final = 1.0
 """Seconds with a full transport after which a connection may be aborted while the budget is exceeded."""
 _RELIEF_S: Final = 0.05
 """Seconds between two counts while the budget is exceeded."""
-_SLOW: Final = 0.75
-"""Share of the unread bytes of a connection; one that has more left after ``STALLED_S`` delays the others too long."""
+_MIN_READ: Final = 0.25
+"""Share of its unread bytes that the peer of a connection must read in ``STALLED_S`` while requests wait."""
+_LATE_S: Final = 10.0
+"""Seconds of waiting requests after which a connection must also hold fewer bytes by this share."""
 
 SENT_BY_KERNEL_BYTES: Final = 64 * 1024
 """Number of bytes from which a piece in a log file is copied to the socket by the kernel, without being read."""
@@ -80,6 +87,10 @@ class Holder(Protocol):
     @property
     def unread_bytes(self) -> int:
         """Bytes of responses kept in memory for the peer."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of responses that the kernel has accepted so far."""
 
     def stalled_s(self, now: float) -> float:
         """Return for how many seconds the transport has been full. ``now`` is a time of the event loop's clock."""
@@ -140,8 +151,9 @@ class UnreadBudget:
 
     async def _relieve(self) -> None:
         loop = asyncio.get_running_loop()
-        before: dict[Holder, int] = {}
+        before: dict[Holder, tuple[int, int]] = {}
         rounds = 0
+        waited_s = 0.0
         while self._count() > self._max_bytes:
             now = loop.time()
             stalled = [holder for holder in self._holders if holder.stalled_s(now) >= STALLED_S]
@@ -151,19 +163,31 @@ class UnreadBudget:
                 rounds = 0
             if rounds == 0:
                 if self._waiting:
-                    self._give_up(self._slow_since(before))
-                before = {holder: holder.unread_bytes for holder in self._holders}
+                    self._give_up(self._slow_since(before, is_late=waited_s >= _LATE_S))
+                    waited_s += STALLED_S
+                before = {holder: (holder.unread_bytes, holder.taken_bytes) for holder in self._holders}
             rounds += 1
             await asyncio.sleep(_RELIEF_S)
 
-    def _slow_since(self, before: Mapping[Holder, int]) -> list[Holder]:
+    def _slow_since(self, before: Mapping[Holder, tuple[int, int]], *, is_late: bool) -> list[Holder]:
         """Return the connections that have read little since then, the largest first.
 
-        One with more unread bytes than before has another response.
+        If they hold too little together, aborting them would not end the wait, so none is returned. The others hold
+        more than the limit then, and read.
+
+        Args:
+            before: Unread and taken bytes of each connection ``STALLED_S`` ago.
+            is_late: Whether to count the bytes by which the memory of a connection has fallen, instead of those that
+                its peer has read. One that holds more than before has another response.
         """
-        slow = [
-            each for each in self._holders if _SLOW * before.get(each, 0) < each.unread_bytes <= before.get(each, 0)
-        ]
+        slow = []
+        for holder in self._holders:
+            unread, taken = before.get(holder, (0, 0))
+            read = unread - holder.unread_bytes if is_late else holder.taken_bytes - taken
+            if 0 <= read < _MIN_READ * unread:
+                slow.append(holder)
+        if sum(holder.unread_bytes for holder in slow) < self._counted - self._max_bytes:
+            return []
         return sorted(slow, key=lambda holder: holder.unread_bytes, reverse=True)
 
     def _give_up(self, holders: Iterable[Holder]) -> None:

@@ -62,6 +62,10 @@ class Peer:
     def unread_bytes(self) -> int:
         return self.outbox.unread_bytes
 
+    @property
+    def taken_bytes(self) -> int:
+        return self.outbox.taken_bytes
+
     def stalled_s(self, now: float) -> float:
         return self.outbox.stalled_s(now)
 
@@ -263,6 +267,82 @@ async def test_fast_reader_of_a_huge_response_is_kept_while_others_wait() -> Non
     assert 0 < fast.unread_bytes <= LIMIT
     assert not fast.was_given_up
     sending.cancel()
+
+
+class Reader:
+    """Connection whose peer reads so many bytes each second. One that streams is never left with less."""
+
+    def __init__(self, unread_bytes: float, *, a_second: float, streams: bool = False) -> None:
+        self.unread_bytes = int(unread_bytes)
+        self.taken_bytes = 0
+        self.a_second = int(a_second)
+        self.streams = streams
+        self.was_given_up = False
+
+    def read(self) -> None:
+        """Read for the time between two counts of the budget."""
+        size = self.a_second // ROUNDS
+        self.taken_bytes += size
+        if not self.streams:
+            self.unread_bytes = max(0, self.unread_bytes - size)
+
+    def stalled_s(self, now: float) -> float:
+        return 0.0
+
+    def give_up(self) -> None:
+        self.was_given_up, self.unread_bytes = True, 0
+
+
+ROUNDS = round(STALLED_S / module._RELIEF_S)
+MEBI = 1 << 20
+
+
+async def seconds_until_room(*readers: Reader) -> float:
+    """Return how many seconds of reading a request waits, within a minute."""
+    budget = UnreadBudget(128 * MEBI)
+    for reader in readers:
+        budget.add(reader, reader.unread_bytes)
+    assert budget.is_exceeded
+    waiting = asyncio.create_task(budget.room())
+    await asyncio.sleep(0)
+    rounds = 0
+    while not waiting.done():
+        assert rounds < 60 * ROUNDS
+        for reader in readers:
+            reader.read()
+        await asyncio.sleep(0)
+        rounds += 1
+    return rounds / ROUNDS
+
+
+@pytest.mark.usefixtures("rounds")
+async def test_fast_reader_of_a_stream_is_kept_while_others_wait() -> None:
+    """Its unread bytes stay the same, because the next piece of the log follows."""
+    large = [Reader(110 * MEBI, a_second=45 * MEBI) for _ in range(2)]
+    stream = Reader(PIECE_BYTES, a_second=47 * MEBI, streams=True)
+    assert 1 < await seconds_until_room(*large, stream) < 1.3
+    assert not any(reader.was_given_up for reader in (*large, stream))
+
+
+@pytest.mark.usefixtures("rounds")
+async def test_slow_readers_are_kept_until_their_memory_suffices() -> None:
+    fast, slow = Reader(300 * MEBI, a_second=100 * MEBI), Reader(60 * MEBI, a_second=MEBI)
+    assert 1.9 < await seconds_until_room(fast, slow) < 2.2
+    assert (fast.was_given_up, slow.was_given_up) == (False, True)
+
+    fast, slow = Reader(300 * MEBI, a_second=100 * MEBI), Reader(100 * 1024, a_second=10 * 1024)
+    assert 1.5 < await seconds_until_room(fast, slow) < 2.2
+    assert not fast.was_given_up
+    assert not slow.was_given_up
+
+
+@pytest.mark.usefixtures("rounds")
+async def test_fast_readers_of_streams_delay_others_for_ten_seconds() -> None:
+    streams = [Reader(MEBI, a_second=10 * MEBI, streams=True) for _ in range(140)]
+    large = Reader(20 * MEBI, a_second=10 * MEBI)
+    assert 9.5 < await seconds_until_room(*streams, large) < 11.5
+    assert sum(stream.was_given_up for stream in streams) == 12
+    assert not large.was_given_up
 
 
 class SlowFile(File):

@@ -84,6 +84,10 @@ class Server(asyncio.Protocol):
     def unread_bytes(self) -> int:
         return 0
 
+    @property
+    def taken_bytes(self) -> int:
+        return 0
+
     def stalled_s(self, _: float) -> float:
         return 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from klamm.dataframes.errors import DataLossError, ReadingError
 from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps
@@ -20,6 +20,7 @@ from klamm.kafka_client.data.fetch import (
     WantedRecords,
     fetch_request,
     fetched_partitions,
+    throttled_s,
 )
 from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError
 from klamm.protocol.codec import encode
@@ -285,6 +286,13 @@ def _flat(numbers: Numbers, partitions: Sequence[PartitionTuple]) -> dict[Partit
     return flat
 
 
+class _Answer(NamedTuple):
+    fetched: FetchedPartition | None
+    throttled_s: float
+    """Time in seconds after which to repeat the fetch because of a quota. 0: no wait."""
+    memory: FrameBuffer
+
+
 class _Fetch:
     """Fetches of one range. The next request is in flight while the batches of the previous response are processed."""
 
@@ -293,7 +301,7 @@ class _Fetch:
         self._options = options
         self._wanted = wanted
         self.offset = wanted.start
-        self._in_flight: tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]] | None = None
+        self._in_flight: tuple[Connection, list[_Answer]] | None = None
         self._moved_at = time.monotonic()
 
     @property
@@ -310,7 +318,7 @@ class _Fetch:
             except (ConnectionLostError, UnsupportedVersionError) as error:
                 self._wait(str(error))
 
-    def _submit(self) -> tuple[Connection, list[tuple[FetchedPartition | None, FrameBuffer]]]:
+    def _submit(self) -> tuple[Connection, list[_Answer]]:
         topic, partition = self._wanted.topic, self._wanted.partition
         leader = self._cluster.leader(topic, partition)
         if leader is None:
@@ -328,14 +336,15 @@ class _Fetch:
         request = fetch_request(
             [WantedRecords(topic, topic_id, partition, self.offset)], _LIMITS, read_committed=committed
         )
-        answers: list[tuple[FetchedPartition | None, FrameBuffer]] = []
+        answers: list[_Answer] = []
 
         def on_response(response: FetchResponse, memory: FrameBuffer) -> None:
             partitions = fetched_partitions(
                 response, {topic_id: topic}, with_topic_ids=version >= TOPIC_IDS_FROM, read_committed=committed
             )
             memory.retain()
-            answers.append((None if response.error_code else next(iter(partitions), None), memory))
+            fetched = None if response.error_code else next(iter(partitions), None)
+            answers.append(_Answer(fetched, throttled_s(response), memory))
 
         connection.submit(FetchRequest, version, [encode(request, version)], FetchResponse, on_response)
         connection.write()
@@ -357,8 +366,12 @@ class _Fetch:
             self._wait(str(error))
             return
         self._in_flight = None
-        fetched, memory = answers[0]
+        fetched, wait_s, memory = answers[0]
         try:
+            if wait_s:
+                time.sleep(wait_s)
+                self._moved_at += wait_s  # a quota only makes the cluster slower
+                return
             batches = self._batches(fetched)
             if batches:
                 self._moved_at = time.monotonic()
@@ -448,8 +461,8 @@ class _Fetch:
         if self._in_flight is not None:
             connection, answers = self._in_flight
             connection.close()
-            for _, memory in answers:
-                memory.release()
+            for answer in answers:
+                answer.memory.release()
             self._in_flight = None
 
 

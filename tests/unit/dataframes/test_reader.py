@@ -7,6 +7,7 @@ import threading
 import time
 import zlib
 from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import kafka
@@ -14,6 +15,7 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, NewTopic
+from klamm.dataframes import reader as reading
 from klamm.dataframes.columns import columns_of
 from klamm.dataframes.errors import DataLossError, ReadingError
 from klamm.dataframes.options import read_options
@@ -273,6 +275,33 @@ def test_slow_query_leaves_time_to_fetch_the_next_records(readers: list[TopicRea
         reader.close()
     # then
     assert offsets == [0, 1]
+
+
+def test_throttle_time_of_a_quota_is_waited_for_and_does_not_count(
+    readers: list[TopicReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    asked_at: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def answer(_: object) -> FetchResponse:
+        asked_at.append(now[0])
+        if len(asked_at) <= 10:
+            return FetchResponse(throttle_time_ms=11_000)
+        partition = FetchResponse.PartitionData(
+            partition_index=0, high_watermark=1, records=bytes(encode_batch([Record(None, b"v", (), 5)]))
+        )
+        return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="t", partitions=[partition])])
+
+    with StubBroker(topic="t", versions={1: (4, 11)}) as broker:
+        broker.answer(1, answer)
+        reader = open_reader(readers, broker.bootstrap_servers)
+        monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+        assert offsets_of(reader, 0, 1) == [0]
+        reader.close()
+    assert asked_at == [11.0 * number for number in range(11)], "longer than default.api.timeout.ms"
 
 
 def test_topic_deleted_before_it_is_read_is_reported(servers: str, readers: list[TopicReader]) -> None:

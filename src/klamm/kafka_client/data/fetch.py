@@ -164,6 +164,15 @@ def fetched_partitions(
             )
 
 
+def throttled_s(response: FetchResponse) -> float:
+    """Return after how many seconds to repeat a fetch that a quota did not allow. 0: the response is final.
+
+    Such a response has no partitions, and the broker does not read the connection for this time (KIP-219). This is for
+    fetches outside of sessions: in a session, a response without partitions also means that there is nothing new.
+    """
+    return 0.0 if response.responses or response.error_code else response.throttle_time_ms / 1000
+
+
 def _diverging(partition: FetchResponse.PartitionData) -> EpochEnd | None:
     diverging = partition.diverging_epoch
     return None if diverging is None or diverging.end_offset < 0 else EpochEnd(diverging.epoch, diverging.end_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.data.batches import Treatment, walk
@@ -12,6 +13,7 @@ from klamm.kafka_client.data.fetch import (
     WantedRecords,
     fetch_request,
     fetched_partitions,
+    throttled_s,
 )
 from klamm.kafka_client.data.produce import LAST_IN_TRANSACTION, PartitionRecords, TopicName, produce_body
 from klamm.kafka_client.errors import ConnectionLostError
@@ -32,6 +34,10 @@ _DONE: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.DUPLICATE_SEQUENCE_
 _LAST_VERSION: Final = 32767
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
+_MAX_THROTTLED_S: Final = 30.0
+"""Longest time that a fetch waits for a quota. By default a broker looks back eleven seconds, so a longer wait means
+that others use up the quota, or that a batch is too large for it.
+"""
 
 
 class RecordsRejectedError(ConnectionLostError):
@@ -100,12 +106,33 @@ def fetch_once(
 ) -> Iterator[FetchedPartition]:
     """Fetch from the leader of partitions, outside of any fetch session, and wait for its response.
 
+    A fetch that a quota does not allow is repeated after the throttle time, for up to 30 seconds.
+
+    Args:
+        connection: Connection to the leader.
+        wanted: Partitions to fetch.
+        limits: Limits of the response.
+        read_committed: Whether to read only up to the last stable offset.
+        timeout_s: Limit for each response in seconds. The throttle time is not part of it.
+
     Raises:
-        ConnectionLostError: The node does not respond.
+        ConnectionLostError: The node does not respond, it rejects the whole fetch, or a quota does not allow it in
+            time.
     """
     version = connection.version_of(FetchRequest, at_most=LAST_VERSION)
     request = fetch_request(wanted, limits, read_committed=read_committed)
-    response = connection.call(request, FetchResponse, version=version, timeout_s=timeout_s)
+    left_s = _MAX_THROTTLED_S
+    while True:
+        response = connection.call(request, FetchResponse, version=version, timeout_s=timeout_s)
+        if response.error_code != ErrorCode.NONE:
+            raise ConnectionLostError(f"Fetch: {error_name(response.error_code)}")
+        if not (wait_s := throttled_s(response)):
+            break
+        left_s -= wait_s
+        if left_s < 0:
+            connection.close()  # the broker would not read another request
+            raise ConnectionLostError(f"Fetch: a quota of the broker does not allow it for another {wait_s:g} s")
+        time.sleep(wait_s)
     names = {one.topic_id: one.topic for one in wanted}
     with_topic_ids = version >= TOPIC_IDS_FROM
     return fetched_partitions(response, names, with_topic_ids=with_topic_ids, read_committed=read_committed)

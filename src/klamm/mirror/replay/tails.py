@@ -100,9 +100,13 @@ class TailReader:
             connection, wanted, self._limits, read_committed=self._read_committed, timeout_s=_TIMEOUT_S
         )
         fetched: Batches = {}
+        missing = dict.fromkeys(partitions)
         for answer in answers:
+            missing.pop((answer.topic, answer.partition), None)
             if batches := self._take(answer):
                 fetched[answer.topic, answer.partition] = batches
+        for topic, number in missing:
+            self._fail([(topic, number)], f"the end of {topic}-{number}: the response has no entry for it")
         return fetched
 
     def _take(self, answer: FetchedPartition) -> list[FetchedBatch]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.batches import walk
+from klamm.kafka_client.data.cluster import Cluster
 from klamm.mirror.replay import tails
-from klamm.mirror.replay.tails import differing_offset, foreign_offset, tail_of
+from klamm.mirror.replay.tails import TailReader, differing_offset, foreign_offset, tail_of
+from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.protocol.records import Codec, ControlType, Record, encode_batch, encode_marker, patch_header
+from tests.support.stub_broker import StubBroker
 
 if TYPE_CHECKING:
     from klamm.kafka_client.data.batches import FetchedBatch
@@ -71,3 +77,37 @@ def test_batch_or_marker_of_another_producer_is_foreign() -> None:
 def test_tail_begins_at_the_log_start_of_a_short_log() -> None:
     assert tail_of(range(700, 800)) == range(700, 800)
     assert tail_of(range(700, 2000)) == range(1500, 2000)
+
+
+def read_tails(*answers: FetchResponse) -> tuple[dict[int, int], dict[tuple[str, int], str]]:
+    """Read offsets 0 to 9 of a partition. Return the ends of its batches by base offset, and the errors."""
+    left = iter(answers)
+    with StubBroker(versions={FetchRequest.API_KEY: (4, 11)}) as broker:
+        broker.answer(FetchRequest.API_KEY, lambda _: next(left))
+        settings = ConnectionSettings(bootstrap_servers=(broker.bootstrap_servers,), client_id="test")
+        with contextlib.closing(Cluster(settings, BufferPool(max_free_bytes=0))) as cluster:
+            cluster.refresh(["stub"])
+            reader = TailReader(cluster, {("stub", 0): range(10)})
+            ends = {
+                each.batch.base_offset: each.next_offset for fetched in reader.read() for each in fetched["stub", 0]
+            }
+    assert not list(left)
+    return ends, reader.errors
+
+
+def found(data: bytes) -> FetchResponse:
+    partition = FetchResponse.PartitionData(partition_index=0, high_watermark=10, records=data)
+    return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="stub", partitions=[partition])])
+
+
+def test_tail_is_read_on_after_a_response_that_a_quota_left_empty() -> None:
+    throttled = FetchResponse(throttle_time_ms=1)
+    first, second = (batch(at, *[b"v"] * 5) for at in (0, 5))
+    assert read_tails(throttled, found(first), throttled, found(second)) == ({0: 5, 5: 10}, {})
+
+
+def test_response_without_an_entry_for_a_partition_is_not_its_end() -> None:
+    ends, errors = read_tails(found(batch(0, b"v")), FetchResponse())
+    assert ends == {0: 1}
+    assert errors == {("stub", 0): "the end of stub-0: the response has no entry for it"}
+    assert read_tails(found(batch(0, b"v")), found(b"")) == ({0: 1}, {}), "the end"

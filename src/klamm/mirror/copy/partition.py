@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.mirror.copy.batch import MAX_IN_FLIGHT, Outgoing, outgoing_of
@@ -445,7 +446,7 @@ class PartitionCopy:
     def put_back(self, outgoing: Outgoing, reason: str, *, retry_at: float, in_doubt: bool = True) -> None:
         """Requeue a batch that failed or whose outcome is unknown. It keeps its place and its sequence.
 
-        If several batches failed, call this in the order in which they were sent.
+        Batches that failed before it may be behind it: then they wait to be sent again.
 
         Args:
             outgoing: Batch in flight.
@@ -455,7 +456,8 @@ class PartitionCopy:
         """
         self.in_flight.remove(outgoing)
         outgoing.is_in_doubt |= in_doubt
-        self.pending.insert(self._put_back_count, outgoing)
+        before = islice(self.pending, self._put_back_count)
+        self.pending.insert(sum(each.next_offset < outgoing.next_offset for each in before), outgoing)
         self._put_back_count += 1
         self.pending_bytes += len(outgoing.view)
         self.retrying = True
@@ -538,6 +540,7 @@ class PartitionCopy:
             return False
         self.pending.popleft()
         self.pending.extendleft(reversed(halves))
+        self._put_back_count += 1
         self.pending_bytes += sum(len(half.view) for half in halves) - len(first.view)
         self._largest_joined = min(self._largest_joined, len(first.view) // 2)
         first.release()

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
+
+import pytest
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
@@ -113,6 +116,43 @@ def test_retried_batches_keep_order_and_sequences() -> None:
     assert sequences(again) == [0, 1, 2, 3]
     copy.acknowledge(again[0])
     assert copy.state is CopyState.COPYING
+
+
+def test_batch_that_fails_again_alone_keeps_its_place_before_the_others() -> None:
+    copy = partition()
+    fetch(copy, 1, 1, 1, 1)
+    for batch in send(copy, 3):
+        copy.put_back(batch, "leader moved", retry_at=0.0)
+    (first,) = send(copy)
+    copy.put_back(first, "leader moved again", retry_at=0.0)
+    assert [batch.next_offset for batch in send(copy, 4)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_batches_stay_in_order_and_source_offset_behind_the_data_whatever_fails(seed: int) -> None:
+    """The target takes batches in order, as Kafka does for one producer; responses come in order, too."""
+    chance, copy, appended = random.Random(seed), partition(), []
+    fetch(copy, *chance.choices([1, 2, 5], k=30))
+    while copy.pending or copy.in_flight:
+        for _ in range(chance.randint(1, 5)):
+            if not copy.can_send(0.0):
+                break
+            copy.next_batch(OURS)
+            assert sorted(batch.next_offset for batch in copy.in_flight) == [b.next_offset for b in copy.in_flight]
+        has_failed = copy.retrying  # the target rejects what is behind a failed batch
+        for batch in tuple(copy.in_flight)[: chance.randint(1, 5)]:
+            has_failed |= chance.random() < 0.4
+            if has_failed and chance.random() < 0.2 and copy.in_flight[0] is batch and len(copy.in_flight) == 1:
+                copy.put_back(batch, "too large", retry_at=0.0)
+                copy.split_first()
+            elif has_failed:
+                copy.put_back(batch, "no", retry_at=0.0)
+            else:
+                appended += range(batch.next_offset - batch.record_count, batch.next_offset)
+                copy.acknowledge(batch)
+            assert copy.acked_offset <= len(appended)
+    assert copy.acked_offset == len(appended)
+    assert appended == list(range(copy.fetch_offset))
 
 
 def test_no_new_batch_is_sent_while_failed_batches_are_in_flight() -> None:

@@ -201,16 +201,19 @@ class Fetcher:
         self._turn = 0
         self._nearest: dict[Key, int] = {}
         """Node id of the preferred read replica that the leader named (KIP-392). Empty without ``client.rack``."""
-        self._topic_ids: dict[str, UUID] = {}
+        self._topic_ids: dict[Key, UUID] = {}
         self._refreshes = TopicRefreshes()
 
     def add(self, key: Key, topic_id: UUID) -> None:
-        """Start to fetch a partition, for as long as its topic keeps this topic id."""
+        """Start to fetch a partition, for as long as its topic keeps this topic id.
+
+        Other partitions of the topic may have been started with another id, before it was created again.
+        """
         for session in self._sessions.values():
             session.forget(key)
         self._behind[key] = None
         if topic_id != ZERO_UUID:
-            self._topic_ids[key[0]] = topic_id
+            self._topic_ids[key] = topic_id
 
     def pause(self, topics: frozenset[str]) -> None:
         """Fetch nothing of these source topics from now on. All other topics are fetched."""
@@ -284,10 +287,16 @@ class Fetcher:
         self._refreshes.done(topics, now)
         # The preferred read replica may have changed.
         self._nearest = {key: node for key, node in self._nearest.items() if key[0] not in topics}
-        for topic in topics:
-            topic_id = self._source.topic_id(topic)
-            if topic_id != ZERO_UUID and self._topic_ids.setdefault(topic, topic_id) != topic_id:
-                self._on_recreated(topic)
+        topic_ids = {topic: topic_id for topic in topics if (topic_id := self._source.topic_id(topic)) != ZERO_UUID}
+        recreated = set()
+        for key, copy in self._copies.items():
+            present = topic_ids.get(key[0])
+            if present is None or copy.state is CopyState.STOPPED:
+                continue
+            if self._topic_ids.setdefault(key, present) != present:
+                recreated.add(key[0])
+        for topic in recreated:
+            self._on_recreated(topic)
         for leader, session in self._sessions.items():
             for key in session:
                 if self._fetch_from(key) != leader:
@@ -331,7 +340,7 @@ class Fetcher:
             # were read makes that leader answer UNKNOWN_LEADER_EPOCH. With its own epoch, it would report these records
             # as diverging.
             leader_epoch = max(leader_epoch, last_epoch)
-        topic_id = self._topic_ids.get(topic, ZERO_UUID)
+        topic_id = self._topic_ids.get((topic, partition), ZERO_UUID)
         return WantedRecords(topic, topic_id, partition, copy.fetch_offset, leader_epoch, last_epoch)
 
     def _leader(self, copy: PartitionCopy, now: float) -> int | None:

@@ -57,7 +57,7 @@ from klamm.kafka_client.errors import (
 )
 from klamm.mirror.copy.partition import PartitionCopy, TopicRefreshes, stop_and_log
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.protocol.errors import ErrorCode, error_name
+from klamm.protocol.errors import CorruptBatchError, ErrorCode, error_name
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
 
@@ -345,13 +345,17 @@ class CopyProducer:
             copy.renew_producer()
         if copy.too_large:
             copy.too_large = False
-            if not copy.split_first():
-                offset = copy.pending[0].next_offset - 1
-                stop_and_log(
-                    copy,
-                    self._settings.flow,
-                    f"the record at offset {offset} is larger than the target's max.message.bytes",
-                )
+            self._split(copy)
+
+    def _split(self, copy: PartitionCopy) -> None:
+        """Split the first batch, which is too large for the target, or stop the partition."""
+        offset = copy.pending[0].next_offset - 1
+        try:
+            reason = "" if copy.split_first() else f"the record at offset {offset}"
+        except CorruptBatchError as error:
+            reason = f"the batch that ends at offset {offset} cannot be split ({error}), and"
+        if reason:
+            stop_and_log(copy, self._settings.flow, f"{reason} is larger than the target's max.message.bytes")
 
     def _retry(
         self, copy: PartitionCopy, outgoing: Outgoing, reason: str, now: float, *, moved: bool, in_doubt: bool = True

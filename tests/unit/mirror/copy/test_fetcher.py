@@ -223,6 +223,14 @@ def test_recreated_topic_is_reported() -> None:
     assert rig.recreated == ["t"]
 
 
+def test_topic_that_another_partition_was_started_with_after_its_recreation_is_reported() -> None:
+    rig = Rig(0, 1)
+    rig.source.topic_ids["t"] = OTHER_ID
+    rig.fetcher.add(("t", 1), OTHER_ID)
+    rig.send(after_s=400)
+    assert rig.recreated == ["t"]
+
+
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])
 def test_purged_records_stop_partition_or_are_skipped(caplog: pytest.LogCaptureFixture, *, continues: bool) -> None:
     rig = Rig(0, continue_after_loss=continues, start=10)

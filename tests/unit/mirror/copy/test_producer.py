@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +13,7 @@ from klamm.kafka_client.data.batches import ProducerStamp
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.progress.partition_progress import CopyState
-from klamm.protocol.errors import ErrorCode
+from klamm.protocol.errors import DecompressedTooLargeError, ErrorCode
 from klamm.protocol.messages.produce import ProduceResponse
 from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.records import Record, encode_batch
@@ -290,3 +291,16 @@ def test_unknown_outcome_remains_after_rejected_retry(sending: Sending) -> None:
         sending.target.reject_all(error_code, 0)
     assert copy.state is CopyState.STOPPED
     assert copy.is_undecided
+
+
+def test_too_large_batch_that_cannot_be_decoded_stops_its_partition(
+    sending: Sending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records may take more memory than a reader allows. The other partitions of the copier go on."""
+    copy = sending.copies["t", 0]
+    sending.queue(0, size=KIB)
+    monkeypatch.setattr(PartitionCopy, "split_first", Mock(side_effect=DecompressedTooLargeError("300 MiB")))
+    sending.send()
+    sending.target.reject_all(ErrorCode.MESSAGE_TOO_LARGE, 0)
+    assert copy.state is CopyState.STOPPED
+    assert copy.reason.startswith("the batch that ends at offset 0 cannot be split (300 MiB), and is larger than the")

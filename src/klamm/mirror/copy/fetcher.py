@@ -114,6 +114,8 @@ class FetchThrottle:
 logger = logging.getLogger(__name__)
 
 _LATE_S: Final = 40.0
+_FAILURES_OF_STALE_METADATA: Final = 30
+"""Failures in a row, about one per second, after which metadata with a lower epoch are not those of a stale broker."""
 _SHORT_WAIT_MS: Final = 20
 """Longest wait of a fetch on a BEHIND lane that finds no records."""
 _SESSION_LOST: Final = frozenset(
@@ -335,12 +337,14 @@ class Fetcher:
         topic, partition, _ = copy.partition_id
         last_epoch = copy.last_fetched_epoch
         leader_epoch = self._source.leader_epoch(topic, partition)
-        if leader_epoch >= 0:
+        topic_id = self._topic_ids.get((topic, partition), ZERO_UUID)
+        # Without topic ids (before Kafka 2.8), a lower epoch is all that shows that a topic was created again.
+        is_another = topic_id == ZERO_UUID and copy.source_failures >= _FAILURES_OF_STALE_METADATA
+        if leader_epoch >= 0 and not is_another:
             # A broker with stale metadata may have named a former leader. Sending the newer epoch of the records that
             # were read makes that leader answer UNKNOWN_LEADER_EPOCH. With its own epoch, it would report these records
             # as diverging.
             leader_epoch = max(leader_epoch, last_epoch)
-        topic_id = self._topic_ids.get((topic, partition), ZERO_UUID)
         return WantedRecords(topic, topic_id, partition, copy.fetch_offset, leader_epoch, last_epoch)
 
     def _leader(self, copy: PartitionCopy, now: float) -> int | None:

@@ -15,6 +15,7 @@ from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchResponse
+from klamm.protocol.primitives import ZERO_UUID
 from klamm.protocol.records import Record, encode_batch
 from tests.support.copiers import copy_settings
 from tests.support.fake_data_path import Asked, FakeSource
@@ -41,8 +42,13 @@ class Rig:
         }
         self.active: dict[tuple[str, int], PartitionCopy] = {}
         self.throttle = FetchThrottle()
-        self.fetcher = Fetcher(
-            copy_settings("a:1", "b:1", alias="A", continue_after_loss=continue_after_loss),
+        self.continue_after_loss = continue_after_loss
+        self.fetcher = self.new_fetcher(T_ID)
+
+    def new_fetcher(self, topic_id: UUID) -> Fetcher:
+        """Return a fetcher of all partitions of a topic with this id."""
+        fetcher = Fetcher(
+            copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continue_after_loss),
             cast("Cluster", self.source),
             self.copies,
             self.active,
@@ -52,7 +58,8 @@ class Rig:
             throttle=self.throttle,
         )
         for key in self.copies:
-            self.fetcher.add(key, T_ID)
+            fetcher.add(key, topic_id)
+        return fetcher
 
     @property
     def copy(self) -> PartitionCopy:
@@ -221,6 +228,23 @@ def test_recreated_topic_is_reported() -> None:
     rig.source.topic_ids["t"] = OTHER_ID
     rig.send(after_s=301.0)
     assert rig.recreated == ["t"]
+
+
+def test_recreated_topic_without_topic_id_is_fetched_with_its_own_epoch_after_a_while() -> None:
+    """Before Kafka 2.8 a lower epoch is all that shows it. Its log end or epoch then shows the loss."""
+    # given
+    rig = Rig(0, start=50, epoch=5)
+    rig.fetcher = rig.new_fetcher(ZERO_UUID)
+    rig.source.topic_ids["t"] = ZERO_UUID
+    rig.source.epochs["t"] = 0
+    # when
+    epochs = []
+    for _ in range(31):
+        (fetch,) = rig.send(after_s=2)
+        epochs.append(fetch.request.topics[0].partitions[0].current_leader_epoch)
+        fetch.answer(response(part(error=ErrorCode.UNKNOWN_LEADER_EPOCH)))
+    # then
+    assert epochs == [5] * 30 + [0]
 
 
 def test_topic_that_another_partition_was_started_with_after_its_recreation_is_reported() -> None:

@@ -131,7 +131,8 @@ def test_batch_that_fails_again_alone_keeps_its_place_before_the_others() -> Non
 @pytest.mark.parametrize("seed", range(50))
 def test_batches_stay_in_order_and_source_offset_behind_the_data_whatever_fails(seed: int) -> None:
     """The target takes batches in order, as Kafka does for one producer; responses come in order, too."""
-    chance, copy, appended = random.Random(seed), partition(), []
+    chance, copy = random.Random(seed), partition()
+    appended: list[int] = []
     fetch(copy, *chance.choices([1, 2, 5], k=30))
     while copy.pending or copy.in_flight:
         for _ in range(chance.randint(1, 5)):

@@ -262,11 +262,21 @@ async def _read_deleted(request: DeleteTopicsRequest, context: FilterContext) ->
 
 
 def deleted(
-    _request: DeleteTopicsRequest, response: DeleteTopicsResponse | None, before: Mapping[str | UUID, TopicBefore]
+    request: DeleteTopicsRequest, response: DeleteTopicsResponse | None, before: Mapping[str | UUID, TopicBefore]
 ) -> Iterator[Change]:
-    """Yield the number of partitions and the configs of each deleted topic."""
-    outcomes = Outcomes(None if response is None else response.responses, attrgetter("topic_id"), attrgetter("name"))
-    for key, topic in before.items():
+    """Yield the number of partitions and the configs of each deleted topic.
+
+    The response has the name of a topic by id that was not found before, because it was created a moment ago.
+    """
+    entries = () if response is None else response.responses
+    not_found = {topic.topic_id for topic in request.topics if topic.name is None} - before.keys()
+    named: dict[str | UUID, TopicBefore] = {
+        entry.topic_id: TopicBefore(name=entry.name, partitions=UNKNOWN, configs={})
+        for entry in entries
+        if entry.name is not None and entry.topic_id in not_found
+    }
+    outcomes = Outcomes(None if response is None else entries, attrgetter("topic_id"), attrgetter("name"))
+    for key, topic in {**before, **named}.items():
         is_confirmed = outcomes.confirmed(key)
         if is_confirmed is None:
             continue

@@ -339,6 +339,19 @@ def test_deleted_topic_loses_its_partitions_and_configs(is_by_id: bool) -> None:
     ]
 
 
+def test_deletion_of_an_id_that_was_not_found_has_the_name_of_the_response() -> None:
+    """The brokers that were asked before did not know the topic yet."""
+    states = [DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=id_of(name)) for name in ("new", "kept")]
+    entries = [
+        DeleteTopicsResponse.DeletableTopicResult(name=name, topic_id=id_of(name), error_code=code)
+        for name, code in (("new", ErrorCode.NONE), ("kept", 44))
+    ]
+    unseen = DeleteTopicsResponse.DeletableTopicResult(name=None, topic_id=UUID(int=1), error_code=100)
+    request = DeleteTopicsRequest(topics=[*states, DeleteTopicsRequest.DeleteTopicState(topic_id=UUID(int=1))])
+    response = DeleteTopicsResponse(responses=[*entries, unseen])
+    assert changes(request, response, FakeAdmin({})) == [Change("TOPIC:new", "partitions", "[unknown]", None)]
+
+
 def test_topic_that_grows_has_both_numbers_of_partitions() -> None:
     topics = [
         CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=5, assignments=None)

@@ -117,7 +117,8 @@ class BrokerApp:
     Services change their state in memory first and then commit it to the metadata store. When a commit fails, for
     example because the disk is full, ``_on_failed_commit`` reloads every service from the stored metadata, and the
     broker stays up. Requests that waited for the commit get a storage error. If the stored metadata cannot be read, the
-    process ends, as Kafka's controller does: nothing else tells which changes in memory are stored.
+    process ends, as Kafka's controller does: nothing else tells which changes in memory are stored. A broker that stops
+    reloads nothing once its connections are closed.
     """
 
     def __init__(
@@ -142,6 +143,8 @@ class BrokerApp:
         self._services = services
         self._registrations = registrations
         self._policies: PolicyRuntime | None = None
+        self._has_closed = False
+        """Whether all connections are closed because the broker stops."""
         store.on_failure = self._on_failed_commit
         client_registry.on_left = services.client_metrics.forget_session
         configs = services.configs
@@ -306,6 +309,7 @@ class BrokerApp:
         await self._services.groups.stop()
         await self._services.transactions.stop()
         await self._server.close(grace_s=GRACE_S)
+        self._has_closed = True
         await self._services.client_metrics.close()
         if self._metrics is not None:
             await self._metrics.close()
@@ -319,6 +323,8 @@ class BrokerApp:
 
     def _on_failed_commit(self, error: StorageError) -> None:
         logger.error("Metadata could not be written, the changes are rolled back: %s", error)
+        if self._has_closed:
+            return  # no request depends on the changes in memory, and the logs may be closed
         try:
             self._reload_metadata()
         except Exception:

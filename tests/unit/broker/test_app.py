@@ -92,6 +92,31 @@ async def test_broker_ends_if_it_cannot_read_its_metadata_after_a_failed_commit(
     assert ("The broker ends at once" in caplog.text) == bool(unreadable)
 
 
+@pytest.mark.parametrize("unreadable", ["", "configs"])
+async def test_broker_stops_in_order_if_its_last_commit_fails(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreadable: str
+) -> None:
+    exit_codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", exit_codes.append)
+    async with running(tmp_path) as services:
+        await services.topics.create("stored", [[1]], configs={})
+        close, lost = services.logs.close, []
+
+        async def close_and_fail() -> None:
+            await close()
+            disk.failures, disk.unreadable = 1, unreadable
+            lost.append(services.topics.begin_create("lost", [[1]], configs={})[1])
+
+        monkeypatch.setattr(services.logs, "close", close_and_fail)
+    with pytest.raises(StorageError):
+        await lost[0]
+    assert exit_codes == []
+    assert "Metadata could not be written" in caplog.text
+    disk.unreadable = ""
+    async with running(tmp_path) as services:
+        assert [topic.name for topic in services.topics.all()] == ["stored"]
+
+
 async def test_internal_topic_is_created_once_with_configured_partitions(tmp_path: Path) -> None:
     configs = "offsets.topic.num.partitions=7", "offsets.topic.segment.bytes=2000000"
     async with running(tmp_path, *(part for config in configs for part in ("--set", config))) as services:

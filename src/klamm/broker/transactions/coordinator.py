@@ -184,7 +184,8 @@ class TransactionCoordinator:
         self._load()
         for completion in self._completions.values():
             completion.cancel()
-        self._complete_decided()
+        if self._is_running:  # see ``on_decided``
+            self._complete_decided()
         self.decisions.all_written()
 
     def _end_lost(self, log: PartitionLog) -> None:

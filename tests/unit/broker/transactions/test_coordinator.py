@@ -544,6 +544,19 @@ async def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> No
             await host.begin()
 
 
+async def test_stopped_coordinator_leaves_missing_markers_to_the_next_start(host: CoordinatorHost) -> None:
+    async with running(host):
+        identity = await host.begin("a")
+        host.crashable.pool.room = 0
+        await host.finish(identity)
+        await host.coordinator.stop()
+        host.crashable.pool.room = None
+        host.coordinator.reload()  # a commit of another service fails
+        assert committed_values(host.crashable.log) == []
+        await host.restart()
+        assert committed_values(host.crashable.log) == ["a"]
+
+
 async def test_unknown_transactional_id_has_no_transaction(host: CoordinatorHost) -> None:
     async with running(host):
         with pytest.raises(InvalidProducerIdMappingError):

@@ -15,8 +15,8 @@ Errors and their effect:
 ====================================  ================================================================================
 Error                                 Effect
 ====================================  ================================================================================
-one partition fails (no leader, or a  That partition waits with a backoff of 0.2 to 1 s. The others continue.
-retriable error code)
+one partition fails (no leader, or a  That partition waits with a backoff of 0.2 to 1 s. The others continue, as long
+retriable error code)                 as the waiting ones leave room in the buffer.
 ConnectionLostError of one broker     The partitions fetched from it or produced to it wait, and their metadata are
                                       refreshed.
 ConnectionLostError, UnsupportedVersionError  All partitions wait, and steps 1 to 3 are skipped for 0.1 to 5 s.

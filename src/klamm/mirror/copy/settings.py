@@ -36,7 +36,7 @@ class CopySettings:
     read_committed: bool
     fetch_limits: FetchLimits
     buffer_bytes: int
-    """Most bytes fetched and not yet acknowledged, over all partitions of the copier."""
+    """Bytes that wait to be sent, over all partitions of the copier, from which on nothing is fetched."""
     auto_offset_reset: str = "earliest"
     """Start of a partition that was never mirrored: ``earliest``, ``latest``, ``by_duration`` or ``none``."""
     reset_duration_ms: int = 0

@@ -135,7 +135,8 @@ def prepare(
     Raises:
         InvalidRecordError: The records, their count, offsets, sequence or keys are invalid.
         InvalidTimestampError: A timestamp is outside the range that the topic allows.
-        MessageTooLargeError: The batch is larger than ``max.message.bytes``, or too large when decompressed.
+        MessageTooLargeError: The batch, as sent or in its new codec, is larger than ``max.message.bytes``. Or it is too
+            large when decompressed.
         CorruptBatchError: The checksum is wrong.
         UnsupportedCompressionTypeError: The codec is unknown.
         LongBatchError: The batch exceeds ``decompress_up_to``.
@@ -163,7 +164,9 @@ def prepare(
     ):
         _Records(batch, data).reject_timestamps(*_allowed_times(config, now_ms))
     if config.compression is not None and codec != config.compression:
-        return _recompressed(batch, config, data, max_timestamp, is_in_order=is_in_order)
+        built = _recompressed(batch, config, data, max_timestamp, is_in_order=is_in_order)
+        _check_new_size(built, config, partition)
+        return built
     if codec and not is_in_order:
         raise InvalidRecordError(f"Offsets within the compressed batch are not in order in topic partition {partition}")
     if is_appended_time or (max_timestamp == batch.max_timestamp and not batch.attributes & TIMESTAMP_TYPE):
@@ -344,6 +347,15 @@ def _recompressed(
         is_transactional=batch.is_transactional,
     )
     return RecordBatch(memoryview(built))
+
+
+def _check_new_size(batch: RecordBatch, config: LogConfig, partition: str) -> None:
+    """Check the size of a recompressed batch, as in Kafka."""
+    if batch.size > config.max_message_bytes:
+        raise MessageTooLargeError(
+            f"Message batch size is {batch.size} bytes in append to partition {partition} which exceeds the maximum"
+            f" configured size of {config.max_message_bytes}."
+        )
 
 
 def _built(

@@ -147,6 +147,22 @@ def test_batch_above_max_message_bytes_is_rejected(tmp_path: Path) -> None:
         crashable.log.append(batch("x" * 100))
 
 
+def test_batch_above_max_message_bytes_in_codec_of_the_topic_is_rejected(tmp_path: Path) -> None:
+    value = "x" * 5000
+    size = len(batch(value))
+    crashable = CrashableLogs(tmp_path, max_message_bytes=str(size), compression_type="uncompressed")
+    sent = memoryview(encode_batch([Record(b"k", value.encode(), (), NOON_MS, 0)], codec=Codec.GZIP))
+    assert len(sent) < size
+    crashable.log.append(sent)
+
+    crashable.configs["max.message.bytes"] = str(size - 1)
+    crashable.manager.update_config(TOPIC_ID)
+
+    with pytest.raises(MessageTooLargeError, match=f"{size} bytes .* exceeds the maximum configured size"):
+        crashable.log.append(sent)
+    assert crashable.log.end_offset == 1
+
+
 def test_produce_requires_exactly_one_batch(crashable: CrashableLogs) -> None:
     for records in (b"", bytes(batch("a")) * 2):
         with pytest.raises(InvalidRecordError, match="exactly one"):

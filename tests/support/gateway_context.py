@@ -134,8 +134,9 @@ class FakeAdmin:
                 result.fail(name, UnknownTopicOrPartitionError("This server does not host this topic-partition."))
         return result
 
-    def list_topics(self, *, include_internal: bool) -> Outcome[Mapping[str, TopicListing]]:
+    def list_topics(self, *, include_internal: bool, is_current: bool) -> Outcome[Mapping[str, TopicListing]]:
         assert include_internal
+        assert is_current
         self.calls.append("list_topics")
         outcome: Outcome[Mapping[str, TopicListing]] = Outcome()
         outcome.set_result(

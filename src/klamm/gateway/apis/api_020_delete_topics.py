@@ -182,7 +182,8 @@ async def names_of(ids: Collection[UUID], context: FilterContext) -> tuple[dict[
     names = {topic.topic_id: topic.name for topic in seen.topics if topic.name and topic.topic_id in wanted}
     if len(names) < len(wanted):
         try:
-            listed = await context.admin.list_topics(include_internal=True)
+            # The client's broker may not know a topic yet that was just created.
+            listed = await context.admin.list_topics(include_internal=True, is_current=True)
         except CLUSTER_ERRORS as error:
             text = f"The gateway cannot list the topics, so no policy can decide: {error_words(error)}"
             return names, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)

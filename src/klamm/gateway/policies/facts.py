@@ -190,7 +190,7 @@ async def default_configs(admin: AdminClient) -> Mapping[str, str]:
         KafkaApiError: It cannot be read, or the cluster has no topic to read it from.
     """
     try:
-        for name in await admin.list_topics(include_internal=True):
+        for name in await admin.list_topics(include_internal=True, is_current=True):
             resource = ConfigResource(ResourceType.TOPIC, name)
             described = await admin.describe_configs([resource], include_synonyms=True, is_current=True)
             return {key: value for configs in described.values() for key, value in inherited(configs).items()}

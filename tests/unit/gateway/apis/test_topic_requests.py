@@ -310,6 +310,15 @@ def test_topic_that_the_gateway_cannot_look_up_is_not_deleted() -> None:
     assert context.forwarded == []
 
 
+def test_topic_by_id_that_the_brokers_do_not_know_yet_is_read_from_a_current_one() -> None:
+    context = FakeContext(deletes(()), FakeAdmin({"new": [[1]]}), api_version=6)
+    policies = FakePolicies()
+    request = DeleteTopicsRequest(topics=[deletion("new", by_id=True)])
+    asyncio.run(DeletedTopics(policies.as_policies(), ResourceTurns()).handle(request, context))
+    assert [details.topic for details in policies.asked] == ["new"]
+    assert context.forwarded == [request]
+
+
 class ComparedId(UUID):
     """Id that counts its comparisons."""
 

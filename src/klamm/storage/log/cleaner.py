@@ -223,7 +223,9 @@ def _plan(log: PartitionLog, now_ms: int) -> _Plan | None:
     if not dirty:
         return None
     share = sum(segment.size for segment in dirty) / sum(segment.size for segment in settled)
-    oldest_ms = min(segment.first_timestamp or 0 for segment in dirty)
+    # As in Kafka, a segment whose first batch has no timestamp is never overdue.
+    timestamps = [segment.first_timestamp or 0 for segment in dirty]
+    oldest_ms = min((timestamp for timestamp in timestamps if timestamp > 0), default=now_ms)
     overdue = now_ms - oldest_ms > config.max_compaction_lag_ms
     if not overdue and share <= config.min_cleanable_dirty_ratio:
         return None
@@ -232,7 +234,7 @@ def _plan(log: PartitionLog, now_ms: int) -> _Plan | None:
 
 def _is_settled(config: LogConfig, segment: LogSegment, now_ms: int) -> bool:
     lag = config.min_compaction_lag_ms
-    return lag <= 0 or now_ms - segment.max_timestamp >= lag
+    return lag <= 0 or now_ms - segment.largest_timestamp >= lag
 
 
 async def _compact(
@@ -333,5 +335,5 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     for segment in group:
         segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     log.retire_files(put_away)
-    new = log.segment_at(group[0].base_offset, created_ms=max(segment.created_ms for segment in group))
+    new = log.segment_at(group[0].base_offset, created_ms=max(segment.modified_ms for segment in group))
     log.segments[index : index + len(group)] = [new]

@@ -320,7 +320,7 @@ def apply_retention(log: PartitionLog, now_ms: int, *, max_segments: int = 2**31
 
     The files keep their names until the next checkpoint.
 
-    ``retention.ms`` compares the largest timestamp of a segment, or the creation time of its file if it has none.
+    ``retention.ms`` compares the largest timestamp of a segment, or the time of the last append if it has none.
     ``retention.bytes`` keeps at least that many bytes. Both apply only with ``cleanup.policy`` "delete". Segments below
     the log start offset are always removed.
 
@@ -349,9 +349,9 @@ def apply_retention(log: PartitionLog, now_ms: int, *, max_segments: int = 2**31
 def _is_old(log: PartitionLog, segment: LogSegment, now_ms: int) -> bool:
     if log.config.retention_ms < 0:
         return False
-    written_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+    written_ms = segment.largest_timestamp
     if segment.is_damaged:  # the unreadable part may contain newer records
-        written_ms = max(written_ms, segment.created_ms)
+        written_ms = max(written_ms, segment.modified_ms)
     return now_ms - written_ms > log.config.retention_ms
 
 

@@ -307,6 +307,7 @@ class PartitionLog:
             max_timestamp=max_timestamp,
             index_interval=config.index_interval_bytes,
         )
+        segment.modified_ms = now_ms
         return append_time
 
     def _should_roll(self, segment: LogSegment, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:

@@ -312,7 +312,7 @@ class LogSegment:
             pool: Pool of file descriptors.
             directory: Partition directory.
             base_offset: First offset, which is in the names of the files.
-            created_ms: Time of creation in milliseconds since the epoch.
+            created_ms: Time of creation in milliseconds since the epoch; of existing files, that of the last change.
             sizes: Sizes of the existing files by name, if they are known.
         """
 
@@ -329,6 +329,9 @@ class LogSegment:
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = -1
         self.created_ms = created_ms
+        """Time from which ``segment.ms`` counts if the first batch has no timestamp."""
+        self.modified_ms = created_ms
+        """Time of the last append, in milliseconds since the epoch."""
         self.is_damaged = False
         """Whether the log file contains bytes that are not a batch, so that its largest timestamp is unknown."""
         self._first_timestamp: int | None = None
@@ -342,6 +345,11 @@ class LogSegment:
             head = self.head_at(0)
             self._first_timestamp = head.max_timestamp if head is not None else None
         return self._first_timestamp
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Largest timestamp, as in Kafka; if no batch has a timestamp, the time of the last append."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
 
     @property
     def files(self) -> tuple[LogFile, ...]:

@@ -174,6 +174,18 @@ def test_records_within_min_compaction_lag_are_not_compacted(tmp_path: Path) -> 
     assert run(crashable, NOON_MS + DAY_MS) > 0
 
 
+def test_min_compaction_lag_of_records_without_timestamps_counts_from_last_append(tmp_path: Path) -> None:
+    crashable = compacted(tmp_path, min_compaction_lag_ms=str(DAY_MS), min_cleanable_dirty_ratio="0")
+    crashable.log.append(batch("x" * 100, key=b"a", at=-1))
+    crashable.clock.now_ms += DAY_MS
+    for _ in range(20):
+        crashable.log.append(batch("x" * 100, key=b"a", at=-1))
+
+    assert run(crashable, NOON_MS + 2 * DAY_MS - 1) == 0
+    assert run(crashable, NOON_MS + 2 * DAY_MS) > 0
+    assert crashable.log.segments[0].largest_timestamp == NOON_MS + DAY_MS
+
+
 def test_files_of_interrupted_compaction_are_removed(tmp_path: Path) -> None:
     crashable = compacted(tmp_path)
     for number in range(20):
@@ -409,6 +421,14 @@ def test_max_compaction_lag_ms_overrides_the_dirty_ratio(tmp_path: Path) -> None
     assert run(crashable, NOON_MS + 1000) == 0
     assert run(crashable, NOON_MS + 1001) > 0
     assert crashable.log.config.roll_after_ms(0) == 1000
+
+
+def test_records_without_timestamps_do_not_override_the_dirty_ratio(tmp_path: Path) -> None:
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="1", max_compaction_lag_ms="1000", segment_ms=str(10**12))
+    for _ in range(10):
+        crashable.log.append(batch("x" * 100, key=b"a", at=-1))
+
+    assert run(crashable, NOON_MS + DAY_MS) == 0
 
 
 def test_replaced_files_are_removed_after_file_delete_delay_ms(tmp_path: Path) -> None:

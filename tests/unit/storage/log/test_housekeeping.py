@@ -105,6 +105,20 @@ def test_unlimited_retention_keeps_all_segments(tmp_path: Path) -> None:
     assert apply_retention(crashable.log, NOON_MS + 10_000 * DAY_MS) == 0
 
 
+@pytest.mark.parametrize(("timestamp", "is_damaged"), [(-1, False), (NOON_MS - 9 * DAY_MS, True)])
+def test_retention_without_known_timestamp_counts_from_last_append(
+    tmp_path: Path, timestamp: int, is_damaged: bool
+) -> None:
+    crashable = CrashableLogs(tmp_path, retention_ms=str(DAY_MS))
+    for _ in range(2):
+        crashable.log.append(batch("x", at=timestamp))
+        crashable.clock.now_ms += DAY_MS
+    crashable.log.segments[0].is_damaged = is_damaged
+
+    assert apply_retention(crashable.log, crashable.clock.now_ms) == 0
+    assert apply_retention(crashable.log, crashable.clock.now_ms + 1) == 1
+
+
 def test_retention_bytes_are_kept_at_least(tmp_path: Path) -> None:
     crashable = filled(tmp_path, 10, retention_bytes=str(5 * SIZE))
 

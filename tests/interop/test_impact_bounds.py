@@ -77,6 +77,7 @@ def _harmless(rng: random.Random, topic: str) -> Change:
             altered("flush.ms", number),
             altered("compression.type", "producer"),
             altered("cleanup.policy", "delete"),
+            altered("cleanup.policy", "compact"),
             altered("min.insync.replicas", 1),
             altered("message.timestamp.before.max.ms", DAY_MS + number),
             altered("message.timestamp.after.max.ms", 600_000 + number),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.impact.findings import Finding, ImpactLevel, Names, counted, duration, percent, size
 from klamm.impact.records import active_producers, removal, unread, whole_log
+from klamm.impact.samples import NEWEST_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,10 @@ def _retained_from(partition: PartitionFacts, configs: TopicConfigs, now_ms: int
 
 
 def compaction(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
-    """Predict what a first compaction does: keyless records are dropped and rejected, older values of keys go."""
+    """Predict what a first compaction does: keyless records are dropped and rejected, older values of keys go.
+
+    The newest records show only what goes among themselves. Records that were not read may go unseen.
+    """
     if "compact" not in configs.policies() or "compact" in configs.policies_before():
         return
     batches = _batches(configs)
@@ -115,6 +119,27 @@ def compaction(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
             },
             names={"topics": Names.of([configs.topic.name])},
         )
+    unseen = [partition for partition in configs.topic.partitions if not _is_read(partition)]
+    if unseen:
+        records = sum(partition.record_count for partition in unseen)
+        yield Finding(
+            kind="unread_records_compacted",
+            level=ImpactLevel.LOSS,
+            resource=configs.resource,
+            message=f"not all of {counted(records, 'record')} in {counted(len(unseen), 'partition')} were read. The log"
+            " cleaner removes others, too, if they have no key or are followed by one with the same key.",
+            figures={"partitions": len(unseen), "records": records},
+            names={"partitions": _named(configs, unseen)},
+        )
+
+
+def _is_read(partition: PartitionFacts) -> bool:
+    """Return whether the newest batches are all batches of a log."""
+    if not partition.record_count:
+        return True
+    batches = partition.newest_batches or ()
+    is_to_end = bool(batches) and batches[-1].next_offset >= partition.end_offset
+    return is_to_end and partition.record_count <= NEWEST_RECORDS
 
 
 def batch_size(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:

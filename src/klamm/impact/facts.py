@@ -59,6 +59,8 @@ class BatchFact:
     first_timestamp_ms: int
     """Smallest timestamp in milliseconds since the epoch."""
     max_timestamp_ms: int
+    next_offset: int
+    """First offset after the batch, and after the batches without records that follow it."""
     keys: tuple[int | None, ...] = ()
     """Per record: murmur2 hash of the key as a positive number, or None without a key. Empty if not decoded."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.impact.facts import BatchFact
@@ -13,8 +14,6 @@ from klamm.protocol.records import Codec, decode_records, iter_batches
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from klamm.protocol.records.checksum import Buffer
 
 NEWEST_RECORDS: Final = 1_000
@@ -33,22 +32,29 @@ def mirror_of(topic: str) -> str | None:
     return None if match is None else match[1]
 
 
-def batch_facts(records: Buffer) -> Iterable[BatchFact]:
-    """Iterate over the complete batches with records. A damaged batch ends the sample."""
+def batch_facts(records: Buffer) -> list[BatchFact]:
+    """Return the complete batches with records. A damaged batch ends the sample."""
+    facts: list[BatchFact] = []
     try:
         for batch in iter_batches(records, allow_partial_tail=True):
             if batch.is_control or not batch.record_count:
+                if facts:
+                    facts[-1] = replace(facts[-1], next_offset=batch.last_offset + 1)
                 continue
             decoded = decode_records(batch)
-            yield BatchFact(
-                size=batch.size,
-                codec=Codec(batch.codec).name.lower(),
-                first_timestamp_ms=min(record.timestamp for record in decoded),
-                max_timestamp_ms=batch.max_timestamp,
-                keys=tuple(None if r.key is None else partition_for_key(r.key, _ALL_KEYS + 1) for r in decoded),
+            facts.append(
+                BatchFact(
+                    size=batch.size,
+                    codec=Codec(batch.codec).name.lower(),
+                    first_timestamp_ms=min(record.timestamp for record in decoded),
+                    max_timestamp_ms=batch.max_timestamp,
+                    next_offset=batch.last_offset + 1,
+                    keys=tuple(None if r.key is None else partition_for_key(r.key, _ALL_KEYS + 1) for r in decoded),
+                )
             )
     except CorruptBatchError:
-        return
+        return facts
+    return facts
 
 
 def synced_offsets(records: Buffer) -> dict[TopicPartition, int]:

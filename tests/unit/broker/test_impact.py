@@ -16,6 +16,7 @@ from klamm.broker.impact import predict_impact
 from klamm.broker.settings import parse_arguments
 from klamm.impact.changes import ConfigAltered, PartitionsAdded, TopicDeleted
 from klamm.impact.facts import Need
+from klamm.impact.samples import NEWEST_RECORDS
 from klamm.protocol.types import ResourceType
 from tests.support.logs import batch
 
@@ -113,6 +114,19 @@ async def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:
         assert rejected.names["producers"].first == ("producer id 7",)
         assert only(await predicted(services, TopicDeleted(topic="orders")), "topic_in_use").figures == {}
         assert (await predicted(services, PartitionsAdded(topic="orders", total_count=3))).findings == ()
+
+
+async def test_compaction_is_harmless_only_if_all_records_were_read(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
+        log = await log_of(services)
+        log.append(batch("a", key=b"first", at=services.now_ms()))
+        log.append(batch("b", key=b"second", at=services.now_ms()))
+        assert (await predicted(services, altered("cleanup.policy", "compact"))).findings == ()
+
+        log.append(batch(*["a"] * NEWEST_RECORDS, key=None, at=services.now_ms()))
+
+        impact = await predicted(services, altered("cleanup.policy", "compact"))
+        assert only(impact, "unread_records_compacted").figures["records"] == 2 + NEWEST_RECORDS
 
 
 async def test_offset_syncs_reveal_unmirrored_records(tmp_path: Path) -> None:

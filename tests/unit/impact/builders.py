@@ -54,12 +54,13 @@ def cluster(*topics: ObservedTopic, **fields: object) -> ClusterFacts:
 
 
 def batch(*keys: int | None, size: int = 200, codec: str = "none", age_ms: int = 0, spread_ms: int = 0) -> BatchFact:
-    """Return a batch whose newest record has an age."""
+    """Return a batch, up to the end of the partition, whose newest record has an age."""
     return BatchFact(
         size=size,
         codec=codec,
         first_timestamp_ms=NOW_MS - age_ms - spread_ms,
         max_timestamp_ms=NOW_MS - age_ms,
+        next_offset=1_000,
         keys=keys,
     )
 

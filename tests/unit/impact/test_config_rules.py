@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -148,6 +149,34 @@ def test_compaction_removes_superseded_records() -> None:
 
 def test_compaction_of_unique_keys_has_no_impact() -> None:
     facts = cluster(topic(sampled([batch(1, 2), batch(3)])))
+
+    assert predict([altered("cleanup.policy", "compact")], facts).level is ImpactLevel.NONE
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"newest_batches": (batch(1, 2),), "end_offset": 1_001},
+        {"newest_batches": (batch(1, 2),), "start_offset": 1, "end_offset": 1_002},
+        {"newest_batches": (replace(batch(1, 2), next_offset=999),)},
+        {"newest_batches": ()},
+        {"newest_batches": None},
+    ],
+    ids=["older records", "older records behind a later start", "newer records", "damaged", "none"],
+)
+def test_compaction_of_records_that_were_not_read_may_be_loss(fields: dict[str, object]) -> None:
+    whole = sampled([batch(1, 2)], partition=1)
+    facts = cluster(topic(partition(**fields), whole))
+
+    finding = _only(altered("cleanup.policy", "compact"), facts, "unread_records_compacted")
+
+    assert finding.level is ImpactLevel.LOSS
+    assert finding.names["partitions"].first == ("orders-0",)
+    assert finding.figures["partitions"] == 1
+
+
+def test_compaction_of_an_empty_topic_has_no_impact() -> None:
+    facts = cluster(topic(partition(start_offset=5, end_offset=5)))
 
     assert predict([altered("cleanup.policy", "compact")], facts).level is ImpactLevel.NONE
 

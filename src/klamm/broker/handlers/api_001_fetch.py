@@ -6,7 +6,7 @@ returned whatever its size. Waits up to ``max_wait_ms`` for ``min_bytes``; appen
 a large response is read by the handler. The rest is read from disk when the connection can send it, so a client that
 does not read costs no memory.
 A fetch beyond the client's ``consumer_byte_rate`` returns no records and the throttle time (KIP-219). ``max_bytes`` and
-``min_bytes`` are at most what this quota allows at once.
+``min_bytes`` are at most one second of this quota.
 Fetch sessions (KIP-227), topic ids from v13 on, leader epochs (KIP-320), the leader's address when another broker id
 was asked or the client's leader epoch is older (KIP-951). read_committed reads up to the last stable offset, also waits
 for that to advance, and returns the aborted transactions in the range it read.

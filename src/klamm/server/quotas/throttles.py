@@ -25,7 +25,7 @@ from klamm.configs.quotas import (
     QuotaLimit,
 )
 from klamm.protocol.api import ApiKey
-from klamm.server.quotas.rates import SAMPLE_S, SAMPLES, ClientCounters, RateWindow
+from klamm.server.quotas.rates import SAMPLE_S, ClientCounters, RateWindow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Hashable
@@ -188,15 +188,19 @@ class Throttles:
         return wait_s
 
     def max_fetch_bytes(self, session: Session, client_id: str | None) -> int:
-        """Return the bytes of records that a fetch may return at most: as many as an idle client may fetch at once.
+        """Return the bytes of records that a fetch may return at most: one second of the quota.
 
-        A larger fetch would exceed the quota however long the client waits (Kafka's maxValueInQuotaWindow).
+        Kafka allows ten seconds (maxValueInQuotaWindow). Such a fetch is possible only while the window is nearly
+        unused. So it would wait forever while other clients use the same quota, or leave nothing to them.
         """
         limit = self._fetch_limit(session, client_id)
-        return _INT_MAX if limit is None else max(1, min(int(limit.value * (SAMPLES - 1) * SAMPLE_S), _INT_MAX))
+        return _INT_MAX if limit is None else _bytes_of_one_fetch(limit)
 
     def charge_fetch(self, session: Session, client_id: str | None, records_bytes: int) -> float:
         """Charge the records of a fetch, unless they exceed the quota.
+
+        Up to ``max_fetch_bytes`` are charged if the client has not exceeded the quota so far. They may exceed it by up
+        to one second, for which the next fetch waits. A larger batch must fit as a whole.
 
         Returns:
             0 if the records are charged. Otherwise the seconds until the client may fetch them: as in Kafka, the
@@ -207,7 +211,8 @@ class Throttles:
             return 0.0
         now_s = self._now_s()
         window = self._window((CONSUMER_BYTE_RATE, limit.shared_by), now_s)
-        wait_s = window.wait_s(limit.value, now_s, records_bytes)
+        further = records_bytes if records_bytes > _bytes_of_one_fetch(limit) else 0
+        wait_s = window.wait_s(limit.value, now_s, further)
         if wait_s <= 0:
             window.add(records_bytes, now_s)
         return wait_s
@@ -264,3 +269,7 @@ class Throttles:
 
     def _window(self, key: Hashable, now_s: float) -> RateWindow:
         return self.windows.of(key, now_s)
+
+
+def _bytes_of_one_fetch(limit: QuotaLimit) -> int:
+    return max(1, min(int(limit.value * SAMPLE_S), _INT_MAX))

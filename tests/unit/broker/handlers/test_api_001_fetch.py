@@ -323,10 +323,13 @@ def test_fetch_beyond_the_quota_returns_no_records_and_is_not_charged(broker: Da
     assert (returned_records(later), later.throttle_time_ms) == ([(0, 1)], 0)
 
 
-def test_fetch_returns_no_more_than_the_quota_allows_at_once(broker: DataPath) -> None:
+def test_fetch_returns_no_more_than_one_second_of_the_quota(broker: DataPath) -> None:
     throttled = ThrottledBroker(broker, *[RATE] * 12)
-    response = throttled.fetch(request(partition(), min_bytes=20 * RATE, max_wait_ms=60_000))
-    assert (len(returned_records(response)), response.throttle_time_ms) == (10, 0)
+    for offset in range(11):  # ten seconds at once, and one because the window is eleven seconds long
+        response = throttled.fetch(request(partition(offset=offset), min_bytes=20 * RATE, max_wait_ms=60_000))
+        assert (returned_records(response), response.throttle_time_ms) == ([(0, offset)], 0)
+    response = throttled.fetch(request(partition(offset=11)))
+    assert (response.responses, response.throttle_time_ms) == ([], 1_000)
 
 
 def test_batch_larger_than_the_quota_is_returned_to_an_idle_client(broker: DataPath) -> None:

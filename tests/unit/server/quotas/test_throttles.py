@@ -56,6 +56,9 @@ class ThrottledClients:
         wait_s = self.throttles.after(ApiKey.PRODUCE, session, client_id, request_bytes=size, response=response)
         return wait_s, response.throttle_time_ms
 
+    def consumer(self, user: str, client_id: str) -> Consumer:
+        return Consumer(self, Session(connection_id=1, node_id=1, principal=f"User:{user}"), client_id)
+
     def describe_cluster(self, seconds: float, user: str = "anna") -> tuple[float, int]:
         session = Session(connection_id=1, node_id=1, principal=f"User:{user}")
         stopwatch = self.throttles.stopwatch(ApiKey.DESCRIBE_CLUSTER, session, None)
@@ -71,6 +74,26 @@ class ThrottledClients:
 
     def connect(self, address: str = "10.0.0.1") -> Admission:
         return self.throttles.admit(Session(connection_id=1, node_id=1, client_host=address))
+
+
+class Consumer:
+    """Client that waits for its throttle time before it fetches again."""
+
+    def __init__(self, clients: ThrottledClients, session: Session, client_id: str) -> None:
+        self._clients = clients
+        self._client = session, client_id
+        self._next_s = 0.0
+        self.fetched = 0
+
+    def fetch(self, available: int, *, batch_bytes: int = 1) -> None:
+        """Fetch whole batches of the available records, at least one if there are so many."""
+        if self._clients.now_s < self._next_s:
+            return
+        throttles = self._clients.throttles
+        size = min(available, max(batch_bytes, throttles.max_fetch_bytes(*self._client))) // batch_bytes * batch_bytes
+        wait_s = throttles.charge_fetch(*self._client, size)
+        self._next_s = self._clients.now_s + wait_s
+        self.fetched += size if wait_s == 0 else 0
 
 
 @pytest.mark.parametrize("most_specific", range(8))
@@ -98,6 +121,32 @@ def test_clients_of_one_user_share_its_quota() -> None:
     wait_s, told_ms = throttled.produce("anna", None, 300)
     assert wait_s == pytest.approx(3.0)
     assert told_ms == 3000
+
+
+@pytest.mark.parametrize("live_rate", [20.0, 80.0])
+def test_consumers_of_one_quota_share_it(live_rate: float) -> None:
+    """One follows a producer, another one catches up and requests as much as it can."""
+    throttled = ThrottledClients({(("user", "anna"),): {"consumer_byte_rate": 100.0}})
+    live, late = throttled.consumer("anna", "live"), throttled.consumer("anna", "late")
+    seconds = 600
+    while (passed_s := throttled.now_s - 100.0) < seconds:
+        live.fetch(int(live_rate * passed_s) - live.fetched)
+        late.fetch(10_000)
+        throttled.now_s += 0.1
+    assert live.fetched >= min(0.9 * live_rate, 40) * seconds
+    assert late.fetched >= min(0.9 * (100 - live_rate), 40) * seconds
+    assert 95 * seconds <= live.fetched + late.fetched <= 105 * seconds
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 20, 100])
+def test_consumer_fetches_at_the_rate_of_its_quota(batch_bytes: int) -> None:
+    throttled = ThrottledClients({(("user", "anna"),): {"consumer_byte_rate": 100.0}})
+    consumer = throttled.consumer("anna", "app")
+    seconds = 600
+    while throttled.now_s - 100.0 < seconds:
+        consumer.fetch(10_000, batch_bytes=batch_bytes)
+        throttled.now_s += 0.05
+    assert 95 * seconds <= consumer.fetched <= 105 * seconds
 
 
 def test_requests_without_quotas_are_not_counted() -> None:

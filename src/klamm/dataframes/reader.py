@@ -147,7 +147,12 @@ class TopicReader:
     def _reported(
         self, partitions: Sequence[PartitionTuple], where: int, *, read_committed: bool = False
     ) -> dict[PartitionTuple, int]:
-        """Return the offsets that the leaders report until all have, or for ``default.api.timeout.ms``."""
+        """Return the offsets that the leaders report until all have, or for ``default.api.timeout.ms``.
+
+        If some are missing, the metadata is newer than the call. It covers all ``partitions``: those of a planned
+        micro-batch may be of a topic that no longer matches ``subscribePattern`` because it was deleted.
+        """
+        topics = {*self._topics, *(topic for topic, _ in partitions)}
         deadline = time.monotonic() + self._options.patience_s
         while True:
             try:
@@ -156,11 +161,13 @@ class TopicReader:
                 if time.monotonic() > deadline:
                     raise
                 offsets = {}
-            if len(offsets) == len(partitions) or time.monotonic() > deadline:
+            if len(offsets) == len(partitions):
+                return offsets
+            with contextlib.suppress(ConnectionLostError):
+                self._cluster.refresh(topics)
+            if time.monotonic() > deadline:
                 return offsets
             time.sleep(_RETRY_S)
-            with contextlib.suppress(ConnectionLostError):
-                self._cluster.refresh(self._topics)
 
     def resolve(self, positions: Positions, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, int]:
         """Return offsets for the requested positions.
@@ -227,7 +234,8 @@ class TopicReader:
         first = self._reported(list(end), EARLIEST)
         bounds = {}
         # Unless a pattern selects the topics, ``partitions`` has decided about those that do not exist.
-        topics = self._cluster.topics if self._options.pattern is None else {topic for topic, _ in start}
+        existing = self._cluster.topics.keys() & self._topics
+        topics = existing if self._options.pattern is None else {topic for topic, _ in start}
         gone = {where: at for where, at in start.items() if where not in end and where[0] in topics}
         for (topic, partition), at in gone.items():
             self._lost(f"{topic}-{partition} does not exist any more: the records from {at} on are gone")

@@ -73,6 +73,8 @@ def open_reader(readers: list[TopicReader], servers: str, **options: str) -> Top
         "subscribe": "t",
         "kafka.default.api.timeout.ms": "30000",
     } | options
+    if "subscribePattern" in options:
+        del properties["subscribe"]
     readers.append(TopicReader(read_options(properties, streaming=False)))
     return readers[-1]
 
@@ -218,13 +220,34 @@ def test_deleted_partitions_fail_unless_data_loss_is_allowed(servers: str, reade
         strict.checked(before, after | {("t", 1): 9})
     assert lenient.checked(before, after | {("t", 1): 9}) == all_of_it
     # and for a topic that was taken out of subscribe
-    assert strict.checked({("t", 0): 10, ("unsubscribed", 0): 5}, after) == all_of_it
+    assert strict.checked({("t", 0): 10, ("never-subscribed", 0): 5}, after) == all_of_it
 
 
-def test_micro_batch_of_deleted_topic_is_skipped_if_allowed(servers: str, readers: list[TopicReader]) -> None:
-    reader = open_reader(readers, servers, subscribe="t,x", failOnMissingTopic="false", failOnDataLoss="false", **HASTY)
+@pytest.mark.parametrize("option", [{"subscribe": "t,x"}, {"subscribePattern": "t|x"}], ids=["names", "pattern"])
+def test_micro_batch_of_deleted_topic_is_skipped_if_allowed(
+    servers: str, readers: list[TopicReader], option: dict[str, str]
+) -> None:
+    options = {"failOnMissingTopic": "false", "failOnDataLoss": "false", **option, **HASTY}
+    reader = open_reader(readers, servers, **options)
     reader.partitions()
     assert reader.checked({("x", 0): 1, ("t", 0): 10}, {("x", 0): 9, ("t", 0): 20}) == {("t", 0): (10, 20)}
+
+
+def test_micro_batch_planned_before_its_topic_was_unsubscribed_is_read(
+    servers: str, readers: list[TopicReader]
+) -> None:
+    # given
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic(name="unsubscribed", num_partitions=1)]).all().result()
+    strict = open_reader(readers, servers)
+    strict.partitions()
+    # when
+    planned = strict.checked({("t", 0): 10}, {("t", 0): 20, ("unsubscribed", 0): 0})
+    strict.partitions()
+    following = strict.checked({("t", 0): 20, ("unsubscribed", 0): 0}, {("t", 0): 30})
+    # then
+    assert planned == {("t", 0): (10, 20), ("unsubscribed", 0): (0, 0)}
+    assert following == {("t", 0): (20, 30)}
 
 
 def test_reader_waits_for_a_restarting_broker(tmp_path: Path, readers: list[TopicReader]) -> None:

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from klamm.dataframes.columns import columns_of
 from klamm.dataframes.options import read_options, write_options
-from klamm.dataframes.positions import EARLIEST, LATEST, limited, split
+from klamm.dataframes.positions import EARLIEST, LATEST, Timestamps, limited, split
 from klamm.dataframes.reader import TopicReader, as_json, from_json
 from klamm.properties import SettingsError
 
@@ -209,8 +209,13 @@ class KafkaReader(DataSourceReader):
         reader = TopicReader(self._options)
         try:
             partitions = reader.partitions()
-            end = reader.resolve(self._options.ending, partitions)
-            start = reader.resolve(self._options.starting, partitions)
+            if isinstance(self._options.starting, Timestamps):
+                # The first record with the timestamp may be appended between the two calls. Then it is before the end.
+                start = reader.resolve(self._options.starting, partitions)
+                end = reader.resolve(self._options.ending, partitions)
+            else:  # retention may remove the first records, so the start is resolved as late as possible
+                end = reader.resolve(self._options.ending, partitions)
+                start = reader.resolve(self._options.starting, partitions)
             bounds = reader.checked(start, reader.not_before(start, end), begins_again=False)
         finally:
             reader.close()

@@ -13,7 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 import klamm
+from klamm.admin import AdminClient, NewTopic
 from klamm.dataframes.errors import ReadingError
+from klamm.dataframes.reader import TopicReader
 from klamm.dataframes.spark.source import SCHEMA, KafkaSource, RangePartition, register
 from klamm.properties import SettingsError
 from tests.support.by_thread import replace_for_this_thread
@@ -149,6 +151,34 @@ def test_batch_starting_after_the_end_returns_no_earlier_records(servers: str) -
     with pytest.raises(ReadingError, match="t-0 ends at 2, before 9"):
         planned(9)
     assert planned(9, failOnDataLoss="false") == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ending", [{}, {"endingTimestamp": "3000"}])
+def test_batch_by_timestamp_is_planned_while_records_are_appended(
+    servers: str, monkeypatch: pytest.MonkeyPatch, ending: dict[str, str]
+) -> None:
+    # given: a topic whose first record with the timestamp is appended between the requests for the two positions
+    topic = f"timed-{len(ending)}"
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic(name=topic, num_partitions=1)]).all().result()
+    options = {"startingTimestamp": "2000", "startingOffsetsByTimestampStrategy": "latest"}
+    reader = source(servers, subscribe=topic, **options, **ending).reader(SCHEMA)
+    producer = kafka.KafkaProducer(bootstrap_servers=servers)
+    resolve = TopicReader.resolve
+
+    def resolve_and_append(self: TopicReader, *arguments: Any) -> Any:
+        offsets = resolve(self, *arguments)
+        for timestamp in (1000, 2000):
+            producer.send(topic, b"v", timestamp_ms=timestamp).get(timeout=30)
+        return offsets
+
+    replace_for_this_thread(monkeypatch, TopicReader, "resolve", resolve_and_append)
+    # when
+    planned = ranges(reader.partitions())
+    producer.close()
+    # then
+    assert planned == [(0, 2)]
 
 
 @pytest.mark.process

@@ -58,9 +58,13 @@ def retention(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
 
 def _is_retention_lowered(configs: TopicConfigs) -> bool:
     return "delete" not in configs.policies_before() or any(
-        configs.number(name) >= 0 and not 0 <= configs.number_before(name) <= configs.number(name)
-        for name in ("retention.ms", "retention.bytes")
+        is_limit_lowered(configs, name) for name in ("retention.ms", "retention.bytes")
     )
+
+
+def is_limit_lowered(configs: TopicConfigs, name: str) -> bool:
+    """Return whether a limit becomes stricter. Negative values mean no limit."""
+    return configs.number(name) >= 0 and not 0 <= configs.number_before(name) <= configs.number(name)
 
 
 def _retained_from(partition: PartitionFacts, configs: TopicConfigs, now_ms: int) -> tuple[int, int]:
@@ -74,6 +78,18 @@ def _retained_from(partition: PartitionFacts, configs: TopicConfigs, now_ms: int
         deleted = surplus
         start = max(start, partition.start_offset + -(-partition.record_count * surplus // max(partition.size, 1)))
     return start, deleted
+
+
+def remote_log(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding]:
+    """Predict that a log in remote storage is deleted: the log then starts at its local start offset."""
+    if configs.is_remote_log_deleted() and any(p.record_count for p in configs.topic.partitions):
+        yield Finding(
+            kind="remote_log_deleted",
+            level=ImpactLevel.LOSS,
+            resource=configs.resource,
+            message="all records that are only in remote storage are deleted.",
+            names={"topics": Names.of([configs.topic.name])},
+        )
 
 
 def compaction(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:

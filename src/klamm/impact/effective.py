@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from klamm.impact.changes import ConfigAltered
     from klamm.impact.facts import ObservedTopic
 
+REMOTE_STORAGE: Final = "remote.storage.enable"
 CLUSTER_DEFAULT: Final = ""
 """Resource name of the cluster-wide default of all brokers."""
 
@@ -43,6 +44,10 @@ class TopicConfigs:
         """Return the integer after the changes."""
         return _number(name, self.after)
 
+    def is_remote_log_deleted(self) -> bool:
+        """Return whether remote storage is disabled. Kafka then deletes the remote log, or rejects the change."""
+        return _is_true(REMOTE_STORAGE, self.before) and not _is_true(REMOTE_STORAGE, self.after)
+
     def policies_before(self) -> frozenset[str]:
         """Return the cleanup policies before the changes."""
         return _policies(self.before)
@@ -50,6 +55,11 @@ class TopicConfigs:
     def policies(self) -> frozenset[str]:
         """Return the cleanup policies after the changes."""
         return _policies(self.after)
+
+
+def has_remote_log(topic: ObservedTopic) -> bool:
+    """Return whether segments of a topic may be in remote storage (KIP-405)."""
+    return _is_true(REMOTE_STORAGE, {REMOTE_STORAGE: _effective(REMOTE_STORAGE, topic.configs.get(REMOTE_STORAGE, ()))})
 
 
 def topic_keys(change: ConfigAltered) -> tuple[str, ...]:
@@ -141,6 +151,10 @@ def _number(name: str, values: Mapping[str, str | None]) -> int:
         definition = topic_configs()[name]
         text = definition.default or "0"
     return int(text)
+
+
+def _is_true(name: str, values: Mapping[str, str | None]) -> bool:
+    return (values.get(name) or "").strip().lower() == "true"
 
 
 def _policies(values: Mapping[str, str | None]) -> frozenset[str]:

@@ -26,13 +26,15 @@ class Need(Flag):
     """Kinds of facts that a change needs, so that a collector sends no request in vain."""
 
     OFFSETS = auto()
-    """Start and end offsets, and sizes of logs."""
+    """Start and end offsets, and sizes of local logs."""
     GROUPS = auto()
     """Groups with their states and committed offsets, and the progress of mirrors."""
     PRODUCERS = auto()
     """Producers active on the partitions (DescribeProducers)."""
     BATCHES = auto()
     """The newest batches of the partitions."""
+    REMOTE_SIZES = auto()
+    """Sizes of logs in remote storage (KIP-405), which no API reports."""
 
 
 NO_NEED: Final = Need(0)
@@ -94,7 +96,7 @@ class PartitionFacts:
     start_offset: int = -1
     end_offset: int = -1
     size: int | None = None
-    """Size of the leader's log in bytes."""
+    """Size of the leader's log in bytes, without what is only in remote storage."""
     offset_at: Mapping[int, int] = field(default_factory=_empty)
     """First offset with at least a timestamp, by that timestamp in milliseconds; -1 if no record is so new."""
     oldest_ms: int | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from klamm.impact import config_rules
@@ -15,7 +17,14 @@ from klamm.impact.changes import (
     TopicDeleted,
 )
 from klamm.impact.client_rules import client_config_altered, quota_altered
-from klamm.impact.effective import CLUSTER_DEFAULT, TopicConfigs, effective_configs, topic_keys
+from klamm.impact.effective import (
+    CLUSTER_DEFAULT,
+    REMOTE_STORAGE,
+    TopicConfigs,
+    effective_configs,
+    has_remote_log,
+    topic_keys,
+)
 from klamm.impact.facts import NO_NEED, Need
 from klamm.impact.findings import MAX_NAMES, Finding, Impact, ImpactLevel, Names, counted, size
 from klamm.impact.topic_rules import partitions_added, records_deleted, topic_deleted
@@ -43,12 +52,19 @@ _CONFIG_NEEDS: Final = {
     "segment.bytes": Need.OFFSETS,
     "segment.index.bytes": Need.OFFSETS,
     "segment.ms": Need.OFFSETS | Need.BATCHES,
+    REMOTE_STORAGE: Need.OFFSETS,
 }
 """Facts that a change of the effective value of a topic config needs."""
 _READ_ALONG: Final = ("min.compaction.lag.ms", "index.interval.bytes")
 TOPIC_CONFIGS: Final = (*_CONFIG_NEEDS, *_READ_ALONG)
 """Topic configs that the rules read."""
-LOSSY_CONFIGS: Final = ("retention.ms", "retention.bytes", "cleanup.policy", "unclean.leader.election.enable")
+LOSSY_CONFIGS: Final = (
+    "retention.ms",
+    "retention.bytes",
+    "cleanup.policy",
+    "unclean.leader.election.enable",
+    REMOTE_STORAGE,
+)
 """Topic configs whose change may have a finding of level LOSS."""
 BROKER_CONFIGS: Final = ("replica.fetch.max.bytes",)
 """Broker configs that the rules read."""
@@ -59,6 +75,7 @@ _TOPIC_NEEDS: Final = {
 }
 _CONFIG_RULES: Final = (
     config_rules.retention,
+    config_rules.remote_log,
     config_rules.compaction,
     config_rules.batch_size,
     config_rules.timestamps,
@@ -66,6 +83,10 @@ _CONFIG_RULES: Final = (
     config_rules.unclean_election,
     config_rules.compression,
     config_rules.segments,
+)
+UNSEEN_REMOTE_LOGS: Final = (
+    "the sizes of logs in remote storage, which Kafka's protocol does not report, so that bytes are those of local logs"
+    " only: {names}."
 )
 UNSEEN_RATES: Final = (
     "the present rates of clients, which Kafka's protocol does not report: clients above the new quota cannot be named."
@@ -152,15 +173,39 @@ def predict(changes: Sequence[Change], facts: ClusterFacts, *, sums_up: bool = T
         if name not in deleted:
             findings += [finding for rule in _CONFIG_RULES for finding in rule(values, facts)]
     findings += _inherited(changes, effects, facts)
-    unknown = list(facts.unknown)
+    unknown, missing = list(facts.unknown), facts.missing
+    kept = {name: values for name, values in effects.items() if name not in deleted}
+    if remote := _unseen_remote_logs(findings, kept, facts):
+        unknown.append(UNSEEN_REMOTE_LOGS.format(names=Names.of(remote)))
+        missing |= reduce(or_, remote.values())
     knows_rates = any(client.rates for client in facts.clients or ())
     if not knows_rates and any(isinstance(change, QuotaAltered) for change in changes):
         unknown.append(UNSEEN_RATES)
     return Impact(
         findings=tuple(_condensed(findings, MAX_NAMES if sums_up else None)),
         unknown=tuple(unknown),
-        missing=facts.missing,
+        missing=missing,
     )
+
+
+def _unseen_remote_logs(
+    findings: Iterable[Finding], effects: Mapping[str, TopicConfigs], facts: ClusterFacts
+) -> dict[str, Need]:
+    """Return the facts that are missing because of logs in remote storage, by topic.
+
+    Offsets of a topic include those of remote records, but sizes do not. So what ``retention.bytes`` deletes is unknown
+    altogether, and of other deletions the bytes.
+    """
+    needs = {
+        name: Need.REMOTE_SIZES | Need.OFFSETS
+        for name, values in effects.items()
+        if has_remote_log(values.topic)
+        and (values.is_remote_log_deleted() or config_rules.is_limit_lowered(values, "retention.bytes"))
+        and any(partition.record_count for partition in values.topic.partitions)
+    }
+    shrinking = {finding.topic for finding in findings if "deleted_bytes" in finding.figures}
+    others = [name for name, topic in facts.topics.items() if name in shrinking and has_remote_log(topic)]
+    return {**dict.fromkeys(others, Need.REMOTE_SIZES), **needs}
 
 
 def _of_change(change: Change, facts: ClusterFacts) -> Iterator[Finding]:

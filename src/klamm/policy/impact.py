@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from klamm.impact.changes import ConfigAltered, PartitionsAdded, TopicDeleted
-from klamm.impact.facts import Need
+from klamm.impact.facts import NO_NEED, Need
 from klamm.impact.findings import Impact, ImpactLevel, counted, size
 from klamm.impact.prediction import may_delete_records, may_have_impact
 from klamm.policy.details import AlterConfigDetails, CreatePartitionsDetails, DeleteTopicDetails
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 ImpactDetails: TypeAlias = AlterConfigDetails | CreatePartitionsDetails | DeleteTopicDetails
 NO_CLUSTER: Final = "it depends on the records and clients of a cluster: use --bootstrap-server"
 """Message if the impact of a change is read without a cluster."""
-_ANY_NEED: Final = Need.OFFSETS | Need.GROUPS | Need.PRODUCERS | Need.BATCHES
+_ANY_NEED: Final = ~NO_NEED
 _INHERITING: Final = (ResourceType.TOPIC.name, ResourceType.BROKER.name)
 
 
@@ -90,10 +90,13 @@ def impact_violation(rule: Rule, subject: str, details: ImpactDetails) -> tuple[
     findings = [each for each in impact.findings if _is_concerned(rule, each)]
     violation = _violation(rule, subject, findings)
     if violation is None and (lacking := impact.missing & _needed(rule)):
-        kinds = ", ".join(sorted(str(need.name).lower() for need in lacking))
+        kinds = ", ".join(sorted(str(need.name).lower().replace("_", " ") for need in lacking))
         text = "; ".join(impact.unknown)
+        is_visible = Need.REMOTE_SIZES not in impact.missing
         return f"the impact of {subject} cannot be determined, because facts about {kinds} are missing: {text}", (
             "try again, or let the server's principal read them"
+            if is_visible
+            else "let a principal make the change whom the rule excepts"
         )
     return violation
 
@@ -109,7 +112,8 @@ def _needed(rule: Rule) -> Need:
         return _ANY_NEED
     groups = Need.GROUPS if wanted.forbids_stranded_groups else Need.OFFSETS
     batches = Need.BATCHES if wanted.forbids_data_loss else Need.OFFSETS
-    return Need.OFFSETS | groups | batches
+    sizes = Need.REMOTE_SIZES if wanted.max_deleted is not None else Need.OFFSETS
+    return Need.OFFSETS | groups | batches | sizes
 
 
 def _violation(rule: Rule, subject: str, findings: Sequence[Finding]) -> tuple[str, str] | None:

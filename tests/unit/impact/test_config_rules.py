@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.impact.facts import ClusterFacts, ConfigValueFact, GroupFacts, ObservedTopic, PartitionFacts, ProducerFact
-from klamm.impact.findings import Finding, ImpactLevel
-from klamm.impact.prediction import predict
+from klamm.impact.facts import (
+    NO_NEED,
+    ClusterFacts,
+    ConfigValueFact,
+    GroupFacts,
+    Need,
+    ObservedTopic,
+    PartitionFacts,
+    ProducerFact,
+)
+from klamm.impact.findings import Finding, Impact, ImpactLevel
+from klamm.impact.prediction import may_delete_records, predict
 from klamm.protocol.types import ConfigSource, TopicPartition
 from tests.unit.impact.builders import (
     DAY_MS,
@@ -100,6 +109,45 @@ def test_cleanup_policy_delete_applies_retention_to_compacted_topic() -> None:
     finding = _only(altered("cleanup.policy", "compact,delete"), facts, "records_deleted")
 
     assert finding.figures["deleted_records"] == 900
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "missing"),
+    [
+        ("retention.bytes", "1000000", Need.OFFSETS | Need.REMOTE_SIZES),
+        ("retention.bytes", "3000000", NO_NEED),
+        ("retention.ms", str(DAY_MS), Need.REMOTE_SIZES),
+        ("retention.ms", str(20 * DAY_MS), NO_NEED),
+    ],
+    ids=["fewer bytes", "more bytes", "shorter time", "time without older records"],
+)
+def test_retention_of_a_remote_log_lacks_its_size(name: str, value: str, missing: Need) -> None:
+    """``retention.bytes`` also counts remote segments; 100,000 bytes are local."""
+    one = partition(offset_at={NOW_MS - DAY_MS: 400, NOW_MS - 20 * DAY_MS: 0})
+    facts = cluster(topic(one, remote_storage_enable="true", retention_bytes="2000000", retention_ms="-1"))
+
+    impact = predict([altered(name, value)], facts)
+
+    assert impact.missing == missing
+    assert [text.rpartition(": ")[2] for text in impact.unknown] == ["orders."] * (missing != NO_NEED)
+
+
+@pytest.mark.parametrize("value", ["false", None])
+def test_disabled_remote_storage_deletes_the_remote_log(value: str | None) -> None:
+    facts = cluster(topic(remote_storage_enable="true"))
+    changes = [altered("remote.log.delete.on.disable", "true"), altered("remote.storage.enable", value)]
+
+    impact = predict(changes, facts)
+
+    assert [(each.kind, each.level) for each in impact.findings] == [("remote_log_deleted", ImpactLevel.LOSS)]
+    assert impact.missing == Need.OFFSETS | Need.REMOTE_SIZES
+    assert may_delete_records(changes)
+
+
+def test_remote_storage_changes_without_remote_records_have_no_impact() -> None:
+    empty = topic(partition(end_offset=0), remote_storage_enable="true")
+    assert predict([altered("remote.storage.enable", "false")], cluster(empty)) == Impact()
+    assert predict([altered("remote.storage.enable", "true")], cluster(topic())) == Impact()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from klamm.impact.changes import PartitionsAdded, RecordsDeleted, TopicDeleted
-from klamm.impact.facts import GroupFacts, ProducerFact
+from klamm.impact.facts import NO_NEED, GroupFacts, Need, ProducerFact
 from klamm.impact.findings import ImpactLevel
 from klamm.impact.prediction import predict
 from klamm.protocol.types import TopicPartition
@@ -112,3 +114,13 @@ def test_impact_of_deletion_up_to_high_watermark_counts_all_records() -> None:
 
 def test_missing_topic_has_no_impact() -> None:
     assert _of(TopicDeleted(topic="missing"), cluster()) == {}
+
+
+@pytest.mark.parametrize(
+    "change", [TopicDeleted(topic="orders"), RecordsDeleted(topic="orders", partition=0, before_offset=5)]
+)
+@pytest.mark.parametrize(("is_remote", "missing"), [("true", Need.REMOTE_SIZES), ("false", NO_NEED)])
+def test_deleted_bytes_lack_those_of_a_remote_log(change: Change, is_remote: str, missing: Need) -> None:
+    facts = cluster(topic(remote_storage_enable=is_remote))
+
+    assert predict([change], facts).missing == missing

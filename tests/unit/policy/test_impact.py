@@ -133,6 +133,8 @@ def test_topics_of_a_rule_select_the_findings_of_a_changed_default(rules_policy:
         ("data_loss: forbidden", Need.GROUPS | Need.PRODUCERS, False),
         ("max_deleted: 1 GiB", Need.OFFSETS, True),
         ("max_deleted: 1 GiB", Need.GROUPS, False),
+        ("max_deleted: 1 GiB", Need.REMOTE_SIZES, True),
+        ("data_loss: forbidden", Need.REMOTE_SIZES, False),
         ("strands_groups: forbidden", Need.GROUPS, True),
         ("strands_groups: forbidden", Need.PRODUCERS, False),
         ("max_impact: disruption", Need.PRODUCERS, True),
@@ -149,6 +151,15 @@ def test_missing_fact_of_a_condition_denies_the_change(
         assert_denied(policy, deleted(missing=missing), match=r"facts about .* are missing: consumer groups \(denied\)")
     else:
         assert_allowed(policy, retention(missing=missing))
+
+
+def test_disabled_remote_storage_is_checked(rules_policy: Callable[..., RulesPolicy]) -> None:
+    loss = Finding(kind="remote_log_deleted", level=ImpactLevel.LOSS, resource="topic orders", message="Remote.")
+    configs = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    before = {"remote.storage.enable": "true"}
+    change = a_config_change(sets=configs, before=before, impact=Impact(findings=(loss,)))
+
+    assert_denied(rules_policy("data_loss: forbidden"), change, match="would lose data: topic orders: Remote")
 
 
 def test_unknown_impact_denies_the_change_with_reason(rules_policy: Callable[..., RulesPolicy]) -> None:

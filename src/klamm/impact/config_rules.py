@@ -289,8 +289,7 @@ def in_sync_replicas(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Fin
 
 def unclean_election(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding]:
     """Predict partitions that elect a leader that may lack committed records."""
-    name = "unclean.leader.election.enable"
-    if not configs.is_changed(name) or configs.after.get(name) != "true":
+    if not configs.is_enabled("unclean.leader.election.enable"):
         return
     replicated = [p for p in configs.topic.partitions if len(p.replicas) > 1]
     leaderless = [p for p in replicated if p.leader < 0]

@@ -44,6 +44,10 @@ class TopicConfigs:
         """Return the integer after the changes."""
         return _number(name, self.after)
 
+    def is_enabled(self, name: str) -> bool:
+        """Return whether a boolean becomes true. Kafka ignores its case."""
+        return _is_true(name, self.after) and not _is_true(name, self.before)
+
     def is_remote_log_deleted(self) -> bool:
         """Return whether remote storage is disabled. Kafka then deletes the remote log, or rejects the change."""
         return _is_true(REMOTE_STORAGE, self.before) and not _is_true(REMOTE_STORAGE, self.after)

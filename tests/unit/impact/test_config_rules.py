@@ -316,6 +316,13 @@ def test_unclean_leader_election(fields: dict[str, object], kind: str, level: Im
     assert _only(altered("unclean.leader.election.enable", "true"), facts, kind).level is level
 
 
+def test_case_of_a_boolean_is_ignored() -> None:
+    facts = cluster(topic(partition(leader=-1), unclean_leader_election_enable="False"))
+
+    assert predict([altered("unclean.leader.election.enable", "TRUE")], facts).level is ImpactLevel.LOSS
+    assert predict([altered("unclean.leader.election.enable", "FALSE")], facts).level is ImpactLevel.NONE
+
+
 def test_unclean_leader_election_without_replication_has_no_impact() -> None:
     facts = cluster(topic(partition(replicas=(1,), isr=(1,)), unclean_leader_election_enable="false"))
 

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 _LIMITS: Final = FetchLimits(max_bytes=4 << 20, partition_max_bytes=4 << 20, min_bytes=1, max_wait_ms=500)
 _POOLED_BYTES: Final = 16 << 20
 _RETRY_S: Final = 0.2
+_MAX_THROTTLED: Final = 10
+"""Longest time that a quota may allow no records, in multiples of ``default.api.timeout.ms``."""
 _UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -311,6 +313,8 @@ class _Fetch:
         self.offset = wanted.start
         self._in_flight: tuple[Connection, list[_Answer]] | None = None
         self._moved_at = time.monotonic()
+        self._throttled_s = 0.0
+        """Seconds that a quota made the reader wait since the last records."""
 
     @property
     def _name(self) -> str:
@@ -377,12 +381,11 @@ class _Fetch:
         fetched, wait_s, memory = answers[0]
         try:
             if wait_s:
-                time.sleep(wait_s)
-                self._moved_at += wait_s  # a quota only makes the cluster slower
+                self._wait_for_quota(wait_s)
                 return
             batches = self._batches(fetched)
             if batches:
-                self._moved_at = time.monotonic()
+                self._moved_at, self._throttled_s = time.monotonic(), 0.0
             if batches and self.offset < self._wanted.end:
                 # The next send notices a connection that breaks here, and replaces it.
                 with contextlib.suppress(ConnectionLostError, UnsupportedVersionError):
@@ -455,6 +458,21 @@ class _Fetch:
         self._check_patience(reason, None)
         time.sleep(_RETRY_S)
         self._cluster.topics.pop(self._wanted.topic, None)
+
+    def _wait_for_quota(self, wait_s: float) -> None:
+        """Wait until the quota allows the next fetch. The time does not count as that of a cluster without progress.
+
+        Raises:
+            ReadingError: The quota allows none: others use it up, or the next batch is larger than it ever allows.
+        """
+        self._throttled_s += wait_s
+        if self._throttled_s > _MAX_THROTTLED * self._options.patience_s:
+            raise ReadingError(
+                f"{self._name}: the quota consumer_byte_rate has allowed no records for {self._throttled_s:g} s. "
+                "Raise it, or read with another client.id or user"
+            )
+        time.sleep(wait_s)
+        self._moved_at += wait_s
 
     def _check_patience(self, reason: str, end_offset: int | None) -> None:
         if self._is_late():

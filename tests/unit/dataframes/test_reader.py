@@ -327,6 +327,18 @@ def test_throttle_time_of_a_quota_is_waited_for_and_does_not_count(
     assert asked_at == [11.0 * number for number in range(11)], "longer than default.api.timeout.ms"
 
 
+def test_quota_that_never_allows_records_is_reported(
+    readers: list[TopicReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StubBroker(topic="t", versions={1: (4, 11)}) as broker:
+        broker.answer(1, lambda _: FetchResponse(throttle_time_ms=11_000))
+        reader = open_reader(readers, broker.bootstrap_servers)
+        monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
+        with pytest.raises(ReadingError, match="t-0: the quota consumer_byte_rate has allowed no records for 308 s"):
+            offsets_of(reader, 0, 1)
+        reader.close()
+
+
 def test_topic_deleted_before_it_is_read_is_reported(servers: str, readers: list[TopicReader]) -> None:
     reader = open_reader(readers, servers, subscribe="gone", failOnMissingTopic="false", **HASTY)
     with pytest.raises(

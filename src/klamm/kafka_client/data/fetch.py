@@ -101,11 +101,11 @@ def fetch_request(
         session_epoch: Epoch of the fetch session; -1 without a session, 0 to create one.
         forgotten: Partitions to remove from the session, with the ids of their topics.
     """
-    topics: dict[str, FetchRequest.FetchTopic] = {}
+    topics: dict[tuple[str, UUID], FetchRequest.FetchTopic] = {}  # a topic that was created again has two ids
     for topic, topic_id, partition, fetch_offset, current_leader_epoch, last_fetched_epoch in wanted:
-        entry = topics.get(topic)
+        entry = topics.get((topic, topic_id))
         if entry is None:
-            entry = topics[topic] = FetchRequest.FetchTopic(topic=topic, topic_id=topic_id)
+            entry = topics[topic, topic_id] = FetchRequest.FetchTopic(topic=topic, topic_id=topic_id)
         entry.partitions.append(
             FetchRequest.FetchPartition(
                 partition=partition,

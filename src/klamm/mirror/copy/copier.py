@@ -302,15 +302,14 @@ class Copier:
         self._connect()
         self._start_due = self._not_before = now + self._lost_backoff.next_s()
 
-    def _recreated(self, topic: str) -> None:
-        """Restart the partitions of a topic whose topic id changed on the source.
+    def _recreated(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Restart partitions whose topic id changed on the source.
 
         ``Start`` compares the id with the one stored on the target and decides whether to stop or to copy from the
         beginning.
         """
-        for key, copy in list(self._copies.items()):
-            if key[0] == topic and copy.state is not CopyState.STOPPED:
-                self._discard(key, copy, f"{topic} was deleted and created again on the source")
+        for key in keys:
+            self._discard(key, self._copies[key], f"{key[0]} was deleted and created again on the source")
 
     def restart_stopped(self) -> None:
         """Start the STOPPED partitions of topics that an operator restarted since the last call."""

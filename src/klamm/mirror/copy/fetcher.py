@@ -28,6 +28,7 @@ These answers mean that the source lost records. They stop the partition unless 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -114,8 +115,8 @@ class FetchThrottle:
 logger = logging.getLogger(__name__)
 
 _LATE_S: Final = 40.0
-_FAILURES_OF_STALE_METADATA: Final = 30
-"""Failures in a row, about one per second, after which metadata with a lower epoch are not those of a stale broker."""
+_ANSWERS_OF_STALE_BROKERS: Final = 30
+"""UNKNOWN_LEADER_EPOCH in a row, about one per second, after which a lower epoch is not that of a stale broker."""
 _SHORT_WAIT_MS: Final = 20
 """Longest wait of a fetch on a BEHIND lane that finds no records."""
 _SESSION_LOST: Final = frozenset(
@@ -169,7 +170,7 @@ class Fetcher:
         active: dict[Key, PartitionCopy],
         clock: Callable[[], float],
         *,
-        on_recreated: Callable[[str], None],
+        on_recreated: Callable[[Collection[Key]], None],
         target_is_far: Callable[[], bool],
         throttle: FetchThrottle,
     ) -> None:
@@ -182,7 +183,7 @@ class Fetcher:
             active: Partitions with batches to send or in flight. Shared with the producer; the fetcher adds partitions
                 that got records.
             clock: Monotonic clock in seconds.
-            on_recreated: Called with a source topic that was deleted and created again.
+            on_recreated: Called with partitions whose source topics were deleted and created again.
             target_is_far: Returns whether the round trip to the target is so long that joining compressed batches pays.
             throttle: Limit of the fetched bytes.
         """
@@ -204,6 +205,8 @@ class Fetcher:
         self._nearest: dict[Key, int] = {}
         """Node id of the preferred read replica that the leader named (KIP-392). Empty without ``client.rack``."""
         self._topic_ids: dict[Key, UUID] = {}
+        self._unknown_epochs: Counter[Key] = Counter()
+        """Answers with UNKNOWN_LEADER_EPOCH in a row."""
         self._refreshes = TopicRefreshes()
 
     def add(self, key: Key, topic_id: UUID) -> None:
@@ -290,15 +293,15 @@ class Fetcher:
         # The preferred read replica may have changed.
         self._nearest = {key: node for key, node in self._nearest.items() if key[0] not in topics}
         topic_ids = {topic: topic_id for topic in topics if (topic_id := self._source.topic_id(topic)) != ZERO_UUID}
-        recreated = set()
+        recreated = []
         for key, copy in self._copies.items():
             present = topic_ids.get(key[0])
             if present is None or copy.state is CopyState.STOPPED:
                 continue
             if self._topic_ids.setdefault(key, present) != present:
-                recreated.add(key[0])
-        for topic in recreated:
-            self._on_recreated(topic)
+                recreated.append(key)
+        if recreated:
+            self._on_recreated(recreated)
         for leader, session in self._sessions.items():
             for key in session:
                 if self._fetch_from(key) != leader:
@@ -339,7 +342,7 @@ class Fetcher:
         leader_epoch = self._source.leader_epoch(topic, partition)
         topic_id = self._topic_ids.get((topic, partition), ZERO_UUID)
         # Without topic ids (before Kafka 2.8), a lower epoch is all that shows that a topic was created again.
-        is_another = topic_id == ZERO_UUID and copy.source_failures >= _FAILURES_OF_STALE_METADATA
+        is_another = topic_id == ZERO_UUID and self._unknown_epochs[topic, partition] >= _ANSWERS_OF_STALE_BROKERS
         if leader_epoch >= 0 and not is_another:
             # A broker with stale metadata may have named a former leader. Sending the newer epoch of the records that
             # were read makes that leader answer UNKNOWN_LEADER_EPOCH. With its own epoch, it would report these records
@@ -475,6 +478,7 @@ class Fetcher:
         if fetched.error_code != ErrorCode.NONE:
             self._rejected(copy, fetched.error_code, self._clock())
             return
+        self._unknown_epochs.pop(key, None)
         if fetched.diverging is not None:
             self._diverged(copy, fetched.diverging, fetched.log_start_offset, self._clock())
             return
@@ -500,6 +504,8 @@ class Fetcher:
                 copy.is_held = True
 
     def _rejected(self, copy: PartitionCopy, error_code: int, now: float) -> None:
+        if error_code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            self._unknown_epochs[copy.partition_id[:2]] += 1
         if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(copy, now)
             return

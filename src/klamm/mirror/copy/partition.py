@@ -474,11 +474,6 @@ class PartitionCopy:
             self.state, self.reason = CopyState.WAITING, reason
             self.retry_at = max(self.retry_at, retry_at)
 
-    @property
-    def source_failures(self) -> int:
-        """Number of failures of the source in a row."""
-        return self._source_failures
-
     def source_failed(self, reason: str, now: float) -> float:
         """Wait for the source, with a backoff that grows with each failure in a row. Return the time of the retry."""
         self._source_failures += 1

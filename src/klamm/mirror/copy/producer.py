@@ -345,7 +345,8 @@ class CopyProducer:
             copy.renew_producer()
         if copy.too_large:
             copy.too_large = False
-            self._split(copy)
+            if copy.pending:  # the partition may have been stopped since
+                self._split(copy)
 
     def _split(self, copy: PartitionCopy) -> None:
         """Split the first batch, which is too large for the target, or stop the partition."""

@@ -99,6 +99,8 @@ MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
 _NO_LIMIT: Final = 2**31 - 1
 _INT_MAX: Final = 2**31 - 1
 _MAX_PAUSE_S: Final = 1.0
+_MAX_BATCH_S: Final = 5
+"""Seconds of a consumer's quota up to which a batch needs only a rate that is not exceeded."""
 """Maximum delay of ``request_percentage`` in seconds: one window, as in Kafka's ClientRequestQuotaManager."""
 _EXEMPT: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
 """APIs without a quota on busy time: SASL login, and requests between brokers."""
@@ -199,8 +201,8 @@ class Throttles:
     def charge_fetch(self, session: Session, client_id: str | None, records_bytes: int) -> float:
         """Charge the records of a fetch, unless they exceed the quota.
 
-        Up to ``max_fetch_bytes`` are charged if the client has not exceeded the quota so far. They may exceed it by up
-        to one second, for which the next fetch waits. A larger batch must fit as a whole.
+        Up to five seconds of the quota are charged if the client has not exceeded it so far: ``max_fetch_bytes``, or a
+        larger batch. They may exceed it, and the next fetch waits for that. A batch beyond that must fit as a whole.
 
         Returns:
             0 if the records are charged. Otherwise the seconds until the client may fetch them: as in Kafka, the
@@ -211,7 +213,7 @@ class Throttles:
             return 0.0
         now_s = self._now_s()
         window = self._window((CONSUMER_BYTE_RATE, limit.shared_by), now_s)
-        further = records_bytes if records_bytes > _bytes_of_one_fetch(limit) else 0
+        further = records_bytes if records_bytes > _MAX_BATCH_S * _bytes_of_one_fetch(limit) else 0
         wait_s = window.wait_s(limit.value, now_s, further)
         if wait_s <= 0:
             window.add(records_bytes, now_s)

@@ -35,7 +35,7 @@ class Rig:
     def __init__(self, *partitions: int, continue_after_loss: bool = False, start: int = 0, epoch: int = -1) -> None:
         self.now = 0.0
         self.source = FakeSource(leaders={"t": LEADER}, topic_ids={"t": T_ID})
-        self.recreated: list[str] = []
+        self.recreated: list[tuple[str, int]] = []
         self.copies = {
             ("t", n): PartitionCopy(PartitionId("t", n, "A.t"), start_offset=start, committed=True, leader_epoch=epoch)
             for n in partitions
@@ -53,7 +53,7 @@ class Rig:
             self.copies,
             self.active,
             lambda: self.now,
-            on_recreated=self.recreated.append,
+            on_recreated=self.recreated.extend,
             target_is_far=lambda: False,
             throttle=self.throttle,
         )
@@ -227,7 +227,7 @@ def test_recreated_topic_is_reported() -> None:
     rig.send()
     rig.source.topic_ids["t"] = OTHER_ID
     rig.send(after_s=301.0)
-    assert rig.recreated == ["t"]
+    assert rig.recreated == [("t", 0)]
 
 
 def test_recreated_topic_without_topic_id_is_fetched_with_its_own_epoch_after_a_while() -> None:
@@ -248,11 +248,12 @@ def test_recreated_topic_without_topic_id_is_fetched_with_its_own_epoch_after_a_
 
 
 def test_topic_that_another_partition_was_started_with_after_its_recreation_is_reported() -> None:
-    rig = Rig(0, 1)
+    rig = Rig(0, 2)
     rig.source.topic_ids["t"] = OTHER_ID
-    rig.fetcher.add(("t", 1), OTHER_ID)
-    rig.send(after_s=400)
-    assert rig.recreated == ["t"]
+    rig.fetcher.add(("t", 2), OTHER_ID)
+    asked = [topic for fetch in rig.send() for topic in fetch.request.topics]
+    assert {each.topic_id: [part.partition for part in each.partitions] for each in asked} == {T_ID: [0], OTHER_ID: [2]}
+    assert rig.recreated == [("t", 0)]
 
 
 @pytest.mark.parametrize("continues", [False, True], ids=["stop", "continue"])

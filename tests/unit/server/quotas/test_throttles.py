@@ -138,7 +138,18 @@ def test_consumers_of_one_quota_share_it(live_rate: float) -> None:
     assert 95 * seconds <= live.fetched + late.fetched <= 105 * seconds
 
 
-@pytest.mark.parametrize("batch_bytes", [1, 20, 100])
+def test_large_batches_are_fetched_beside_small_ones() -> None:
+    throttled = ThrottledClients({(("user", "anna"),): {"consumer_byte_rate": 100.0}})
+    small, large = throttled.consumer("anna", "small"), throttled.consumer("anna", "large")
+    seconds = 600
+    while throttled.now_s - 100.0 < seconds:
+        small.fetch(10_000)
+        large.fetch(10_000, batch_bytes=150)
+        throttled.now_s += 0.1
+    assert min(small.fetched, large.fetched) >= 30 * seconds
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 20, 100, 150])
 def test_consumer_fetches_at_the_rate_of_its_quota(batch_bytes: int) -> None:
     throttled = ThrottledClients({(("user", "anna"),): {"consumer_byte_rate": 100.0}})
     consumer = throttled.consumer("anna", "app")

@@ -4,7 +4,7 @@ WITH_JAVA_AND_MAVEN := $(PYTHON_BIN)/python scripts/with_tools.py java maven --
 WITH_COMPILER := $(PYTHON_BIN)/python scripts/with_tools.py compiler --
 WITH_GO := $(PYTHON_BIN)/python scripts/with_tools.py go --
 WITH_IMAGE_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py buildah --
-WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compiler --
+WITH_BENCH_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven compiler go --
 WITH_ALL_TOOLS := $(PYTHON_BIN)/python scripts/with_tools.py java maven chromium compiler --
 DEMO_FLAGS := $(if $(filter-out 0 no false,$(KEEP)),--keep)
 PYTEST_FLAGS ?=
@@ -27,7 +27,7 @@ demo: TOOLS := java maven
 test orders: TOOLS := java maven chromium compiler
 soak: TOOLS := java maven go
 kafka-release: TOOLS := java maven
-bench bench-quick: TOOLS := java maven compiler
+bench bench-quick: TOOLS := java maven compiler go
 wheel: TOOLS := compiler
 images: TOOLS := buildah
 

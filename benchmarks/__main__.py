@@ -11,6 +11,7 @@ from rich.console import Console
 
 from benchmarks import (
     authorizer,
+    brokers_for_tests,
     client_configs,
     cold_start,
     configs,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 BENCHMARKS: Mapping[str, Callable[[Plan], Iterator[Measurement]]] = {
     "startup": startup.run,
     "cold-start": cold_start.run,
+    "brokers-for-tests": brokers_for_tests.run,
     "fault-control": fault_control.run,
     "configs": configs.run,
     "describe": describe.run,

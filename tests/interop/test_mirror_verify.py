@@ -117,7 +117,7 @@ def test_difference_behind_an_expired_beginning_is_named_by_its_offset(mirrored:
     assert mirrored.verify() == (2, f"missing on the target: 1, the first is offset 4; {surplus}")
 
 
-def test_sides_without_any_equal_record_differ_although_both_have_expired(mirrored: Mirrored) -> None:
+def test_verify_reports_sides_without_common_record_despite_retention(mirrored: Mirrored) -> None:
     """A side with records has the newest ones, so the sides would have those in common."""
     mirrored.write(mirrored.topic, *range(4))
     mirrored.write(mirrored.remote_topic, *range(10, 14))

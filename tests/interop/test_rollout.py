@@ -359,7 +359,7 @@ def test_revert_keeps_and_names_changes_by_others(servers: str, topics: list[str
     assert f"left alone: TOPIC:{second}: retention.ms is 5000000, which another change has set" in output
 
 
-def test_change_by_others_while_an_earlier_wave_bakes_holds_the_roll_out(servers: str, topics: list[str]) -> None:
+def test_rollout_is_held_after_another_operator_changes_a_later_wave(servers: str, topics: list[str]) -> None:
     # given
     first, second, *_ = topics
     change = f"--alter --topic {second} --add-config retention.ms=-1"

@@ -21,12 +21,13 @@ from klamm.protocol.messages.describe_quorum import DescribeQuorumRequest, Descr
 from klamm.retries import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from klamm.kafka_client.pool.node import PooledConnection
     from klamm.kafka_client.pool.pool import ConnectionPool
 
 Key = TypeVar("Key")
+Response = TypeVar("Response")
 
 _METADATA_TOPIC: Final = "__cluster_metadata"
 _EPOCH_SINCE: Final = 3
@@ -49,6 +50,28 @@ async def find_current(
     """Return ``current_node`` for each key, as ``KeyedCall.find`` does."""
     chosen = await current_node(pool, deadline, node_id, has_broker_configs=has_broker_configs)
     return dict.fromkeys(keys, chosen)
+
+
+async def ask_current(
+    pool: ConnectionPool, deadline: Deadline, send: Callable[[int], Awaitable[Response]], *, what: str
+) -> Response:
+    """Send a request to a broker that has applied all metadata committed before this call, and return its response.
+
+    Args:
+        pool: Connections to the cluster.
+        deadline: Deadline of all attempts.
+        send: Function that sends the request to a node.
+        what: Name of the request, for error messages.
+
+    Raises:
+        KafkaApiError: The principal may not describe the cluster.
+        TimeoutError: No broker has responded before the deadline.
+    """
+
+    async def attempt() -> Response:
+        return await send(await current_node(pool, deadline))
+
+    return await pool.until_answered(attempt, deadline, what=what)
 
 
 async def current_node(

@@ -144,12 +144,12 @@ async def _describe(
         strict=wanted.strict,
     )
     send = functools.partial(pool.send, request, DescribeClientQuotasResponse, deadline=deadline)
-
-    async def ask_current() -> DescribeClientQuotasResponse:
-        return await send(node_id=await _quorum.current_node(pool, deadline), looked_up=True)
-
-    asked = pool.until_answered(ask_current, deadline, what="DescribeClientQuotas") if is_current else send()
-    response = await asked
+    if is_current:
+        response = await _quorum.ask_current(
+            pool, deadline, lambda node_id: send(node_id=node_id, looked_up=True), what="DescribeClientQuotas"
+        )
+    else:
+        response = await send()
     pool.check(response)
     return {
         ClientQuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity}): {

@@ -194,14 +194,12 @@ async def list_all(
     pool: ConnectionPool, deadline: Deadline, *, include_internal: bool, is_current: bool
 ) -> Mapping[str, TopicListing]:
     """Return all topics that the principal may describe, by name."""
-
-    async def ask_current() -> MetadataResponse:
-        return await _metadata(pool, deadline, None, node_id=await _quorum.current_node(pool, deadline))
-
-    asked = (
-        pool.until_answered(ask_current, deadline, what="Metadata") if is_current else _metadata(pool, deadline, None)
-    )
-    response = await asked
+    if is_current:
+        response = await _quorum.ask_current(
+            pool, deadline, lambda node_id: _metadata(pool, deadline, None, node_id=node_id), what="Metadata"
+        )
+    else:
+        response = await _metadata(pool, deadline, None)
     return {
         topic.name: TopicListing(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal)
         for topic in sorted(response.topics, key=lambda topic: topic.name or "")

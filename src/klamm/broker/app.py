@@ -117,8 +117,8 @@ class BrokerApp:
     Services change their state in memory first and then commit it to the metadata store. When a commit fails, for
     example because the disk is full, ``_on_failed_commit`` reloads every service from the stored metadata, and the
     broker stays up. Requests that waited for the commit get a storage error. If the stored metadata cannot be read, the
-    process ends, as Kafka's controller does: nothing else tells which changes in memory are stored. A broker that stops
-    reloads nothing once its connections are closed.
+    process ends, as Kafka's controller does, because changes in memory may not be stored. A broker that is stopping
+    reloads nothing after its connections are closed.
     """
 
     def __init__(

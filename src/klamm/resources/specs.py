@@ -136,7 +136,7 @@ def _user(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> list
     for entry in content if isinstance(content, list) else [content]:
         mechanism = SCRAM_TYPES.get(entry["type"])
         if mechanism is None:
-            user = f"CN={name}"  # of a certificate, whoever issues it
+            user = f"CN={name}"  # subject of a client certificate (tls, tls-external)
             continue
         values[mechanism.mechanism_name] = str(entry.get("iterations", ANY_ITERATIONS))
         if "password" in entry:

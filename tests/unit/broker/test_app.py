@@ -77,12 +77,18 @@ async def test_failed_topic_deletion_keeps_registrations(tmp_path: Path, disk: D
         assert set(services.client_configs.registered) == {APP1, APP2}
 
 
+@pytest.fixture
+def exit_codes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Exit codes with which the broker ends its process at once. It goes on here."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    return codes
+
+
 @pytest.mark.parametrize("unreadable", ["", "configs", "scram_credentials"])
 async def test_broker_ends_if_it_cannot_read_its_metadata_after_a_failed_commit(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreadable: str
+    tmp_path: Path, disk: Disk, exit_codes: list[int], caplog: pytest.LogCaptureFixture, unreadable: str
 ) -> None:
-    exit_codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", exit_codes.append)
     async with running(tmp_path) as services:
         disk.failures, disk.unreadable = 1, unreadable
         with pytest.raises(StorageError):
@@ -94,10 +100,14 @@ async def test_broker_ends_if_it_cannot_read_its_metadata_after_a_failed_commit(
 
 @pytest.mark.parametrize("unreadable", ["", "configs"])
 async def test_broker_stops_in_order_if_its_last_commit_fails(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreadable: str
+    tmp_path: Path,
+    disk: Disk,
+    *,
+    exit_codes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    unreadable: str,
 ) -> None:
-    exit_codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", exit_codes.append)
     async with running(tmp_path) as services:
         await services.topics.create("stored", [[1]], configs={})
         close, lost = services.logs.close, []

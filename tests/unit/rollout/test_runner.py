@@ -241,16 +241,16 @@ def test_revert_does_not_name_what_only_later_waves_would_set() -> None:
 def test_revert_does_not_need_what_only_later_waves_would_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker of a later wave may be the one that is down."""
     rig = world([PASSED, FAILED])
-    asked: list[str] = []
+    described: list[str] = []
     values = rig.values
 
-    def ask(entities: Collection[str]) -> Values:
-        asked.extend(entities)
+    def describe(entities: Collection[str]) -> Values:
+        described.extend(entities)
         return values(entities)
 
-    monkeypatch.setattr(rig, "values", ask)
+    monkeypatch.setattr(rig, "values", describe)
     assert rig.runner().run(rig.record).state is RolloutState.REVERTED
-    assert "TOPIC:b" not in asked
+    assert "TOPIC:b" not in described
 
 
 def test_process_stops_once_its_roll_out_is_taken_over() -> None:

@@ -204,7 +204,7 @@ async def read_slowly(peer: Peer, *, share: int) -> None:
         peer.outbox.pause()
 
 
-async def test_slow_reader_is_closed_above_the_budget_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_reader_is_aborted_above_the_budget_while_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STALLED_S", 0.2)
     budget = UnreadBudget(LIMIT)
     slow, smaller, honest = Peer(budget), Peer(budget), Peer(budget)
@@ -238,7 +238,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("rounds")
 @pytest.mark.parametrize("waits", [False, True])
-async def test_slow_reader_is_kept_while_nobody_waits(waits: bool) -> None:
+async def test_slow_reader_is_not_aborted_while_no_request_waits(waits: bool) -> None:
     budget = UnreadBudget(LIMIT)
     slow = Peer(budget)
     sending = asyncio.create_task(slow.outbox.send([bytes(2 * LIMIT)], 2 * LIMIT))
@@ -255,7 +255,7 @@ async def test_slow_reader_is_kept_while_nobody_waits(waits: bool) -> None:
 
 
 @pytest.mark.usefixtures("rounds")
-async def test_fast_reader_of_a_huge_response_is_kept_while_others_wait() -> None:
+async def test_fast_reader_of_large_response_is_not_aborted_while_requests_wait() -> None:
     budget = UnreadBudget(LIMIT)
     fast, honest = Peer(budget), Peer(budget)
     sending = asyncio.create_task(fast.outbox.send([bytes(4 * LIMIT)], 4 * LIMIT))
@@ -316,7 +316,7 @@ async def seconds_until_room(*readers: Reader) -> float:
 
 
 @pytest.mark.usefixtures("rounds")
-async def test_fast_reader_of_a_stream_is_kept_while_others_wait() -> None:
+async def test_fast_reader_of_streamed_response_is_not_aborted_while_requests_wait() -> None:
     """Its unread bytes stay the same, because the next piece of the log follows."""
     large = [Reader(110 * MEBI, a_second=45 * MEBI) for _ in range(2)]
     stream = Reader(PIECE_BYTES, a_second=47 * MEBI, streams=True)
@@ -325,7 +325,7 @@ async def test_fast_reader_of_a_stream_is_kept_while_others_wait() -> None:
 
 
 @pytest.mark.usefixtures("rounds")
-async def test_slow_readers_are_kept_until_their_memory_suffices() -> None:
+async def test_slow_readers_are_aborted_only_if_that_frees_enough_memory() -> None:
     fast, slow = Reader(300 * MEBI, a_second=100 * MEBI), Reader(60 * MEBI, a_second=MEBI)
     assert 1.9 < await seconds_until_room(fast, slow) < 2.2
     assert (fast.was_given_up, slow.was_given_up) == (False, True)

@@ -127,6 +127,10 @@ class FetchSessions:
         """Return a session; None if it does not exist."""
         return self._sessions.get(session_id)
 
+    def close(self, session_id: int) -> None:
+        """Close a session, if it exists."""
+        self._sessions.pop(session_id, None)
+
     def plan(self, request: FetchRequest, version: int, named: Sequence[FetchPartition]) -> FetchPlan:
         """Return the partitions that a request reads, and advance its session by one epoch.
 
@@ -136,7 +140,7 @@ class FetchSessions:
             named: Partitions in the request, as ``named_partitions`` yields them.
         """
         if request.session_epoch in {INITIAL_EPOCH, FINAL_EPOCH}:
-            self._sessions.pop(request.session_id, None)
+            self.close(request.session_id)
             return self._full(request, version, named)
         session = self._sessions.get(request.session_id)
         if session is None:

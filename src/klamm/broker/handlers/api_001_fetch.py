@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from klamm.broker.fetch.sessions import FINAL_EPOCH, named_partitions
+from klamm.broker.fetch.sessions import named_partitions
 from klamm.broker.requests.fetch_lookup import FetchLookup
 from klamm.protocol.api import Api, ApiKey
 from klamm.protocol.errors import KafkaApiError
@@ -66,8 +66,7 @@ def _throttled(plan: FetchPlan, context: RequestContext, wait_s: float) -> Fetch
     session = plan.session
     if session is None or plan.is_incremental:
         return FetchedBody(session_id=0 if session is None else session.session_id, throttle_time_ms=throttle_time_ms)
-    closing = FetchRequest(session_id=session.session_id, session_epoch=FINAL_EPOCH)
-    context.services.fetch_sessions.plan(closing, context.api_version, ())
+    context.services.fetch_sessions.close(session.session_id)
     return FetchedBody(throttle_time_ms=throttle_time_ms)
 
 

@@ -166,7 +166,7 @@ def _opened(options: argparse.Namespace, rollout_id: str | None) -> Iterator[tup
         raise UsageError(str(error)) from error
     properties = read_client_properties(options.command_config)
     settings = ConnectionSettings.of(servers, properties, client_id)
-    with connect(options, client_id=client_id) as admin:
+    with connect(options, client_id=client_id, properties=properties) as admin:
         store = RolloutStore(settings, admin, patience_s=int(call_timeout(options, properties)) / 1000)
         try:
             yield admin, store

@@ -91,14 +91,14 @@ def put_acks(view: memoryview, end: int, acks: int) -> None:
 
 
 _APPENDED: Final = frozenset({ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-"""Error codes with which the leader has the records."""
+"""Error codes that the leader returns after it has appended the records."""
 
 
 def check_response(frame: memoryview, api_version: int) -> None:
     """Check the response to a request whose client expects none.
 
-    Records that the leader has, and that replicas are only late for, are no error: with ``acks=0`` nobody waits for
-    replicas, and a closed connection would lose the requests behind.
+    Codes that only report late replicas are accepted, because the leader has appended the records. A producer with
+    ``acks=0`` does not wait for replicas, and closing its connection would lose the requests that follow.
 
     Raises:
         ProtocolError: A partition has an error, or the response is malformed.

@@ -181,8 +181,9 @@ class _Claims:
         """
         asked_at = time.monotonic()
         self._channel.send({"ask": "claims"})
-        while (answer := self._channel.receive(timeout_s=_CLAIM_ANSWER_S)) is None and not self._ended.is_set():
-            pass
+        answer = None
+        while answer is None and not self._ended.is_set():
+            answer = self._channel.receive(timeout_s=_CLAIM_ANSWER_S)
         if answer is None or self._ended.is_set():
             return False
         left = answer["claims"]

@@ -99,9 +99,9 @@ MAX_CONNECTION_CREATION_RATE: Final = "max.connection.creation.rate"
 _NO_LIMIT: Final = 2**31 - 1
 _INT_MAX: Final = 2**31 - 1
 _MAX_PAUSE_S: Final = 1.0
-_MAX_BATCH_S: Final = 5
-"""Seconds of a consumer's quota up to which a batch needs only a rate that is not exceeded."""
 """Maximum delay of ``request_percentage`` in seconds: one window, as in Kafka's ClientRequestQuotaManager."""
+_MAX_BATCH_S: Final = 5
+"""Largest batch that does not have to fit into a consumer's quota as a whole, in seconds of the quota."""
 _EXEMPT: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
 """APIs without a quota on busy time: SASL login, and requests between brokers."""
 _MAX_REJECTION_S: Final = 1.0

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import sqlite3
 import threading
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -264,28 +264,37 @@ async def test_lost_marker_is_written_after_an_orderly_stop_that_could_not_write
         assert committed_values(host.crashable.log) == ["first"]
 
 
-async def test_log_that_opens_during_the_commit_of_a_decision_gets_no_marker_yet(
-    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def _failing_commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let each commit of the metadata store wait for an event and then fail."""
     may_fail = threading.Event()
 
     def fail(*_: object) -> None:
         may_fail.wait()
         raise sqlite3.OperationalError("disk I/O error")
 
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
+        yield may_fail
+
+
+async def test_log_that_opens_during_the_commit_of_a_decision_gets_no_marker_yet(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(host):
         identity = await host.begin("a")
         await host.stop()
-        with _failing_start(monkeypatch, "open"):
-            await host.start()
-            host.store.on_failure = lambda _: host.coordinator.reload()
-            monkeypatch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
-            ending = asyncio.create_task(host.finish(identity))
-            await asyncio.sleep(0)
-        log = host.crashable.log
-        may_fail.set()
-        with pytest.raises(NotCoordinatorError):
-            await ending
+        with ExitStack() as failures:
+            with _failing_start(monkeypatch, "open"):
+                await host.start()
+                host.store.on_failure = lambda _: host.coordinator.reload()
+                may_fail = failures.enter_context(_failing_commits(monkeypatch))
+                ending = asyncio.create_task(host.finish(identity))
+                await asyncio.sleep(0)
+            log = host.crashable.log
+            may_fail.set()
+            with pytest.raises(NotCoordinatorError):
+                await ending
         assert (host.state(), log.last_stable_offset, log.end_offset) == (TransactionState.ONGOING, 0, 1)
 
 
@@ -469,14 +478,11 @@ async def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
 async def test_failed_write_leaves_the_transaction_unchanged(
     host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
     async with running(host):
         host.store.on_failure = lambda _: host.coordinator.reload()
         identity = await host.begin("a")
-        with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
+        with _failing_commits(monkeypatch) as may_fail:
+            may_fail.set()
             with pytest.raises(NotCoordinatorError):
                 await host.finish(identity)
         assert (host.state(), committed_values(host.crashable.log)) == (TransactionState.ONGOING, [])
@@ -487,17 +493,10 @@ async def test_failed_write_leaves_the_transaction_unchanged(
 async def test_repeated_addition_waits_for_the_commit_of_the_first(
     host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_fail = threading.Event()
-
-    def fail(*_: object) -> None:
-        may_fail.wait()
-        raise sqlite3.OperationalError("disk I/O error")
-
     async with running(host):
         host.store.on_failure = lambda _: host.coordinator.reload()
         identity = await host.coordinator.initialize("x", timeout_ms=1000, expected=None)
-        with monkeypatch.context() as patch:
-            patch.setattr("klamm.storage.metadata.writer.CommitWriter._commit", fail)
+        with _failing_commits(monkeypatch) as may_fail:
             adding = [
                 asyncio.create_task(host.coordinator.add("x", identity, partitions={PARTITION})) for _ in range(2)
             ]

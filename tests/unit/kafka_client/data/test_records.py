@@ -90,7 +90,7 @@ def test_fetch_that_a_quota_does_not_allow_in_time_fails(
     assert read(cluster) == ([b"v"], 1), "on a new connection"
 
 
-def test_error_of_a_whole_fetch_is_named(broker: StubBroker, cluster: Cluster) -> None:
+def test_top_level_error_of_fetch_is_reported_by_name(broker: StubBroker, cluster: Cluster) -> None:
     script(broker, FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
     with pytest.raises(ConnectionLostError, match="Fetch: UNKNOWN_SERVER_ERROR"):
         read(cluster)

@@ -247,12 +247,13 @@ def test_recreated_topic_without_topic_id_is_fetched_with_its_own_epoch_after_a_
     assert epochs == [5] * 30 + [0]
 
 
-def test_topic_that_another_partition_was_started_with_after_its_recreation_is_reported() -> None:
+def test_recreated_topic_is_reported_for_partitions_with_the_former_id() -> None:
     rig = Rig(0, 2)
     rig.source.topic_ids["t"] = OTHER_ID
     rig.fetcher.add(("t", 2), OTHER_ID)
-    asked = [topic for fetch in rig.send() for topic in fetch.request.topics]
-    assert {each.topic_id: [part.partition for part in each.partitions] for each in asked} == {T_ID: [0], OTHER_ID: [2]}
+    topics = [topic for fetch in rig.send() for topic in fetch.request.topics]
+    partitions = {topic.topic_id: [entry.partition for entry in topic.partitions] for topic in topics}
+    assert partitions == {T_ID: [0], OTHER_ID: [2]}
     assert rig.recreated == [("t", 0)]
 
 

@@ -118,7 +118,7 @@ def test_retried_batches_keep_order_and_sequences() -> None:
     assert copy.state is CopyState.COPYING
 
 
-def test_batch_that_fails_again_alone_keeps_its_place_before_the_others() -> None:
+def test_retried_batch_that_fails_again_stays_before_later_batches() -> None:
     copy = partition()
     fetch(copy, 1, 1, 1, 1)
     for batch in send(copy, 3):
@@ -129,7 +129,7 @@ def test_batch_that_fails_again_alone_keeps_its_place_before_the_others() -> Non
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_batches_stay_in_order_and_source_offset_behind_the_data_whatever_fails(seed: int) -> None:
+def test_random_failures_keep_batch_order_and_source_offset_behind_appended_records(seed: int) -> None:
     """The target takes batches in order, as Kafka does for one producer; responses come in order, too."""
     chance, copy = random.Random(seed), partition()
     appended: list[int] = []

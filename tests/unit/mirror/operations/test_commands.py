@@ -736,7 +736,7 @@ def test_reset_requires_stopped_topics(topics: list[str], message: str) -> None:
     assert caught.value.status == 409
 
 
-def test_copiers_of_a_flow_that_was_reset_are_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_forgets_lease_sessions_before_it_writes_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would go on where they were, and write these offsets over the new ones."""
     # given
     rig, seen = Rig(), Mock()

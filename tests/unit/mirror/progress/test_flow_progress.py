@@ -88,7 +88,7 @@ def test_lag_counts_from_the_end_after_an_unclean_leader_election() -> None:
     assert only(status).is_done
 
 
-def test_session_that_first_reports_a_smaller_end_is_believed_when_it_repeats_it() -> None:
+def test_repeated_smaller_end_offset_of_a_session_is_accepted() -> None:
     status = MirrorStatus(["A->B"])
     status.expect("A->B", [("t", 0)])
     status.update("before", [row(0, 100, 100)])

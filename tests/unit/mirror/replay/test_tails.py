@@ -100,7 +100,7 @@ def found(data: bytes) -> FetchResponse:
     return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="stub", partitions=[partition])])
 
 
-def test_tail_is_read_on_after_a_response_that_a_quota_left_empty() -> None:
+def test_tail_is_read_after_a_throttled_response() -> None:
     throttled = FetchResponse(throttle_time_ms=1)
     first, second = (batch(at, *[b"v"] * 5) for at in (0, 5))
     assert read_tails(throttled, found(first), throttled, found(second)) == ({0: 5, 5: 10}, {})

@@ -84,9 +84,7 @@ def test_task_pauses_without_claim_and_ends_when_lease_ends(coordinator: Coordin
     assert worker.kept_sessions.take_all() == {}, "a session from before the loss must not be resumed"
 
 
-def test_copier_whose_thread_does_not_end_is_not_resumed(
-    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copier_with_running_thread_is_not_resumed(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     monkeypatch.setattr(worker, "_JOIN_S", 0.01)
     other = FlowShare(settings=SETTINGS, partitions=(PartitionId("u", 0, "A.u"),))

@@ -86,17 +86,21 @@ def test_lease_assigns_partitions_to_slots(coordinator: Coordinator) -> None:
     planner.close()
 
 
-@pytest.mark.parametrize(("flow", "session"), [("A->B", ""), ("C->B", "s1")])
-def test_session_of_a_flow_whose_source_offsets_were_reset_is_not_resumed(
-    coordinator: Coordinator, flow: str, session: str
-) -> None:
-    """Its copiers would go on where they were, and write these offsets over the new ones."""
+def after_first_lease(coordinator: Coordinator) -> tuple[ChannelClient, ChannelClient]:
+    """Return the channels of the planner and of a task that has ended its lease and keeps the session ``s1``."""
     coordinator.publish("A->B", share(1))
     planner, task = client(coordinator), client(coordinator)
     ask(planner, ask="groups", lease=1)
     task.send({"task": 0, "lease": 1, "pid": 1})
     task.send({"finished": 0, "lease": 1, "session": "s1"})
     ask(task, ask="next", after=0)  # answered behind the line before
+    return planner, task
+
+
+@pytest.mark.parametrize(("flow", "session"), [("A->B", ""), ("C->B", "s1")])
+def test_forgotten_session_is_not_named_in_next_lease(coordinator: Coordinator, flow: str, session: str) -> None:
+    """Its copiers would go on where they were, and write these offsets over the new ones."""
+    planner, task = after_first_lease(coordinator)
     coordinator.forget_sessions(flow)
     assert ask(planner, ask="groups", lease=2)["groups"][0]["session"] == session
     planner.close()
@@ -104,12 +108,7 @@ def test_session_of_a_flow_whose_source_offsets_were_reset_is_not_resumed(
 
 
 def test_finished_session_is_named_in_next_lease_only(coordinator: Coordinator) -> None:
-    coordinator.publish("A->B", share(1))
-    planner, task = client(coordinator), client(coordinator)
-    ask(planner, ask="groups", lease=1)
-    task.send({"task": 0, "lease": 1, "pid": 1})
-    task.send({"finished": 0, "lease": 1, "session": "s1"})
-    ask(task, ask="next", after=0)  # answered behind the line before
+    planner, task = after_first_lease(coordinator)
     assert ask(planner, ask="groups", lease=2)["groups"][0]["session"] == "s1"
     assert ask(planner, ask="groups", lease=3)["groups"][0]["session"] == ""
     planner.close()

@@ -234,7 +234,8 @@ def test_deleted_topic_is_created_again_and_flow_claimed(clock: Clock) -> None:
     assert standby.claim.holder == "here, process 1"
 
 
-def test_single_process_claims_flow_in_topic_that_was_deleted(clock: Clock) -> None:
+def _with_deleted_topic(clock: Clock) -> tuple[FakeCluster, Process]:
+    """Return a target without its heartbeats topic, and a process that claimed the flow there after an earlier one."""
     target = FakeCluster()
     topic = TopicOn(target)
     earlier, active = (Process(topic, clock, host, target=target) for host in ("here before", "here"))
@@ -242,6 +243,11 @@ def test_single_process_claims_flow_in_topic_that_was_deleted(clock: Clock) -> N
     earlier.heartbeats.release()
     active.beat()
     del target.topics["heartbeats"]
+    return target, active
+
+
+def test_single_process_claims_flow_in_topic_that_was_deleted(clock: Clock) -> None:
+    target, active = _with_deleted_topic(clock)
     for _ in range(10):
         active.beat()
         clock.now += 1
@@ -251,13 +257,7 @@ def test_single_process_claims_flow_in_topic_that_was_deleted(clock: Clock) -> N
 
 
 def test_deleted_topic_that_cannot_be_created_again_is_reported(clock: Clock) -> None:
-    target = FakeCluster()
-    topic = TopicOn(target)
-    earlier, active = (Process(topic, clock, host, target=target) for host in ("here before", "here"))
-    earlier.beat()
-    earlier.heartbeats.release()
-    active.beat()
-    del target.topics["heartbeats"]
+    target, active = _with_deleted_topic(clock)
     target.rejects["heartbeats"] = rejection("TOPIC_AUTHORIZATION_FAILED")
     for _ in range(10):
         active.beat()

@@ -271,7 +271,7 @@ async def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_big_topic_that_is_created_again_at_once_leaves_no_strays(
+async def test_topic_recreated_right_after_deletion_leaves_no_stray_directories(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_restarted: bool
 ) -> None:
     # given

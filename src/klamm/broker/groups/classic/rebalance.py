@@ -155,7 +155,7 @@ class Rebalance:
             self._complete(now)
 
     def _complete_if_all_joined(self, now: Moment) -> bool:
-        """Complete the rebalance if nobody is missing. The initial delay, which waits for others, runs to its end."""
+        """Complete the rebalance if all members have joined and the initial delay is over. Return whether it did."""
         may_complete = self.state is GroupState.PREPARING_REBALANCE and self._initial_delay_left_ms is None
         if not may_complete or not self.members.has_everyone_joined():
             return False

@@ -37,7 +37,7 @@ def cpu_s(broker: Broker) -> float:
 
 def connect(broker: Broker) -> socket.socket:
     host, _, port = broker.bootstrap_servers.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def framed(body: bytes) -> bytes:

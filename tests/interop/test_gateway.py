@@ -49,7 +49,7 @@ def gateway(upstream: klamm.Broker, metrics: str) -> Iterator[klamm.Gateway]:
 
 def scraped(metrics: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{metrics}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{metrics}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()

@@ -87,7 +87,7 @@ class Rig:
         self.metrics = metrics
 
     def page(self, number: int, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self.metrics[number]}{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.metrics[number]}{path}", timeout=60) as response:
             text: str = response.read().decode()
             return text
 

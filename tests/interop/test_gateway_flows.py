@@ -104,7 +104,7 @@ def metrics(gateway: klamm.Gateway) -> str:
 def decisions(
     metrics: str, action: str, name: str = "klamm_policy_decisions_total", more: str = "", policy: str = "flow"
 ) -> int:
-    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     start = f'{name}{{policy="{policy}",mode="enforce",action="{action}"{more}}} '
     return next((int(line.removeprefix(start)) for line in lines if line.startswith(start)), 0)
@@ -285,6 +285,6 @@ def test_java_clients_report_a_wrong_client_id(
     )
     assert "ClusterAuthorizationException" in reported("ProducerPerformance", *records)
     # the producer pauses between its requests
-    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60) as answer:
         counted = answer.read().decode().partition('{api="INIT_PRODUCER_ID",client_id="X-java"} ')[2].split()[0]
     assert 1 <= int(counted) < 20

@@ -311,7 +311,7 @@ def test_reassignment_that_changes_replication_factor_is_denied_alike(both: Both
 def test_denial_is_logged_and_counted_by_the_gateway(both: Both) -> None:
     both.create(topic("Logged"))
     assert "Create topic policy: denied 'Logged', asked by User:ANONYMOUS" in both.gateway.log_text()
-    with urllib.request.urlopen(f"http://{both.metrics}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{both.metrics}/metrics", timeout=60) as answer:
         page = answer.read().decode()
     assert 'klamm_policy_decisions_total{policy="create.topic",mode="enforce",action="deny"}' in page
 

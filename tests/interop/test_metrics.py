@@ -47,7 +47,7 @@ def broker(port: int, tmp_path: Path) -> Iterator[klamm.Broker]:
 
 
 def get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -92,11 +92,11 @@ def test_http_errors_and_malformed_requests_are_answered(broker: klamm.Broker, p
     assert get(port, "/nothing")[0] == 404
     assert get(port, method="POST")[0] == 405
     assert get(port, "/metrics?x=1", method="HEAD") == (200, "")
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"hello\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
     # The listener closes with bytes unread, and the kernel may then send a reset.
-    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"x" * 100_000)
         assert connection.recv(100) == b""
     assert get(port)[0] == 200

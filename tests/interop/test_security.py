@@ -62,7 +62,7 @@ def broker() -> Iterator[klamm.Broker]:
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             credential = ScramCredentialInfo(mechanism, 4096)
             upsertion = UserScramCredentialUpsertion("alice", credential, PASSWORDS["alice"].encode())
-            admin.alter_user_scram_credentials([upsertion])["alice"].result(10)
+            admin.alter_user_scram_credentials([upsertion])["alice"].result(60)
         yield broker
 
 
@@ -214,7 +214,7 @@ def test_other_request_during_login_closes_the_connection_except_api_versions(br
 
 
 def test_before_login_a_large_frame_closes_the_connection(broker: klamm.Broker) -> None:
-    with socket.create_connection(address_of(broker), timeout=5) as peer:
+    with socket.create_connection(address_of(broker), timeout=60) as peer:
         peer.sendall((524_289).to_bytes(4))
         assert peer.recv(1) == b""
 
@@ -231,7 +231,7 @@ def test_raw_tokens_follow_sasl_handshake_v0(broker: klamm.Broker) -> None:
 def test_malformed_logins_do_not_stop_the_broker(broker: klamm.Broker) -> None:
     handshake = request_frame(SaslHandshakeRequest(mechanism="PLAIN"), 1)
     for sent in (handshake + handshake, handshake[:9], b"\x00\x00\x00\x10" + b"\xff" * 16, handshake + b"\x00" * 400):
-        with socket.create_connection(address_of(broker), timeout=5) as peer:
+        with socket.create_connection(address_of(broker), timeout=60) as peer:
             peer.sendall(sent)
             peer.shutdown(socket.SHUT_WR)
             while peer.recv(4096):
@@ -243,7 +243,7 @@ def test_malformed_logins_do_not_stop_the_broker(broker: klamm.Broker) -> None:
 def test_no_password_is_ever_logged_or_described(broker: klamm.Broker) -> None:
     admin = AdminClient(librdkafka(broker, "admin"))
     described = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")])
-    values = " ".join(str(entry.value) for future in described.values() for entry in future.result(10).values())
+    values = " ".join(str(entry.value) for future in described.values() for entry in future.result(60).values())
     for password in PASSWORDS.values():
         assert password not in values
         assert password not in broker.log_text()
@@ -262,7 +262,7 @@ def test_scram_credentials_survive_a_kill_until_deleted() -> None:
         assert AdminClient(settings).list_topics(timeout=10).cluster_id
         admin = AdminClient(librdkafka(broker, "admin"))
         deletion = UserScramCredentialDeletion("bob", ScramMechanism.SCRAM_SHA_512)
-        admin.alter_user_scram_credentials([deletion])["bob"].result(10)
+        admin.alter_user_scram_credentials([deletion])["bob"].result(60)
         with pytest.raises(KafkaException):
             AdminClient(settings).list_topics(timeout=1)
 
@@ -427,8 +427,8 @@ def test_invalid_tls_settings_fail_broker_start(
 
 def test_max_connections_per_ip_closes_further_connections() -> None:
     with klamm.Broker(config={"max.connections.per.ip": 2}) as broker:
-        kept = [socket.create_connection(address_of(broker), timeout=5) for _ in range(2)]
-        with socket.create_connection(address_of(broker), timeout=5) as third:
+        kept = [socket.create_connection(address_of(broker), timeout=60) for _ in range(2)]
+        with socket.create_connection(address_of(broker), timeout=60) as third:
             assert third.recv(1) == b""
         kept.pop().close()
         wait_until(lambda: is_served(broker), timeout_s=30, what="the broker to notice that there is room")

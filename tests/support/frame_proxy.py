@@ -119,7 +119,7 @@ class FrameProxy:
         for closing in (self._listener, *self._sockets):
             _shut(closing)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(30)
         for closing in (self._listener, *self._sockets):
             closing.close()
 

@@ -27,7 +27,7 @@ _POOLS: Final[list[FilePool]] = []
 _CLIENT_THREADS: Final = ("kafka-io-",)
 _MAX_NEW_DESCRIPTORS: Final = 64
 """A fixture of the whole run, such as a Spark session, opens up to 40."""
-_END_S: Final = 5.0
+_END_S: Final = 30.0
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _OF_TOOLS: Final = frozenset({".hypothesis", ".mypy_cache", "build"})
 """Directories that hypothesis and checks beside the tests create at any moment."""

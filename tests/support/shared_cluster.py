@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _UNIQUE: Final = re.compile("[0-9a-f]{6}|console-consumer-")
 """Part of a name that no other test uses; Kafka's console consumer draws the name of its group."""
 
-_LAG_S: Final = 5.0
+_LAG_S: Final = 30.0
 _BROKER: Final = 4
 _DYNAMIC: Final = frozenset({2, 3})
 """Wire values of ``config_source``: dynamic config of one broker, and of all brokers."""

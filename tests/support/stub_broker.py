@@ -120,7 +120,7 @@ class StubBroker:
                 closing.shutdown(socket.SHUT_RDWR)
             closing.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(30)
 
     def _start(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)

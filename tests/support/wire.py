@@ -69,7 +69,7 @@ def read_frames(stream: IO[bytes]) -> Iterator[bytes]:
 class WireClient:
     """One connection to one broker. An ``OSError`` from any method means: no response, and the outcome is unknown."""
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0, client_id: str = _CLIENT_ID) -> None:
+    def __init__(self, address: str, *, timeout_s: float = 60.0, client_id: str = _CLIENT_ID) -> None:
         host, _, port = address.rpartition(":")
         self._client_id = client_id
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)

@@ -84,9 +84,9 @@ def test_each_resource_has_its_own_outcome(broker: StubBroker, admin: AdminClien
     answers = [altered(), altered(ErrorCode.INVALID_CONFIG, "other")]
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=answers))
     outcomes = admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).values()
-    assert outcomes[TOPIC].result(5) is None
+    assert outcomes[TOPIC].result(60) is None
     with pytest.raises(InvalidConfigError, match="no"):
-        outcomes[OTHER].result(5)
+        outcomes[OTHER].result(60)
 
 
 def test_non_string_config_value_raises_type_error(admin: AdminClient) -> None:
@@ -96,7 +96,7 @@ def test_non_string_config_value_raises_type_error(admin: AdminClient) -> None:
         admin.replace_all_configs({TOPIC: [number]}),
     ):
         with pytest.raises(TypeError, match=r"retention\.ms: 5: expected a string, as in ConfigEntry"):
-            result.all().result(5)
+            result.all().result(60)
 
 
 def test_incremental_alter_configs_sends_its_arguments(broker: StubBroker, admin: AdminClient) -> None:
@@ -108,7 +108,7 @@ def test_incremental_alter_configs_sends_its_arguments(broker: StubBroker, admin
         AlterConfigOp(ConfigEntry("a", "1"), OpType.APPEND),
         AlterConfigOp(ConfigEntry("b", None), OpType.REMOVE),
     ]
-    admin.incremental_alter_configs({TOPIC: ops}, AlterConfigsOptions(validate_only=True)).all().result(5)
+    admin.incremental_alter_configs({TOPIC: ops}, AlterConfigsOptions(validate_only=True)).all().result(60)
     (request,) = broker.requests(44)
     assert request.api_version == 1
     sent = request.read(IncrementalAlterConfigsRequest)
@@ -132,7 +132,7 @@ def test_missing_api_fails_without_fallback() -> None:
         AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as admin,
         pytest.raises(UnsupportedVersionError, match="IncrementalAlterConfigsRequest"),
     ):
-        admin.incremental_alter_configs({TOPIC: SET}).all().result(5)
+        admin.incremental_alter_configs({TOPIC: SET}).all().result(60)
     assert broker.requests(44) == broker.requests(33) == []
 
 
@@ -155,17 +155,17 @@ def test_broker_configs_are_sent_to_that_broker(broker: StubBroker, admin: Admin
 
     broker.answer(44, answer)
     outcomes = admin.incremental_alter_configs({own: SET, defaults: SET, no_id: SET, away: SET}).values()
-    assert outcomes[own].result(5) is outcomes[defaults].result(5) is outcomes[no_id].result(5) is None
+    assert outcomes[own].result(60) is outcomes[defaults].result(60) is outcomes[no_id].result(60) is None
     assert len(broker.requests(44)) == 2
     with pytest.raises(ConnectionError, match="no broker 99"):
-        outcomes[away].result(5)
+        outcomes[away].result(60)
 
 
 def test_resource_missing_from_response_fails(broker: StubBroker, admin: AdminClient) -> None:
     """K339-20: Every requested resource appears once in the response."""
     broker.answer(44, lambda _: IncrementalAlterConfigsResponse(responses=[altered()]))
     with pytest.raises(KafkaApiError, match="has no entry for this resource"):
-        admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).all().result(5)
+        admin.incremental_alter_configs({TOPIC: SET, OTHER: SET}).all().result(60)
 
 
 def test_legacy_alter_configs_is_deprecated(broker: StubBroker, admin: AdminClient) -> None:
@@ -177,8 +177,8 @@ def test_legacy_alter_configs_is_deprecated(broker: StubBroker, admin: AdminClie
     broker.answer(33, lambda _: AlterConfigsResponse(responses=[done]))
     with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
         result = admin.alter_configs({TOPIC: [ConfigEntry("retention.ms", "1")]})
-    result.all().result(5)
-    admin.replace_all_configs({TOPIC: [ConfigEntry("retention.ms", "1")]}).all().result(5)
+    result.all().result(60)
+    admin.replace_all_configs({TOPIC: [ConfigEntry("retention.ms", "1")]}).all().result(60)
     for request in broker.requests(33):
         sent = request.read(AlterConfigsRequest)
         assert isinstance(sent, AlterConfigsRequest)
@@ -200,10 +200,10 @@ def test_denied_resource_is_an_error(broker: StubBroker, admin: AdminClient) -> 
     ]
     broker.answer(32, lambda _: DescribeConfigsResponse(results=results))
     outcomes = admin.describe_configs({TOPIC: ["retention.ms"], OTHER: None}, include_synonyms=True).values()
-    described = outcomes[TOPIC].result(5)["retention.ms"]
+    described = outcomes[TOPIC].result(60)["retention.ms"]
     assert (described.value, described.source, len(described.synonyms)) == ("1", 1, 1)
     with pytest.raises(KafkaApiError) as caught:
-        outcomes[OTHER].result(5)
+        outcomes[OTHER].result(60)
     assert caught.value.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     sent = broker.requests(32)[0].read(DescribeConfigsRequest)
     assert isinstance(sent, DescribeConfigsRequest)
@@ -222,9 +222,9 @@ def test_create_topics_has_one_result_per_topic(broker: StubBroker, admin: Admin
         NewTopic(name="stub", replicas_assignments={1: (7,), 0: (7,)}),
     ]
     outcomes = admin.create_topics(topics, validate_only=True).values()
-    assert outcomes["new"].result(5).num_partitions == 3
+    assert outcomes["new"].result(60).num_partitions == 3
     with pytest.raises(TopicAlreadyExistsError, match="exists"):
-        outcomes["stub"].result(5)
+        outcomes["stub"].result(60)
     sent = broker.requests(19)[0].read(CreateTopicsRequest)
     assert isinstance(sent, CreateTopicsRequest)
     assert sent.validate_only
@@ -241,36 +241,36 @@ def test_moved_controller_is_looked_up_again(broker: StubBroker, admin: AdminCli
         return CreatePartitionsResponse(results=[result])
 
     broker.answer(37, answer)
-    admin.create_partitions({"stub": NewPartitions(total_count=2)}).all().result(5)
+    admin.create_partitions({"stub": NewPartitions(total_count=2)}).all().result(60)
     assert len(broker.requests(37)) == 2
 
 
 def test_broken_connection_is_retried(broker: StubBroker, admin: AdminClient) -> None:
     answers = iter([CLOSE, CLOSE, IncrementalAlterConfigsResponse(responses=[altered()])])
     broker.answer(44, lambda _: next(answers))
-    admin.incremental_alter_configs({TOPIC: SET}).all().result(5)
+    admin.incremental_alter_configs({TOPIC: SET}).all().result(60)
     assert len(broker.requests(44)) == 3
 
 
 def test_missing_response_raises_timeout(broker: StubBroker, admin: AdminClient) -> None:
     broker.answer(44, lambda _: SILENCE)
     with pytest.raises(TimeoutError, match="300 ms"):
-        admin.incremental_alter_configs({TOPIC: SET}, AlterConfigsOptions(timeout_ms=300)).all().result(5)
+        admin.incremental_alter_configs({TOPIC: SET}, AlterConfigsOptions(timeout_ms=300)).all().result(60)
 
 
 def test_unknown_topic_is_an_error(broker: StubBroker, admin: AdminClient) -> None:
     outcomes = admin.describe_topics(["stub", "none"]).values()
-    assert outcomes["stub"].result(5).partitions[0].leader == NODE_ID
+    assert outcomes["stub"].result(60).partitions[0].leader == NODE_ID
     with pytest.raises(UnknownTopicOrPartitionError):
-        outcomes["none"].result(5)
+        outcomes["none"].result(60)
 
 
 def test_topics_are_listed_by_name(admin: AdminClient) -> None:
-    assert list(admin.list_topics().result(5)) == ["stub"]
+    assert list(admin.list_topics().result(60)) == ["stub"]
 
 
 def test_describe_cluster_returns_nodes_and_features(broker: StubBroker, admin: AdminClient) -> None:
-    cluster = admin.describe_cluster().result(5)
+    cluster = admin.describe_cluster().result(60)
     assert (cluster.cluster_id, cluster.controller_id, cluster.nodes[0].port) == ("stub", NODE_ID, broker.port)
     assert dict(cluster.features) == {"client.configs": (1, 1)}
 
@@ -300,9 +300,9 @@ def test_client_configs_are_altered_per_entity(broker: StubBroker, admin: AdminC
     outcomes = admin.alter_client_configs(
         {alice: [ClientConfigOp("acks", "all")], app1: [ClientConfigOp("acks", None)]}, validate_only=True
     ).values()
-    assert outcomes[alice].result(5) is None
+    assert outcomes[alice].result(60) is None
     with pytest.raises(InvalidRequestError, match="no"):
-        outcomes[app1].result(5)
+        outcomes[app1].result(60)
     sent = broker.requests(51)[0].read(AlterClientConfigsRequest)
     assert isinstance(sent, AlterClientConfigsRequest)
     assert sent.validate_only
@@ -342,7 +342,7 @@ def test_described_client_configs_include_compatibility(broker: StubBroker, admi
             ],
         ),
     )
-    (described,) = admin.describe_client_configs(EVERY_USER).result(5)
+    (described,) = admin.describe_client_configs(EVERY_USER).result(60)
     assert described.entity == ClientConfigEntity.of_user("alice")
     assert dict(described.configs) == {"acks": "all"}
     (compatibility,) = described.compatibility
@@ -353,7 +353,7 @@ def test_rejected_filter_is_an_error(broker: StubBroker, admin: AdminClient) -> 
     rejection = DescribeClientConfigsResponse(error_code=42, error_message="no", entries=None)
     broker.answer(50, lambda _: rejection)
     with pytest.raises(InvalidRequestError, match="no"):
-        admin.describe_client_configs(EVERY_USER).result(5)
+        admin.describe_client_configs(EVERY_USER).result(60)
 
 
 def test_broker_without_client_configs_feature_gets_no_key_50_or_51() -> None:
@@ -361,9 +361,9 @@ def test_broker_without_client_configs_feature_gets_no_key_50_or_51() -> None:
     alice = ClientConfigEntity.of_user("alice")
     with StubBroker(versions=VERSIONS) as broker, AdminClient(broker.bootstrap_servers, timeout_ms=5_000) as admin:
         with pytest.raises(UnsupportedVersionError, match=r"client\.configs"):
-            admin.describe_client_configs(EVERY_USER).result(5)
+            admin.describe_client_configs(EVERY_USER).result(60)
         with pytest.raises(UnsupportedVersionError, match=r"client\.configs"):
-            admin.alter_client_configs({alice: [ClientConfigOp("acks", "all")]}).all().result(5)
+            admin.alter_client_configs({alice: [ClientConfigOp("acks", "all")]}).all().result(60)
     assert broker.requests(50) == broker.requests(51) == []
 
 
@@ -390,7 +390,7 @@ def test_close_fails_pending_calls_and_rejects_new_ones(broker: StubBroker) -> N
     admin.close()
     admin.close()
     with pytest.raises(ConnectionError):
-        result.all().result(5)
+        result.all().result(60)
     with pytest.raises(RuntimeError, match="closed"):
         admin.describe_cluster()
 
@@ -406,4 +406,4 @@ def test_silent_broker_raises_timeout(broker: StubBroker) -> None:
         AdminClient(broker.bootstrap_servers, timeout_ms=300) as admin,
         pytest.raises(TimeoutError, match="300 ms"),
     ):
-        admin.describe_cluster().result(5)
+        admin.describe_cluster().result(60)

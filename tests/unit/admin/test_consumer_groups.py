@@ -86,14 +86,14 @@ def test_groups_of_both_protocols_are_described(broker: StubBroker) -> None:
     with AdminClient(broker.bootstrap_servers) as admin:
         # when
         groups = admin.describe_groups(["next", "g", "old"]).values()
-        group = groups["next"].result(10)
+        group = groups["next"].result(60)
         # then
         assert (group.group_epoch, group.target_assignment_epoch, group.protocol) == (7, 6, "uniform")
         first, second = group.members
         assert first.assigned_partitions == (TopicPartition("orders", 0), TopicPartition("orders", 1))
         assert (first.target_partitions, first.member_epoch) == ((TopicPartition("orders", 0),), 6)
         assert (first.is_upgraded, second.is_upgraded) == (True, False)
-        assert (groups["g"].result(10).state, groups["g"].result(10).group_epoch) == ("Empty", None)
+        assert (groups["g"].result(60).state, groups["g"].result(60).group_epoch) == ("Empty", None)
         assert isinstance(groups["old"].exception(10), KafkaApiError)
 
 

@@ -39,7 +39,7 @@ def quorum(high_watermark: int, error_code: ErrorCode = ErrorCode.NONE) -> Messa
 def test_lagging_broker_is_read_after_it_applied_committed_metadata(is_topic: bool) -> None:
     applied, watermarks, events = iter([3, 8, 9]), iter([-1, 10]), list[object]()
     with StubBroker(versions={**QUORUM, **CONFIGS}) as broker, AdminClient(broker.bootstrap_servers) as admin:
-        admin.describe_cluster().result(10)
+        admin.describe_cluster().result(60)
         announced, metadata = broker.handler(ApiKey.API_VERSIONS), broker.handler(ApiKey.METADATA)
 
         def versions(request: Request) -> object:
@@ -57,9 +57,9 @@ def test_lagging_broker_is_read_after_it_applied_committed_metadata(is_topic: bo
         broker.answer(ApiKey.DESCRIBE_QUORUM, lambda _: quorum(next(watermarks)))
         broker.answer(ApiKey.METADATA if is_topic else ApiKey.DESCRIBE_CONFIGS, read)
         if is_topic:
-            admin.describe_topics(["stub"], is_current=True).result(10)
+            admin.describe_topics(["stub"], is_current=True).result(60)
         else:
-            admin.describe_configs([TOPIC], is_current=True).result(10)
+            admin.describe_configs([TOPIC], is_current=True).result(60)
     assert events[-4:] == [3, 8, 9, "read"]
 
 
@@ -67,7 +67,7 @@ def test_principal_without_describe_cluster_gets_authorization_error() -> None:
     with StubBroker(versions={**QUORUM, **CONFIGS}) as broker, AdminClient(broker.bootstrap_servers) as admin:
         broker.answer(ApiKey.DESCRIBE_QUORUM, lambda _: quorum(1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         with pytest.raises(KafkaApiError) as caught:
-            admin.describe_configs([TOPIC], is_current=True).result(10)
+            admin.describe_configs([TOPIC], is_current=True).result(60)
         assert caught.value.error_code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert broker.requests(ApiKey.DESCRIBE_CONFIGS) == []
 
@@ -75,4 +75,4 @@ def test_principal_without_describe_cluster_gets_authorization_error() -> None:
 def test_cluster_without_a_metadata_quorum_is_read_at_once() -> None:
     with StubBroker(versions=CONFIGS) as broker, AdminClient(broker.bootstrap_servers) as admin:
         broker.answer(ApiKey.DESCRIBE_CONFIGS, described)
-        assert admin.describe_configs([TOPIC], is_current=True).result(10) == {TOPIC: {}}
+        assert admin.describe_configs([TOPIC], is_current=True).result(60) == {TOPIC: {}}

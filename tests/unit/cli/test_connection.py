@@ -160,12 +160,12 @@ def _read_only(accepted: socket.socket) -> None:
 def test_server_that_never_answers_has_a_hint() -> None:
     with (
         listener(_read_only) as server,
-        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=300)) as admin,
+        connect(Namespace(bootstrap_server=server, command_config=None, api_timeout_ms=1500)) as admin,
     ):
         error = admin.describe_cluster().exception()
     assert str(error) == (
-        f"No broker at {server} responded within 300 ms: no answer and no error; check that it is a Kafka listener, and"
-        " that security.protocol matches it"
+        f"No broker at {server} responded within 1500 ms: no answer and no error; check that it is a Kafka listener,"
+        " and that security.protocol matches it"
     )
 
 

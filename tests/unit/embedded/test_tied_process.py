@@ -46,7 +46,7 @@ def started(program: str, *arguments: str, log: Path, is_tied: bool = True) -> T
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_return_value_of_main_is_the_exit_code(program: str, tmp_path: Path, is_tied: bool) -> None:
     tied = started(program, "at-once", log=tmp_path / "log", is_tied=is_tied)
-    assert tied.process.wait(10) == 7
+    assert tied.process.wait(60) == 7
     assert tied.end(10) == 7
 
 

@@ -96,7 +96,7 @@ def test_signals_set_event_and_handlers_are_restored(number: signal.Signals) -> 
     try:
         with signals_as_event() as stopping:
             os.kill(os.getpid(), number)
-            assert stopping.wait(10)
+            assert stopping.wait(60)
         assert signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, inherited)

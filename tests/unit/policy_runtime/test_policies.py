@@ -478,10 +478,9 @@ async def test_policy_that_never_returns_fails_one_topic_without_blocking_the_lo
 
 async def test_endless_policy_call_is_interrupted_and_instance_is_closed(rules: Any) -> None:
     before = set(threading.enumerate())
-    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "100"}) as policies:
+    async with serving({CREATE_KEY: rules.all, "policy.timeout.ms": "1500"}) as policies:
         assert "timeout" in await create(policies, "endless-1")
-        while await create(policies, "next") != "allowed":
-            pass  # no new instance was created within 100 ms
+        assert await create(policies, "next") == "allowed"
         hanging = rules.module.CALLS[0][2]
         wait_until(lambda: [hanging] == rules.module.CLOSED, timeout_s=30, what="the end of its instance")
         wait_until(lambda: len(set(threading.enumerate()) - before) == 1, timeout_s=30, what="the end of its thread")
@@ -549,7 +548,7 @@ async def test_policy_that_hangs_in_close_is_reported(
     try:
         if is_reloaded:
             await guard.swap(await make_instance(guard.spec, properties))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not caplog.records:  # noqa: ASYNC110  # a log record is no event
                     await asyncio.sleep(0.01)
         else:

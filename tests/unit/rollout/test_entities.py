@@ -29,7 +29,7 @@ def test_quotas_are_those_of_the_committed_metadata() -> None:
     topic = DescribeQuorumResponse.TopicData(topic_name="__cluster_metadata", partitions=[partition])
     apis = {int(ApiKey.DESCRIBE_QUORUM): (0, 1), int(ApiKey.DESCRIBE_CLIENT_QUOTAS): (0, 1)}
     with StubBroker(versions=apis) as broker, AdminClient(broker.bootstrap_servers) as admin:
-        admin.describe_cluster().result(10)
+        admin.describe_cluster().result(60)
         announced = broker.handler(ApiKey.API_VERSIONS)
 
         def versions(request: Request) -> object:

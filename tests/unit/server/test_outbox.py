@@ -172,7 +172,7 @@ async def test_stalled_connections_are_closed_above_the_budget(monkeypatch: pyte
     honest = Peer(budget)
     await asyncio.sleep(0)
     assert not honest.outbox.is_ready
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await honest.outbox.ready()
     assert asyncio.get_running_loop().time() - began >= 0.2
     given_up = [peer.was_given_up for peer in stuck]
@@ -186,7 +186,7 @@ async def test_outbox_waits_for_reading_peers() -> None:
     budget = UnreadBudget(LIMIT)
     peers = [Peer(budget) for _ in range(8)]
     sending = [asyncio.create_task(peer.outbox.send([bytes(LIMIT // 2)], LIMIT // 2)) for peer in peers]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(task.done() for task in sending):
             await asyncio.sleep(STALLED_S / 50)
             for peer in peers:

@@ -200,7 +200,7 @@ async def test_assignment_is_durable_before_it_is_returned(host: CoordinatorHost
 async def test_silent_member_expires_by_timer(host: CoordinatorHost) -> None:
     host.config["group.min.session.timeout.ms"] = 1
     async with host.running() as groups:
-        await stable(groups, session_timeout_ms=300)
+        await stable(groups, session_timeout_ms=1500)
         while groups.describe("g").state is not GroupState.EMPTY:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)
     async with host.running() as groups:

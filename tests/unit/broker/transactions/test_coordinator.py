@@ -397,7 +397,8 @@ async def test_offline_partition_does_not_block_markers_of_others(
         write(log, identity.producer_id, "b", sequence=0, epoch=identity.producer_epoch)
         host.crashable.log.take_offline(OSError(errno.EIO, "Input/output error"))
         await host.finish(identity)
-        await asyncio.sleep(0.1)
+        await _until(lambda: committed_values(log) == ["b"] and "lacks markers" in caplog.text)
+        await asyncio.sleep(0.1)  # ten more attempts
         assert (host.state(), committed_values(log)) == (TransactionState.PREPARE_COMMIT, ["b"])
         assert len([record for record in caplog.records if "lacks markers" in record.message]) == 1
         # and: a restart has checked the log

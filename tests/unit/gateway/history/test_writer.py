@@ -46,7 +46,7 @@ class FakeTopic:
 
     def append(self, records: Sequence[Record]) -> None:
         self.asked += 1
-        assert self.may_answer.wait(10)
+        assert self.may_answer.wait(60)
         error = self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
         if error is not None:
             raise error

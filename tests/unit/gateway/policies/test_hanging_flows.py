@@ -130,7 +130,7 @@ async def test_hanging_policy_delays_its_own_requests_only(played: Played) -> No
 
 
 async def test_request_gets_an_error_when_the_policy_computes_forever(played: Played) -> None:
-    async with played(timeout_ms=300) as (interception, subjects, _):
+    async with played(timeout_ms=1500) as (interception, subjects, _):
         shared = shared_objects(interception)
         with RelayRig(shared) as judged, RelayRig(shared) as other:
             await judged.client.send(produce("loops") + request(ApiKey.HEARTBEAT, 0, b"next", correlation_id=3))

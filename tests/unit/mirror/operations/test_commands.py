@@ -166,7 +166,7 @@ def test_commands_of_one_flow_are_carried_out_one_after_the_other() -> None:
     rig.wait_released = wait_released  # type: ignore[method-assign]
     with pytest.raises(MirrorCommandError, match="tasks still copy these topics"):
         rig.reset("orders", execute=True)
-    resuming.join(10)
+    resuming.join(60)
     assert seen == [RequestedState.STOPPED], "the flow stays stopped until its offsets are reset"
     assert rig.states.current.flow is RequestedState.RUNNING
 

@@ -573,7 +573,7 @@ def certificate_of(address: Address) -> bytes | None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection((address.host, address.port), timeout=10) as connection,
+        socket.create_connection((address.host, address.port), timeout=60) as connection,
         context.wrap_socket(connection) as stream,
     ):
         return stream.getpeercert(binary_form=True)
@@ -596,7 +596,7 @@ def test_status_reports_certificate_without_principal(member: Member, address: A
         context = ssl.create_default_context(cafile=str(certificates.authority))
         context.load_cert_chain(store)
         with (
-            socket.create_connection((address.host, address.port), timeout=10) as connection,
+            socket.create_connection((address.host, address.port), timeout=60) as connection,
             context.wrap_socket(connection, server_hostname="localhost"),
         ):
             is_rejected(node, "127.0.0.1: no rule of ssl.principal.mapping.rules matches its certificate")

@@ -47,7 +47,7 @@ def server(lines: Lines) -> Iterator[ChannelServer]:
 
 def answer_to(server: ChannelServer, first: bytes) -> bytes:
     """Return what the server sends to a peer that begins with a line; empty when it hangs up."""
-    with socket.create_connection(server.address, timeout=5) as stranger:
+    with socket.create_connection(server.address, timeout=60) as stranger:
         stranger.sendall(first)
         return stranger.recv(1)
 
@@ -137,7 +137,7 @@ def test_tasks_connect_after_resource_exhaustion(
     try:
         # when: a connection is lost with each thread that cannot be started
         while name == "start" and failures:
-            with socket.create_connection(server.address, timeout=5) as lost:
+            with socket.create_connection(server.address, timeout=60) as lost:
                 assert lost.recv(1) == b""
         client = ChannelClient(server.address, server.token)
         client.send({"hello": 1})

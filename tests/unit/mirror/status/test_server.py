@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def _get(server: WatchServer, path: str) -> str:
     host, port = server.address
-    with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -91,7 +91,7 @@ def _post(port: int, document: Any) -> tuple[int, Any]:
     url = f"http://127.0.0.1:{port}/commands"
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - of this machine
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - of this machine
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

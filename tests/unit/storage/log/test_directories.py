@@ -249,7 +249,7 @@ async def test_recreated_topic_gets_its_own_directory(tmp_path: Path, monkeypatc
 
     def write(directory: Path, topic_id: UUID) -> None:
         has_begun.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
         write_topic_id(directory, topic_id)
 
     monkeypatch.setattr("klamm.storage.log.partition.write_topic_id", write)

@@ -55,6 +55,18 @@ def test_lowered_retention_reports_unread_records_of_lagging_group(impact_cluste
     assert finding.figures["unread_records"] == impact_cluster.start(topic) - 100
 
 
+def test_hours_of_the_brokers_count_where_nothing_is_set_in_milliseconds(impact_cluster: ImpactCluster) -> None:
+    """The brokers keep records for 30 days, which Kafka does not describe with the topic."""
+    inheriting, own = impact_cluster.topic(), impact_cluster.topic(retention_ms=str(60 * DAY_MS))
+    impact_cluster.produce(inheriting, 100, age_ms=20 * DAY_MS)
+    for count, days in ((30, 40), (70, 20)):
+        impact_cluster.produce(own, count, age_ms=days * DAY_MS)
+    impact = impact_cluster.predict(altered(inheriting, "retention.ms", str(8 * DAY_MS)))
+    assert finding_of(impact, "records_deleted").figures["deleted_records"] == 100
+    impact = impact_cluster.predict(altered(own, "retention.ms", None))
+    assert finding_of(impact, "records_deleted").figures["deleted_records"] == 30
+
+
 def test_cluster_default_deletes_records_of_inheriting_topics(impact_cluster: ImpactCluster) -> None:
     inheriting, independent = impact_cluster.topic(), impact_cluster.topic(retention_ms="-1")
     for topic in (inheriting, independent):

@@ -34,6 +34,7 @@ FAST: Final = {
     "log.initial.task.delay.ms": "100",
     "log.cleaner.backoff.ms": "100",
     "auto.create.topics.enable": "false",
+    "log.retention.hours": "720",  # which Kafka describes only beside log.retention.ms
 }
 _NUMBERS = itertools.count(1)
 

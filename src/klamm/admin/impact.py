@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from klamm.admin.types import ConfigResource, OffsetSpec
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
-from klamm.impact.changes import ClientConfigAltered, QuotaAltered
+from klamm.configs.definitions import topic_synonyms
+from klamm.configs.layers import BrokerLayers
+from klamm.configs.values import format_value
+from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
+from klamm.impact.effective import with_inherited
 from klamm.impact.facts import (
     NO_NEED,
     ClientFacts,
@@ -52,14 +56,14 @@ from klamm.protocol.errors import (
     UnknownTopicOrPartitionError,
 )
 from klamm.protocol.records import NO_TIMESTAMP
-from klamm.protocol.types import ResourceType, TopicPartition
+from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from klamm.admin.client import AdminClient
     from klamm.admin.results import PerKeyResult
-    from klamm.admin.types import TopicListing
+    from klamm.admin.types import ConfigEntry, TopicListing
     from klamm.impact.changes import Change
     from klamm.impact.effective import TopicConfigs
     from klamm.impact.findings import Impact
@@ -122,7 +126,7 @@ class _Collector:
             names = self._names(concerned)
             self._note_hidden(concerned - names)
             everything = concerns_inheriting_topics(changes)
-            topics = self._topics(names if everything else concerned & names)
+            topics = self._topics(names if everything else concerned & names, changes)
             self._leaders = {
                 TopicPartition(name, p.partition): p.leader
                 for name, topic in topics.items()
@@ -206,12 +210,13 @@ class _Collector:
             self._note(need, f"{fact} of {key} ({reason})")
         return values
 
-    def _topics(self, names: Collection[str]) -> _Topics:
+    def _topics(self, names: Collection[str], changes: Sequence[Change]) -> _Topics:
         resources = {ConfigResource(ResourceType.TOPIC, name): TOPIC_CONFIGS for name in names}
         described = self._admin.describe_topics(names, is_current=self._is_current)
         configs = self._admin.describe_configs(resources, include_synonyms=True, is_current=self._is_current).result(
             self._left_s()
         )
+        hidden = self._hidden(configs.values(), changes)
         return {
             name: ObservedTopic(
                 name=name,
@@ -220,12 +225,41 @@ class _Collector:
                     for p in topic.partitions
                 ),
                 configs={
-                    key: tuple(ConfigValueFact(name=s.name, value=s.value, source=s.source) for s in entry.synonyms)
+                    key: with_inherited(
+                        key,
+                        tuple(ConfigValueFact(name=s.name, value=s.value, source=s.source) for s in entry.synonyms),
+                        hidden.get(key) if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else entry.value,
+                    )
                     for key, entry in configs[ConfigResource(ResourceType.TOPIC, name)].items()
                 },
             )
             for name, topic in described.result(self._left_s()).items()
         }
+
+    def _hidden(self, described: Iterable[Mapping[str, ConfigEntry]], changes: Sequence[Change]) -> Mapping[str, str]:
+        """Return what the brokers have for configs that a topic will not set any more, where its own value hides it."""
+        removed = {
+            change.name
+            for change in changes
+            if isinstance(change, ConfigAltered)
+            and change.resource_type == ResourceType.TOPIC
+            and change.value is None
+            and change.name in topic_synonyms()
+        }
+        lacking = {
+            key
+            for entries in described
+            for key in removed.intersection(entries)
+            if {synonym.source for synonym in entries[key].synonyms} == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+        }
+        if not lacking:
+            return {}
+        nodes = self._admin.describe_cluster().result(self._left_s()).nodes
+        node = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+        entries = self._available("broker configs", ~NO_NEED, self._admin.describe_configs([node])).get(node, {})
+        layers = BrokerLayers(static={name: entry.value for name, entry in entries.items() if entry.value is not None})
+        values = {key: layers.topic_default(key) for key in lacking} if entries else {}
+        return {key: format_value(value) for key, value in values.items() if value is not None}
 
     def _with_offsets(
         self, topics: _Topics, needed: Mapping[str, Need], effects: Mapping[str, TopicConfigs]

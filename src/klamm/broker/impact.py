@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from klamm.impact.effective import with_inherited
 from klamm.impact.facts import (
     BatchFact,
     ClusterFacts,
@@ -136,6 +137,7 @@ class _Collector:
         described = self._services.configs.describe(
             ResourceType.TOPIC, topic.name, TOPIC_CONFIGS, node_id=cluster.node_ids[0]
         )
+        defaults = self._services.configs.topic_defaults()
         return ObservedTopic(
             name=topic.name,
             partitions=tuple(
@@ -148,11 +150,17 @@ class _Collector:
                 for index, replicas in enumerate(topic.partitions)
             ),
             configs={
-                config.name: tuple(
-                    ConfigValueFact(name=each.name, value=each.value, source=each.source) for each in config.synonyms
+                config.name: with_inherited(
+                    config.name,
+                    tuple(
+                        ConfigValueFact(name=each.name, value=each.value, source=each.source)
+                        for each in config.synonyms
+                    ),
+                    defaults.get(config.name),
                 )
                 for config in described
             },
+            config_brokers=frozenset(cluster.node_ids[:1]),
         )
 
     async def _with_partitions(

@@ -66,6 +66,21 @@ def has_remote_log(topic: ObservedTopic) -> bool:
     return _is_true(REMOTE_STORAGE, {REMOTE_STORAGE: _effective(REMOTE_STORAGE, topic.configs.get(REMOTE_STORAGE, ()))})
 
 
+def with_inherited(name: str, chain: tuple[ConfigValueFact, ...], inherited: str | None) -> tuple[ConfigValueFact, ...]:
+    """Return the values of a topic config with the inherited one at the end, which Kafka may leave out.
+
+    It describes ``log.retention.hours`` only below a value of ``log.retention.ms``.
+
+    Args:
+        name: Topic config.
+        chain: Values as described.
+        inherited: Value in force if the topic does not set it, in the unit of the topic config; None if there is none.
+    """
+    if inherited is None or any(entry.source is not ConfigSource.DYNAMIC_TOPIC_CONFIG for entry in chain):
+        return chain
+    return (*chain, ConfigValueFact(name=name, value=inherited, source=ConfigSource.DEFAULT_CONFIG))
+
+
 def topic_keys(change: ConfigAltered) -> tuple[str, ...]:
     """Return the topic configs whose effective value a config change may affect."""
     if change.resource_type == ResourceType.TOPIC:
@@ -105,8 +120,10 @@ def effective_configs(topic: ObservedTopic, changes: Iterable[ConfigAltered], re
 def _concerns(change: ConfigAltered, topic: ObservedTopic) -> bool:
     if change.resource_type == ResourceType.TOPIC:
         return change.resource_name == topic.name
-    is_default = change.resource_name == CLUSTER_DEFAULT
-    return is_default or any(str(node) == change.resource_name for p in topic.partitions for node in p.replicas)
+    brokers = topic.config_brokers
+    if brokers is None:
+        brokers = frozenset(node for partition in topic.partitions for node in partition.replicas)
+    return change.resource_name == CLUSTER_DEFAULT or change.resource_name in map(str, brokers)
 
 
 def _is_valid(change: ConfigAltered) -> bool:
@@ -133,7 +150,7 @@ def _with_change(key: str, chain: tuple[ConfigValueFact, ...], change: ConfigAlt
 
     def place(entry: ConfigValueFact) -> tuple[bool, int, int]:
         is_own = entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
-        return not is_own, names.index(entry.name) if entry.name in names else -1, entry.source
+        return not is_own, names.index(entry.name) if entry.name in names else len(names), entry.source
 
     return tuple(sorted(others, key=place))
 

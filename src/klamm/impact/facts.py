@@ -124,6 +124,8 @@ class ObservedTopic:
     partitions: tuple[PartitionFacts, ...]
     configs: Mapping[str, tuple[ConfigValueFact, ...]] = field(default_factory=_empty)
     """Values by topic config, the effective one first. A config that no source sets may have no value here."""
+    config_brokers: frozenset[int] | None = None
+    """Brokers whose own configs the topic inherits; None means those that have a replica of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

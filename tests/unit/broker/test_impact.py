@@ -34,8 +34,8 @@ GROUP = Committer(group_id="billing")
 
 
 @asynccontextmanager
-async def broker(data_dir: Path) -> AsyncIterator[Services]:
-    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--brokers", "2"])
+async def broker(data_dir: Path, *flags: str) -> AsyncIterator[Services]:
+    settings = parse_arguments(["--listen", "127.0.0.1:0", "--data-dir", str(data_dir), "--brokers", "2", *flags])
     nodes = tuple(AdvertisedBroker(node_id=each, host="127.0.0.1", port=9092 + each) for each in settings.node_ids)
     app = await BrokerApp.start(settings, {settings.listeners[0].name: nodes})
     try:
@@ -54,8 +54,12 @@ async def log_of(services: Services, name: str = "orders", **configs: str) -> Pa
     return log
 
 
-def altered(name: str, value: str, topic: str = "orders") -> ConfigAltered:
+def altered(name: str, value: str | None, topic: str = "orders") -> ConfigAltered:
     return ConfigAltered(resource_type=ResourceType.TOPIC, resource_name=topic, name=name, value=value)
+
+
+def default_altered(name: str, value: str, broker: str = "") -> ConfigAltered:
+    return ConfigAltered(resource_type=ResourceType.BROKER, resource_name=broker, name=name, value=value)
 
 
 async def predicted(services: Services, *changes: Change) -> Impact:
@@ -93,14 +97,37 @@ async def test_default_concerns_the_topics_that_inherit_it(tmp_path: Path) -> No
             log.append(batch("value", at=services.now_ms() - DAY_MS))
         own = await log_of(services, "own", retention_ms="-1")
         own.append(batch("value", at=services.now_ms() - DAY_MS))
-        change = ConfigAltered(
-            resource_type=ResourceType.BROKER, resource_name="", name="log.retention.minutes", value="60"
-        )
-
-        impact = await predicted(services, change)
+        impact = await predicted(services, default_altered("log.retention.minutes", "60"))
 
         deleted = [finding.topic for finding in impact.findings if finding.kind == "records_deleted"]
         assert sorted(map(str, deleted)) == sorted(f"inheriting-{number}" for number in range(12))
+
+
+@pytest.mark.parametrize("change", [altered("retention.ms", str(8 * DAY_MS)), default_altered("log.retention.ms", "1")])
+async def test_inherited_hours_count_where_nothing_is_set_in_milliseconds(tmp_path: Path, change: Change) -> None:
+    async with broker(tmp_path, "--set", "log.retention.hours=720") as services:
+        (await log_of(services)).append(batch("value", at=services.now_ms() - 20 * DAY_MS))
+        assert only(await predicted(services, change), "records_deleted").figures["deleted_records"] == 1
+
+
+async def test_deleted_config_falls_back_to_hours_of_the_broker(tmp_path: Path) -> None:
+    async with broker(tmp_path, "--set", "log.retention.hours=1") as services:
+        log = await log_of(services, retention_ms="-1")
+        log.append(batch("value", at=services.now_ms() - DAY_MS))
+        impact = await predicted(services, altered("retention.ms", None))
+        assert only(impact, "records_deleted").figures["deleted_records"] == 1
+
+
+async def test_topics_inherit_from_the_first_broker_of_the_process(tmp_path: Path) -> None:
+    async with broker(tmp_path) as services:
+        first, second = services.cluster.node_ids
+        topic = await services.topics.create("orders", [[second]], configs={})
+        log = services.logs.get(topic.topic_id, 0)
+        assert log is not None
+        log.append(batch("value", at=services.now_ms() - DAY_MS))
+        for node, kinds in ((first, ["records_deleted", "inherited_by_topics"]), (second, [])):
+            impact = await predicted(services, default_altered("log.retention.ms", "1", broker=str(node)))
+            assert [finding.kind for finding in impact.findings] == kinds
 
 
 async def test_newest_batches_and_producers_are_read(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def allows_number(name: str, bounds: Bounds, text: str) -> bool:
     number = number_of(text)
     if number is None or (name, text) in REFERENCES:
         return number is not None
-    if number == -1 and name in UNLIMITED:
+    if number < 0 and name in UNLIMITED:
         return bounds.maximum is None
     return bounds.contains(SPECIAL_NUMBERS.get((name, text), number))
 

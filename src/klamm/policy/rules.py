@@ -430,7 +430,8 @@ class _Value(NamedTuple):
     @property
     def is_unlimited(self) -> bool:
         """Return whether the value exceeds any number."""
-        return self.keys[-1] in UNLIMITED and number_of(self.limited) == -1
+        number = number_of(self.limited)
+        return self.keys[-1] in UNLIMITED and number is not None and number < 0
 
     def __str__(self) -> str:
         """Return the value as shown in a denial message."""

@@ -329,6 +329,8 @@ def test_invalid_config_value_in_rule_is_an_error_with_its_place(config: str, me
         ("retention.ms: {one_of: [-1, 1d]}", "-1", True),
         ("retention.bytes: {min: 1GiB}", "1073741823", False),
         ("retention.bytes: {min: 1 GiB}", "-1", True),
+        ("retention.bytes: {max: 1 GiB}", "-2", False),
+        ("retention.bytes: {min: 1 GiB}", "-2", True),
         ("min.cleanable.dirty.ratio: {max: 0.5}", "0.51", False),
         ("min.cleanable.dirty.ratio: {one_of: [0.5]}", "0.50", True),
         ("preallocate: {one_of: [false]}", "FALSE", True),

@@ -17,7 +17,7 @@ from klamm.admin import (
     TopicListing,
 )
 from klamm.admin.results import CreateTopicsResult, DescribeConfigsResult, DescribeTopicsResult
-from klamm.admin.types import ConfigSynonym, CreatedTopic
+from klamm.admin.types import ConfigSynonym, CreatedTopic, Node
 from klamm.gateway.relay.filter import Forward, Reply
 from klamm.history.change import Author
 from klamm.kafka_client.pool.calls import Outcome
@@ -104,8 +104,9 @@ class FakeAdmin:
         self,
         topics: Mapping[str, Sequence[Sequence[int]]],
         configs: Mapping[tuple[int, str], Mapping[str, str]] | None = None,
+        nodes: tuple[Node, ...] = (),
     ) -> None:
-        self.topics = topics
+        self.topics, self.nodes = topics, nodes
         self.configs = configs or {}
         self.reassigning: Mapping[TopicPartition, PartitionReassignment] = {}
         self.features: Mapping[str, tuple[int, int]] = {}
@@ -120,7 +121,8 @@ class FakeAdmin:
 
     def describe_cluster(self) -> Outcome[ClusterDescription]:
         outcome: Outcome[ClusterDescription] = Outcome()
-        outcome.set_result(ClusterDescription(cluster_id="c", controller_id=1, nodes=(), features=self.features))
+        nodes, features = self.nodes, self.features
+        outcome.set_result(ClusterDescription(cluster_id="c", controller_id=1, nodes=nodes, features=features))
         return outcome
 
     def describe_topics(self, names: Collection[str], *, is_current: bool) -> DescribeTopicsResult:

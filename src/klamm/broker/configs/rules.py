@@ -174,11 +174,16 @@ def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tu
 
 
 def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[ResourceAlteration]]:
-    """Split a request into parts that are each decided and applied in one step."""
+    """Split a request into parts that are each decided and applied in one step.
+
+    A broker is a part of its own. What it sets concerns topics, so a policy decides on each with the other applied.
+    """
     begin = size = 0
     for end, alteration in enumerate(alterations):
         operations = alteration.replacement if alteration.operations is None else alteration.operations
-        if size and size + len(operations) > OPERATIONS_AT_ONCE:
+        neighbours = {each.resource_type for each in alterations[max(begin, end - 1) : end + 1]}
+        is_border = size and ResourceType.BROKER in neighbours
+        if is_border or (size and size + len(operations) > OPERATIONS_AT_ONCE):
             yield alterations[begin:end]
             begin, size = end, 0
         size += 1 + len(operations)

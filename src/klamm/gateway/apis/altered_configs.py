@@ -17,6 +17,8 @@ known the latest change. A client could otherwise hide the last of several quick
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.admin.types import ConfigResource, own_source
@@ -138,14 +140,21 @@ class AlteredConfigs(ChangeServer):
 
         response: Response
         if self._policies.guards_kind(ALTER_CONFIG):
-            response = await divide(
-                api,
-                request,
-                context,
-                decide,
-                rejected=rejected,
-                turns_of=lambda valid: self._turns.of(map(resource_key, valid)),
-            )
+            response = api.merged(request, api.response(), rejected, throttle_time_ms=0)
+            for some in _sections([each for each in request.resources if resource_key(each) not in errors]):
+                real = await divide(
+                    api,
+                    api.with_parts(request, some, validate_only=request.validate_only),
+                    context,
+                    decide,
+                    turns_of=lambda valid: self._turns.of(map(resource_key, valid)),
+                )
+                response = api.merged(
+                    request,
+                    real,
+                    [*response.responses, *real.responses],
+                    throttle_time_ms=max(response.throttle_time_ms, real.throttle_time_ms),
+                )
         else:
             rest = [each for each in request.resources if resource_key(each) not in errors]
             real = await context.forward(api.with_parts(request, rest, validate_only=request.validate_only))
@@ -168,7 +177,8 @@ class AlteredConfigs(ChangeServer):
                 text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
                 return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
             try:
-                decision = config_decision(part, facts.configs)
+                in_force = _extends_lists(part) and await _is_klamm(context)
+                decision = config_decision(part, facts.configs, extends_lists_in_force=in_force)
             except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
                 return ApiError(error.error_code, error.error_message)
             details = alter_config_details(
@@ -188,29 +198,47 @@ class AlteredConfigs(ChangeServer):
         return await decide_part(resource, ask, override, lambda error: self._api.denied(resource, error))
 
 
+def _sections(resources: Sequence[Resource]) -> Sequence[Sequence[Resource]]:
+    """Divide resources into those that are decided on together.
+
+    A broker is alone. What it sets concerns topics, so the policy decides on each with the other applied. Repeated
+    resources stay together, because the upstream rejects them.
+    """
+    counts = Counter(map(resource_key, resources))
+    repeated = [each for each in resources if counts[resource_key(each)] > 1]
+    once = [each for each in resources if counts[resource_key(each)] == 1]
+    groups = groupby(once, key=lambda each: each.resource_name if each.resource_type == ResourceType.BROKER else None)
+    sections = [list(group) for _, group in groups]
+    return [repeated, *sections] if repeated else sections
+
+
 def config_decision(
     resource: AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource,
     described: Mapping[str, ConfigEntry],
+    *,
+    extends_lists_in_force: bool = False,
 ) -> ConfigDecision:
     """Return the change of a resource that a valid request makes.
 
     Args:
         resource: The resource's part of the request.
         described: Configs of the resource before the change.
+        extends_lists_in_force: Whether APPEND and SUBTRACT on a list that is not set start from its value in force, as
+            in klamm, and not from the built-in default.
 
     Raises:
         KafkaApiError: The request is invalid, though the upstream accepted it.
     """
     key = ConfigResource(ResourceType(resource.resource_type), resource.resource_name)
     before = own_configs(key, described)
-    schema = UpstreamSchema(
-        built_in={
-            entry.name: synonym.value
-            for entry in described.values()
-            for synonym in entry.synonyms
-            if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
-        }
-    )
+    defaults = inherited(described, own_source(key)) if key.type in _INHERITING else {}
+    built_in = {
+        entry.name: synonym.value
+        for entry in described.values()
+        for synonym in entry.synonyms
+        if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
+    }
+    schema = UpstreamSchema(described=built_in | defaults if extends_lists_in_force else built_in)
     replaced: frozenset[str] | None = None
     if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
         changes = plan_legacy_alter(before, [(config.name, config.value) for config in resource.configs], schema)
@@ -223,7 +251,7 @@ def config_decision(
         changes=changes,
         before=before,
         replaced=replaced,
-        defaults=inherited(described, own_source(key)) if key.type in _INHERITING else {},
+        defaults=defaults,
     )
 
 
@@ -282,6 +310,12 @@ async def _gateway_settings(request: Request, context: FilterContext) -> dict[tu
     if not names or await _is_klamm(context):
         return {}
     return {key: ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)) for key, name in names.items()}
+
+
+def _extends_lists(resource: Resource) -> bool:
+    return isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource) and any(
+        each.config_operation in {ConfigOperation.APPEND, ConfigOperation.SUBTRACT} for each in resource.configs
+    )
 
 
 async def _is_klamm(context: FilterContext) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
 from klamm.admin.types import own_source
-from klamm.configs.definitions import topic_synonyms
+from klamm.configs.definitions import find_broker_config, topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
 from klamm.configs.values import format_value
@@ -191,9 +191,10 @@ async def default_configs(admin: AdminClient) -> Mapping[str, str]:
     """
     try:
         for name in await admin.list_topics(include_internal=True, is_current=True):
-            resource = ConfigResource(ResourceType.TOPIC, name)
-            described = await admin.describe_configs([resource], include_synonyms=True, is_current=True)
-            return {key: value for configs in described.values() for key, value in inherited(configs).items()}
+            (described,) = (await describe_configs(admin, [(ResourceType.TOPIC, name)])).values()
+            if isinstance(described, KafkaApiError):
+                raise described
+            return inherited(described)
     except CLUSTER_ERRORS as error:
         raise KafkaApiError(f"The gateway cannot read the defaults of topic configs: {error}") from error
     raise KafkaApiError("The gateway cannot read the defaults of topic configs, because there is no topic.")
@@ -256,16 +257,17 @@ def inherited(
 class UpstreamSchema(ConfigSchema):
     """Schema of a resource of the upstream. The upstream itself has validated the request before."""
 
-    built_in: Mapping[str, str] = field(default_factory=dict)
-    """Built-in defaults. In Kafka, APPEND and SUBTRACT on a list that is not set start from its built-in default."""
+    described: Mapping[str, str] = field(default_factory=dict)
+    """Defaults from which APPEND and SUBTRACT on a list that is not set start: in Kafka the built-in ones."""
 
     def is_list(self, name: str) -> bool:
         """Return True: the upstream rejects APPEND and SUBTRACT on other configs."""
         return True
 
     def list_in_force(self, name: str) -> str | None:
-        """Return the built-in default of a list."""
-        return self.built_in.get(name)
+        """Return the default of a list. Of the cluster's default, only what is set is described."""
+        definition = None if name in self.described else find_broker_config(name)
+        return self.described.get(name) if definition is None else definition.default
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Accept the outcome, which the upstream has validated."""

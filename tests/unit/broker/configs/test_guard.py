@@ -77,6 +77,26 @@ async def test_topic_deleted_during_policy_check_is_not_changed() -> None:
     assert store.values(TOPIC, "u") == {"flush.ms": "5"}
 
 
+async def test_policy_decides_on_a_broker_with_the_other_resources_applied() -> None:
+    """Topics inherit from brokers, so each change could be allowed alone."""
+
+    class Noting(SlowGuard):
+        async def check(
+            self, decision: ConfigDecision, author: Author, overridden: Override | None, *, validate_only: bool
+        ) -> Override | None:
+            applied.append([store.values(*each) for each in ((TOPIC, "t"), (ResourceType.BROKER, ""), (TOPIC, "u"))])
+            return await super().check(decision, author, overridden, validate_only=validate_only)
+
+    applied: list[list[dict[str, str]]] = []
+    store = MemoryConfigStore(topics=["t", "u"])
+    service = make_service(store, guards=(Noting(),))
+    flush, retention = operation("flush.ms", SET, "5"), operation("log.retention.ms", SET, "9")
+    requests = topic("t", flush), alteration(ResourceType.BROKER, "", retention), topic("u", flush)
+    assert await alter(service, *requests) == [ErrorCode.NONE] * 3
+    one, nine = {"flush.ms": "5"}, {"log.retention.ms": "9"}
+    assert applied == [[{}, {}, {}], [one, {}, {}], [one, nine, {}]]
+
+
 async def test_resource_changed_during_policy_check_is_checked_again() -> None:
     def recreate() -> None:
         service.drop_topic("t")

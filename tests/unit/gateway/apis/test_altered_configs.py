@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.admin import ConfigEntry
+from klamm.admin.types import ConfigSynonym
 from klamm.gateway.apis import api_033_alter_configs, api_044_incremental_alter_configs
 from klamm.gateway.apis.altered_configs import AlteredConfigs
 from klamm.gateway.policies import decisions as verdicts
@@ -183,6 +184,51 @@ def test_policy_that_overrides_itself_denies_the_change() -> None:
     response = ask(request, policies, context)
     assert [each.error_code for each in response.responses] == [ErrorCode.UNKNOWN_SERVER_ERROR]
     assert all(sent.validate_only for sent in context.forwarded)
+
+
+def test_broker_is_decided_on_with_the_other_resources_applied() -> None:
+    """Topics inherit from brokers, so each change could be allowed alone."""
+    default = incremental("", ("log.retention.ms", ConfigOperation.SET, "5"), resource_type=ResourceType.BROKER)
+    admin, policies = with_own(), FakePolicies({"b"})
+    admin.described = {(ResourceType.BROKER, ""): {}}
+    context = FakeContext(alters(()), admin)
+    topics = [incremental(name, ("flush.ms", ConfigOperation.SET, "5")) for name in ("a", "b", "c", "a", "d")]
+    response = ask(IncrementalAlterConfigsRequest(resources=[*topics[:2], default, *topics[2:]]), policies, context)
+    assert [(each.resource_name, each.error_code) for each in response.responses] == [
+        ("a", INVALID),
+        ("b", ErrorCode.POLICY_VIOLATION),
+        ("", 0),
+        ("c", 0),
+        ("a", INVALID),
+        ("d", 0),
+    ]
+    real = [[each.resource_name for each in sent.resources] for sent in context.forwarded if not sent.validate_only]
+    assert real == [[""], ["c", "d"]]
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "key", "is_klamm", "stored"),
+    [
+        (ResourceType.BROKER, "log.cleanup.policy", False, "delete,compact"),
+        (ResourceType.TOPIC, "cleanup.policy", False, "delete,compact"),
+        (ResourceType.TOPIC, "cleanup.policy", True, "other,compact"),
+    ],
+)
+def test_list_that_is_not_set_is_extended_as_in_the_upstream(
+    resource_type: ResourceType, key: str, is_klamm: bool, stored: str
+) -> None:
+    admin, policies = with_own(), FakePolicies()
+    synonyms = (
+        ConfigSynonym("log.cleanup.policy", "other", ConfigSource.STATIC_BROKER_CONFIG),
+        ConfigSynonym("log.cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG),
+    )
+    entry = ConfigEntry("cleanup.policy", "other", source=ConfigSource.STATIC_BROKER_CONFIG, synonyms=synonyms)
+    admin.described = {(ResourceType.BROKER, ""): {}, (ResourceType.TOPIC, "a"): {"cleanup.policy": entry}}
+    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    name = "a" if resource_type is ResourceType.TOPIC else ""
+    change = incremental(name, (key, ConfigOperation.APPEND, "compact"), resource_type=resource_type)
+    ask(IncrementalAlterConfigsRequest(resources=[change]), policies, FakeContext(alters(()), admin))
+    assert policies.asked[0].result == {key: stored}
 
 
 def test_loggers_are_forwarded_without_a_policy_call() -> None:

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.admin import ConfigResource, PartitionReassignment
+from klamm.admin import ConfigEntry, ConfigResource, PartitionReassignment
 from klamm.admin.results import PerKeyResult
+from klamm.admin.types import ConfigSynonym, Node
 from klamm.gateway.apis import api_020_delete_topics
 from klamm.gateway.apis.api_019_create_topics import CreatedTopics
 from klamm.gateway.apis.api_020_delete_topics import DeletedTopics
@@ -36,7 +37,7 @@ from klamm.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTop
 from klamm.protocol.messages.describe_cluster import DescribeClusterResponse
 from klamm.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.primitives import ZERO_UUID
-from klamm.protocol.types import TopicPartition
+from klamm.protocol.types import ConfigSource, ResourceType, TopicPartition
 from klamm.security.acls import AclOperation
 from tests.support.gateway_context import FakeAdmin, FakeContext, FakePolicies, id_of
 
@@ -154,6 +155,25 @@ def test_gateway_reads_configs_that_client_may_not_describe() -> None:
     (details,) = policies.asked
     assert (details.num_partitions, details.replication_factor) == (5, 3)
     assert details.defaults["retention.ms"] == "604800000"
+
+
+def test_gateway_reads_the_default_that_the_only_topic_hides() -> None:
+    """Kafka describes hours only beside milliseconds of the broker."""
+    admin, policies = FakeAdmin({"other": [[1]]}, nodes=(Node(id=1, host="127.0.0.1", port=9092),)), FakePolicies()
+    own = ConfigEntry(
+        "retention.ms",
+        "5",
+        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        synonyms=(ConfigSynonym("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG),),
+    )
+    hours = ConfigEntry("log.retention.hours", "720", source=ConfigSource.STATIC_BROKER_CONFIG)
+    admin.described = {
+        (ResourceType.TOPIC, "other"): {"retention.ms": own},
+        (ResourceType.BROKER, "1"): {"log.retention.hours": hours},
+    }
+    context = FakeContext(creates((), shows_details=False), admin)
+    asyncio.run(CreatedTopics(policies.as_policies()).handle(CreateTopicsRequest(topics=[new_topic("a")]), context))
+    assert policies.asked[0].defaults == {"retention.ms": "2592000000"}
 
 
 def test_overridden_topic_is_validated_again_and_has_note() -> None:

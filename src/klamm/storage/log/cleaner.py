@@ -331,7 +331,12 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     log.forget_positions()
     for segment in group:
         segment.close()
-    put_away = segment_swap.take_places(log.directory, disk)
+    try:
+        put_away = segment_swap.take_places(log.directory, disk)
+    except OSError as error:
+        # The files are not those of the segments any more, until a start has completed the swap.
+        log.take_offline(error, cause="compacted files could not take their places")
+        raise
     for segment in group:
         segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     log.retire_files(put_away)

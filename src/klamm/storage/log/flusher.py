@@ -181,7 +181,8 @@ class Flusher:
                 await locks.enter_async_context(log.flushing)
             flushes = [_Flush(log, besides.get(log, ())) for log in logs]
             try:
-                await self._make_durable([flush for flush in flushes if flush.files])
+                making = self._make_durable([flush for flush in flushes if flush.files])
+                await to_its_end(asyncio.ensure_future(making))
             finally:
                 self._settle(flushes)
             return [flush.error for flush in flushes]
@@ -241,12 +242,16 @@ class Flusher:
 
 
 async def to_its_end(working: asyncio.Future[Any]) -> None:
-    """Wait for work in a thread, even if the caller is cancelled."""
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait({working})
-        raise
+    """Wait for work in a thread, however often the caller is cancelled: a lost connection cancels twice."""
+    is_cancelled = False
+    while not working.done():
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        raise asyncio.CancelledError
+    working.result()
 
 
 def in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -266,7 +271,7 @@ class _Flush:
         self.error: OSError | None = None
         try:
             if log.failure is not None:
-                raise FsyncError(errno.EIO, f"an earlier fsync failed: {log.failure}", str(log.directory))
+                raise FsyncError(errno.EIO, f"the log is offline since {log.failure}", str(log.directory))
             self.files = tuple(dict.fromkeys((*log.fsync_files(), *besides)))
         except OSError as error:
             self.error = error

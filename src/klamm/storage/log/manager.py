@@ -297,6 +297,8 @@ class LogManager:
             compacted_up_to=self._compacted.get(name, 0) if is_ours else 0,
             now_ms=self._now_ms,
         )
+        if log.recovery_point < self._recovery_points.get(name, 0):
+            self._recovery_points[name] = log.recovery_point  # what was cut off is written again, and not durable yet
         log.has_directory, log.leader_epoch = is_ours, self._leader_epoch
         return log
 

@@ -347,7 +347,11 @@ class PartitionLog:
         segment = self.segment_at(base_offset, created_ms=self._now_ms())
         segment.create()
         if self.config.preallocate:
-            segment.file.reserve(self.config.segment_bytes)
+            try:
+                segment.file.reserve(self.config.segment_bytes)
+            except OSError:
+                segment.remove()  # records go on in the active segment, and a start would take this for the last one
+                raise
         self.segments.append(segment)
         return segment
 
@@ -472,7 +476,7 @@ class PartitionLog:
         parent = (self.directory.parent,) if self._is_new else ()
         return (*(segment.file.path for segment in dirty), *aborted, self.directory, *parent)
 
-    def take_offline(self, error: OSError) -> None:
+    def take_offline(self, error: OSError, *, cause: str = "fsync failed") -> None:
         """Stop serving the log after a failed fsync, since the records after the last successful one may be lost.
 
         After a failed fsync, the kernel drops the dirty pages and the next fsync succeeds. So the recovery point must
@@ -480,13 +484,14 @@ class PartitionLog:
         rest.
         """
         if self.failure is None:
-            self.failure = str(error)
+            self.failure = f"{cause}: {error}"
             with suppress(OSError):  # needs no fsync: after a reboot of the machine the page cache is empty anyway
                 (self.directory / OFFLINE).touch()
             logger.error(
-                "%s is offline, its clients receive KAFKA_STORAGE_ERROR: fsync failed (%s). Repair the disk,"
-                " then restart the broker, which checks the log from offset %d",
+                "%s is offline, its clients receive KAFKA_STORAGE_ERROR: %s (%s). Repair the disk, then"
+                " restart the broker, which checks the log from offset %d",
                 self._name,
+                cause,
                 error,
                 self.recovery_point,
             )
@@ -499,7 +504,7 @@ class PartitionLog:
             StorageError: The log is offline.
         """
         if self.failure is not None:
-            raise StorageError(f"{self._name} is offline since fsync failed: {self.failure}")
+            raise StorageError(f"{self._name} is offline since {self.failure}")
 
     def flushed(self, offset: int) -> None:
         """Record that everything below ``offset`` is durable."""

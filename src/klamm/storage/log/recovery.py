@@ -101,6 +101,9 @@ def open_partition(
         for segment in segments:
             segment.remove()
         segments.clear()
+        if SNAPSHOT in names:
+            (directory / SNAPSHOT).unlink()  # a later start would trust it as soon as the log has passed its offset
+            fsync_path(directory)
         end_offset = log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
     recovery_point = min(max(recovery_point, log_start_offset), end_offset)
@@ -302,7 +305,7 @@ def _replay_producers(
 def _replay_segment(producers: ProducerStates, segment: LogSegment, start: int, now_ms: int) -> None:
     try:
         for head in segment.walk(segment.position_of(start) or 0):
-            if head.base_offset >= start:
+            if head.last_offset >= start:  # DeleteRecords may have moved the start into a batch
                 _replay(producers, segment, head, now_ms)
     except CorruptBatchError as error:
         segment.is_damaged = True

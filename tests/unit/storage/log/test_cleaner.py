@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import random
 import threading
 import time
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from klamm.protocol.errors import StorageError
 from klamm.protocol.records import BATCH_OVERHEAD, Codec, Record, encode_batch, iter_batches, iter_fields
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.cleaner import Cleaner, compact
@@ -333,6 +336,26 @@ def test_crash_at_any_step_of_the_swap_loses_no_record(
         assert [record.offset for record in after] == sorted(record.offset for record in after)
         assert crashable.log.end_offset == end_offset
         assert not [path for path in (crashable.data_dir / "t-0").iterdir() if path.is_dir()]
+
+
+def test_log_is_offline_until_a_start_after_a_swap_that_failed_in_between(tmp_path: Path) -> None:
+    class BrokenDisk(segment_swap.Disk):
+        def rename(self, path: Path, target: Path) -> None:
+            if path.parent.name == segment_swap.READY and path.suffix == ".log":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().rename(path, target)
+
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    filled_segments(crashable, 5, keys=3)
+    before = latest(read_all(crashable.log))
+
+    with pytest.raises(OSError, match="Input/output error"):
+        asyncio.run(compact(crashable.log, NOON_MS, disk=BrokenDisk()))
+
+    with pytest.raises(StorageError, match="offline since compacted files could not take their places"):
+        read_all(crashable.log)
+    crashable.open()
+    assert latest(read_all(crashable.log)) == before
 
 
 def test_crash_after_any_replacement_step_keeps_the_latest_values(tmp_path: Path) -> None:

@@ -96,9 +96,13 @@ async def test_failed_flush_of_cancelled_request_takes_the_log_offline(crashable
     disk.broken = "t-0/"
     disk.released.clear()
     flushing = asyncio.create_task(crashable.manager.flush(crashable.log))
-    await asyncio.sleep(0)
-    flushing.cancel()
-    await asyncio.sleep(0)  # the cancellation arrives while the fsync is running
+    for _ in range(3):
+        await asyncio.sleep(0)
+    for _ in range(2):  # as for a lost connection over TLS
+        flushing.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)  # the cancellation arrives while the fsync is running
+    assert not flushing.done()
     disk.released.set()
     with pytest.raises(asyncio.CancelledError):
         await flushing

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from klamm.protocol.errors import OutOfOrderSequenceError
+from klamm.protocol.errors import OutOfOrderSequenceError, StorageError
 from klamm.storage.log import delete_records
 from klamm.storage.log.directories import EpochStart, read_epochs, read_offsets, write_epochs, write_offsets
 from tests.support.logs import NOON_MS, TOPIC_ID, CrashableLogs, batch, open_count, read_all
@@ -230,6 +232,51 @@ def test_log_start_offset_at_a_segment_boundary_is_durable(tmp_path: Path) -> No
 
     assert crashable.log.log_start_offset == 3
     assert offsets(crashable) == [3, 4]
+
+
+def test_offset_is_not_given_out_again_after_a_segment_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashable = CrashableLogs(tmp_path, segment_bytes="200", preallocate="true")
+    crashable.log.append(batch("a" * 50))
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.storage.log.files.LogFile.reserve", no_room)
+        with pytest.raises(StorageError, match="No space"):
+            crashable.log.append(batch("b" * 100))
+    crashable.log.append(batch("c"))
+
+    asyncio.run(crashable.manager.close())
+    crashable.open()
+
+    assert offsets(crashable) == [0, 1]
+    assert crashable.log.append(batch("d")).base_offset == 2
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_records_behind_a_cut_are_checked_again(tmp_path: Path) -> None:
+    """The disk has lost durable bytes: what is written in their place is not durable yet."""
+    crashable = CrashableLogs(tmp_path)
+    for _ in range(4):
+        crashable.log.append(batch("x"))
+    crashable.flush_log()
+    asyncio.run(crashable.manager.checkpoint())
+    size = len(batch("x"))
+    with log_file(crashable).open("r+b") as file:
+        file.truncate(2 * size)
+    crashable.open()
+    for _ in range(2):
+        crashable.log.append(batch("y"))
+    asyncio.run(crashable.manager.checkpoint())
+    with log_file(crashable).open("r+b") as file:
+        file.seek(3 * size - 1)
+        file.write(b"\x07")
+
+    crashable.open()
+
+    assert offsets(crashable) == [0, 1]
 
 
 def test_checkpoints_and_partition_metadata_use_kafkas_format(tmp_path: Path) -> None:

@@ -132,6 +132,41 @@ def test_deleted_records_of_open_transaction_do_not_block_readers(tmp_path: Path
     assert committed_values(log) == ["z"]
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_batch_that_deleted_records_divide_keeps_its_transaction_after_a_crash(tmp_path: Path, is_ended: bool) -> None:
+    crashable = CrashableLogs(tmp_path)
+    write(crashable.log, 1, "x", "y", "z", sequence=0)
+    if is_ended:
+        end(crashable.log, 1, ABORT)
+    delete_records(crashable.log, 2)
+    asyncio.run(crashable.manager.checkpoint())
+
+    crashable.open()
+
+    if not is_ended:
+        assert crashable.log.last_stable_offset == 2
+        end(crashable.log, 1, ABORT)
+    assert committed_values(crashable.log) == []
+
+
+def test_log_that_lost_its_end_keeps_no_producers_of_before(tmp_path: Path) -> None:
+    crashable = CrashableLogs(tmp_path, segment_bytes="200")
+    write(crashable.log, 1, "lost", sequence=0)
+    crashable.log.append(batch("x" * 100))
+    delete_records(crashable.log, 1)
+    asyncio.run(crashable.manager.checkpoint())
+    for path in (tmp_path / "t-0").glob("*.log"):
+        path.unlink()
+    crashable.open()
+    first = crashable.log.end_offset
+    for _ in range(4):
+        crashable.log.append(batch("new"))
+
+    crashable.open()
+
+    assert (first, crashable.log.last_stable_offset, committed_values(crashable.log)) == (1, 5, ["new"] * 4)
+
+
 def test_retention_deletes_the_transaction_index_with_its_segment(tmp_path: Path) -> None:
     crashable = CrashableLogs(tmp_path, segment_bytes="200", retention_bytes="0")
     for sequence in range(10):
@@ -220,18 +255,20 @@ class _Model:
         self.sequences = [0, 0, 0]
         self.open: dict[int, list[int]] = {}
         self.committed: dict[int, str] = {}
-        self.number = 0
+        self.number = self.start = 0
 
     def step(self, log: PartitionLog, producer: int, action: str) -> None:
         if action == "plain":
             value = self._value()
             self.committed[log.append(batch(value)).base_offset] = value
-        elif action == "write":
-            value = self._value()
-            offset = write(log, producer, value, sequence=self.sequences[producer])
-            self.sequences[producer] += 1
-            self.open.setdefault(producer, []).append(offset)
-            self.committed[offset] = value
+        elif action.startswith("write"):
+            values = [self._value() for _ in range(3 if action == "write three" else 1)]
+            first = write(log, producer, *values, sequence=self.sequences[producer])
+            self.sequences[producer] += len(values)
+            self.open.setdefault(producer, []).extend(range(first, first + len(values)))
+            self.committed.update(enumerate(values, first))
+        elif action == "delete":
+            self.start = delete_records(log, min(log.log_start_offset + producer + 1, log.high_watermark))
         elif producer in self.open:
             end(log, producer, COMMIT if action == "commit" else ABORT)
             for offset in self.open.pop(producer):
@@ -243,13 +280,14 @@ class _Model:
         return str(self.number)
 
     def readable(self, end_offset: int) -> tuple[int, list[str]]:
-        stable = min((offsets[0] for offsets in self.open.values()), default=end_offset)
-        return stable, [value for offset, value in sorted(self.committed.items()) if offset < stable]
+        stable = max(self.start, min((offsets[0] for offsets in self.open.values()), default=end_offset))
+        return stable, [value for offset, value in sorted(self.committed.items()) if self.start <= offset < stable]
 
 
 STEPS = st.lists(
     st.tuples(
-        st.integers(0, 2), st.sampled_from(["write", "write", "plain", "commit", "abort", "crash", "stop", "flush"])
+        st.integers(0, 2),
+        st.sampled_from(["write", "write three", "plain", "commit", "abort", "delete", "crash", "stop", "flush"]),
     ),
     max_size=60,
 )
@@ -272,6 +310,8 @@ def test_read_committed_is_correct_after_any_history(
             asyncio.run(_flush(crashable))
         else:
             model.step(crashable.log, producer, action)
+            if action == "delete":
+                asyncio.run(crashable.manager.checkpoint())  # a crash may undo it until then
         stable, values = model.readable(crashable.log.end_offset)
         assert crashable.log.last_stable_offset == stable
         assert committed_values(crashable.log, max_bytes) == values

@@ -187,6 +187,8 @@ class BrokerMember:
         """Guards the fields below, and is notified after each heartbeat."""
         self._wants_fence = False
         self._wants_shut_down = False
+        self._is_ending = False
+        """Whether the store holds the end of this incarnation."""
         self._should_shut_down = False
         self._is_cordoned = True
         """Whether the log directory is reported as cordoned, from the first heartbeat on."""
@@ -352,16 +354,16 @@ class BrokerMember:
         """
         try:
             with self._changed:
-                self._is_cordoned = True
+                self._is_cordoned = self._is_ending = True
                 self._wake()
-            # Stored first: if it died in between, the same incarnation would stay in its controlled shutdown.
-            self._store.save(
-                MembershipState(
-                    cluster_id=self.cluster_id,
-                    incarnation_id=self.incarnation_id,
-                    previous_broker_epoch=self.broker_epoch,
+                # Stored first: if it died in between, the same incarnation would stay in its controlled shutdown.
+                self._store.save(
+                    MembershipState(
+                        cluster_id=self.cluster_id,
+                        incarnation_id=self.incarnation_id,
+                        previous_broker_epoch=self.broker_epoch,
+                    )
                 )
-            )
             with self._changed:
                 self._wants_shut_down = True
                 self._wake()
@@ -506,7 +508,7 @@ class BrokerMember:
             raise _as_membership_error(self.observer.error)
         image = self.observer.image
         features = common_features(image.brokers.values())
-        if self.broker_epoch < 0 or self._features != features:
+        if self.broker_epoch < 0 or (self._features != features and not self._is_ending):
             self._register(image, features)
         self._check_registration(image)
         with self._changed:
@@ -541,7 +543,9 @@ class BrokerMember:
                 "No broker with storage is registered, whose feature levels this one could take over"
             )
         self._session_s = self._session_timeout_s()
-        self._store.save(MembershipState(cluster_id=self.cluster_id, incarnation_id=self.incarnation_id))
+        with self._changed:
+            if not self._is_ending:  # the end of this incarnation is stored then
+                self._store.save(MembershipState(cluster_id=self.cluster_id, incarnation_id=self.incarnation_id))
         version = self._heartbeats.connection().version_of(BrokerRegistrationRequest)
         lowest = 0 if version >= _ZERO_MINIMUM_SINCE else 1
         request = registration_request(

@@ -61,6 +61,8 @@ class MetadataLogReader:
         self.image = ClusterImage()
         self.high_watermark = -1
         """First offset that is not committed, as in the last response; -1 before the first one."""
+        self._has_records = False
+        """Whether the last response was one of records, which tells what is committed."""
         self._leader_epoch = 0
         self._committed_epoch = 0
         """Epoch of the last committed batch."""
@@ -78,7 +80,7 @@ class MetadataLogReader:
     @property
     def is_caught_up(self) -> bool:
         """Return whether the image holds all records that were committed when the last response was sent."""
-        return 0 <= self.high_watermark <= self._position
+        return self._has_records and 0 <= self.high_watermark <= self._position
 
     def request(self) -> FetchRequest | FetchSnapshotRequest:
         """Return the next request to the active controller."""
@@ -115,6 +117,7 @@ class MetadataLogReader:
             MembershipError: It rejects this observer, or its log is not a continuation of the image.
             CorruptBatchError, ProtocolError: The records cannot be decoded.
         """
+        self._has_records = False
         raise_for_metadata(response.error_code)
         if isinstance(response, FetchSnapshotResponse):
             return self._receive_snapshot(response.topics[0].partitions[0])
@@ -135,6 +138,7 @@ class MetadataLogReader:
                 )
             self._pending.clear()
             return False
+        self._has_records = True
         self._pending.extend(read_batches(partition.records or b""))
         self.high_watermark = max(self.high_watermark, partition.high_watermark)
         return self._commit()

@@ -20,6 +20,7 @@ from klamm.kraft.image import BrokerImage, ClusterImage
 from klamm.kraft.log_dirs import log_dir_of
 from klamm.kraft.member import BrokerMember, MemberSettings, MembershipState
 from klamm.kraft.registration import common_features, registration_request
+from klamm.protocol.messages.broker_registration import BrokerRegistrationResponse
 from klamm.protocol.messages.unregister_broker import UnregisterBrokerResponse
 from tests.support.replicas import MemoryMembershipStore
 
@@ -237,3 +238,18 @@ def test_state_of_a_successor_is_kept_after_the_unregistration(monkeypatch: pyte
     leaving.observer.wait_for.return_value = replace(ClusterImage(), brokers={9: replace(leaving.own, broker_epoch=7)})
     leaving.member.unregister()
     assert leaving.state.load() is not None
+
+
+def test_changed_features_do_not_replace_the_stored_end_of_an_incarnation(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = Leaving(monkeypatch)
+    heartbeats = Mock()
+    heartbeats.connection().version_of.return_value = 4
+    heartbeats.call.return_value = BrokerRegistrationResponse(broker_epoch=6)
+    monkeypatch.setattr(leaving.member, "_heartbeats", heartbeats)
+    monkeypatch.setattr(leaving.member, "_session_timeout_s", lambda: 6.0)
+    monkeypatch.setattr(leaving.member, "_wait", lambda *_: None)
+    leaving.member.shut_down()
+    leaving.member._register(leaving.observer.image, {"metadata.version": (1, 30)})
+    stored = leaving.state.load()
+    assert stored is not None
+    assert stored.previous_broker_epoch == 5

@@ -111,8 +111,11 @@ def test_log_without_the_committed_records_is_of_another_cluster(reader: Metadat
 
 def test_request_with_an_old_leader_epoch_is_repeated_with_the_current_one(reader: MetadataLogReader) -> None:
     leader = FetchResponse.LeaderIdAndEpoch(leader_id=1, leader_epoch=7)
+    reader.receive(records(log_batch(0, topic("a")), 1))
+    assert reader.is_caught_up
     assert not reader.receive(response(Data(error_code=ErrorCode.FENCED_LEADER_EPOCH, current_leader=leader)))
     assert fetch(reader).current_leader_epoch == 7
+    assert not reader.is_caught_up, "the response does not say what is committed"
 
 
 def test_snapshot_is_read_in_pieces_and_the_fetch_continues_at_its_end(reader: MetadataLogReader) -> None:

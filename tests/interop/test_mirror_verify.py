@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class Mirrored:
     """A topic with one partition and its remote topic, on one broker."""
 
-    def __init__(self, address: str, topic: str = "") -> None:
+    def __init__(self, address: str, topic: str = "", more: str = "") -> None:
         self.address, self.topic = address, topic or f"verified-{uuid4().hex[:6]}"
         self.remote_topic, self.positions = f"A.{self.topic}", f"{self.topic}-positions"
         for name in (self.topic, self.remote_topic):
             create_topic(address, name, 1, {"retention.ms": "-1"})
         create_topic(address, self.positions, 1, {"cleanup.policy": "compact"})
-        more = f"offset.storage.topic = {self.positions}\n"
+        more += f"offset.storage.topic = {self.positions}\n"
         (self.flow,) = parse_settings(parse_properties(properties(address, address, more, topics=self.topic))).flows
 
     def write(self, topic: str, *numbers: int) -> None:
@@ -115,6 +115,19 @@ def test_difference_behind_an_expired_beginning_is_named_by_its_offset(mirrored:
     assert missing == (3, "missing on the target: 1, the first is offset 4")
     surplus = f"on the target only: 1, the first is offset 5 of {mirrored.remote_topic}"
     assert mirrored.verify() == (2, f"missing on the target: 1, the first is offset 4; {surplus}")
+
+
+def test_equal_offsets_that_are_missing_at_the_beginning_have_not_expired() -> None:
+    with klamm.Broker() as broker:
+        mirrored = Mirrored(broker.bootstrap_servers, more="A->B.klamm.offsets = preserve\n")
+        mirrored.write_both(0, 1, 2)
+        mirrored.write(mirrored.topic, 3, 4, 5)
+        mirrored.begin_transaction(b"3", b"4").abort_transaction()  # offsets 3 to 5
+        mirrored.write_both(6, 7)
+        mirrored.stand_at(7)
+        for topic, before in ((mirrored.topic, 2), (mirrored.remote_topic, 3)):
+            delete_records(mirrored.address, topic, 0, before=before)
+        assert mirrored.verify() == (2, "missing on the target: 3, the first is offset 3")
 
 
 def test_verify_reports_sides_without_common_record_despite_retention(mirrored: Mirrored) -> None:

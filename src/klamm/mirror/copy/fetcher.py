@@ -220,6 +220,10 @@ class Fetcher:
         if topic_id != ZERO_UUID:
             self._topic_ids[key] = topic_id
 
+    def topic_id(self, key: Key) -> UUID:
+        """Return the topic id with which a partition was started; zero if the source has none."""
+        return self._topic_ids.get(key, ZERO_UUID)
+
     def pause(self, topics: frozenset[str]) -> None:
         """Fetch nothing of these source topics from now on. All other topics are fetched."""
         if topics == self._paused:

@@ -324,10 +324,9 @@ class PartitionCopy:
 
     def _skip_to(self, next_offset: int) -> None:
         """Count a dropped batch as copied as soon as everything before it is."""
-        if self.pending:
-            self.pending[-1].next_offset = next_offset
-        elif self.in_flight:
-            self.in_flight[-1].next_offset = next_offset
+        last = (*islice(reversed(self.pending), 1), *islice(reversed(self.in_flight), 1))
+        if last:  # in flight may be batches behind those that were put back
+            max(last, key=lambda batch: batch.next_offset).next_offset = next_offset
         else:
             self.acked_offset = next_offset
 

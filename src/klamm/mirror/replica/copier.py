@@ -184,7 +184,7 @@ class ReplicaCopier(Copier):
             self._lagging,
             self._lagging_active,
             self._clock,
-            on_recreated=lambda _: None,
+            on_recreated=self._recreated,
             target_is_far=lambda: False,
             throttle=self.throttle,
         )
@@ -306,7 +306,7 @@ class ReplicaCopier(Copier):
         self._again.refresh([key[0]])
         again = ReplicaCopy(copy.partition_id, copy.leader, window, self.node, self._lagging_active)
         self._lagging[key] = again
-        self._again_fetcher.add(key, self._again.topic_id(key[0]))
+        self._again_fetcher.add(key, self._fetcher.topic_id(key))  # the topic may have been created again since then
 
     def _refresh_lagging(self, key: PartitionTuple, copy: ReplicaCopy) -> None:
         copy.refresh()

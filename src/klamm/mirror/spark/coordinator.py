@@ -275,8 +275,15 @@ class Coordinator:
                 pass
 
     def _claims_left(self) -> dict[str, float]:
-        """Return the seconds that each flow is still held. Flows without a limit are left out."""
-        left = {flow: claim.left_s for flow, claim in self._claims.items()}
+        """Return the seconds that each flow is still held. Flows without a limit are left out.
+
+        Tasks of a lease from before another process mirrored a flow do not hold it, even if this process does again.
+        """
+        dealt = {share.settings.flow: share.times_taken for group in self._groups for share in group.shares}
+        left = {
+            flow: claim.left_s if dealt.get(flow, claim.times_taken) == claim.times_taken else 0.0
+            for flow, claim in self._claims.items()
+        }
         return {flow: left_s for flow, left_s in left.items() if left_s < math.inf}
 
     def on_close(self, connection: ServerConnection) -> None:

@@ -2,8 +2,10 @@
 
 A remote topic is deleted only if all of these hold at each refresh of the topics during the grace period:
 
-- The source was listed, and lists at least one topic apart from internal topics and heartbeats. An emptied or
-  replaced cluster therefore deletes nothing.
+- The source was listed, and lists at least one topic apart from internal topics and heartbeats. An emptied cluster
+  therefore deletes nothing.
+- The source has the cluster id that it had at the first refresh of this process. A cluster that replaces it deletes
+  nothing before the mirror is restarted.
 - The source reports the topic as unknown. A topic that the principal may not describe is not taken for deleted.
 - The flow has source offsets for the topic, and its filters select it.
 - Neither the source topic nor the remote topic is internal or a heartbeats topic, and no other source topic is
@@ -12,8 +14,9 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
   share its remote topic, which holds the records of both sources.
 
 The start of each grace period and the deletions of the past hour are kept in memory. A restart of the mirror starts
-both again, so it can only delay a deletion of a topic. After a deletion, the source offsets of the topic are deleted
-too. A later source topic with that name is mirrored from its beginning.
+both again, so it can only delay a deletion of a topic. A flow that another process took over, or that was stopped,
+starts its grace periods again as well: nobody has looked at its topics meanwhile. After a deletion, the source offsets
+of the topic are deleted too. A later source topic with that name is mirrored from its beginning.
 """
 
 from __future__ import annotations
@@ -100,6 +103,8 @@ class TopicDeletion:
         self._forget = forget
         self._gone_since: dict[str, float] = {}
         """Time at which each deleted source topic was first missing."""
+        self._cluster_id: str | None = None
+        """Cluster id of the source at the first run."""
         self._deleted_at: list[float] = []
         """Times of the deletions within the past hour."""
         self._unforgotten: set[str] = set()
@@ -123,6 +128,16 @@ class TopicDeletion:
         """
         settings = self._settings.deletions
         self._forget_deleted()
+        cluster_id = self._source.describe_cluster().result().cluster_id
+        self._cluster_id = self._cluster_id or cluster_id
+        if cluster_id != self._cluster_id:
+            logger.warning(
+                "%s: no remote topic is deleted, because %s is cluster %s and was %s before: restart the mirror if the"
+                " topics that are gone there shall be deleted",
+                self._settings.name, self._settings.source.alias, cluster_id, self._cluster_id,
+            )  # fmt: skip
+            self.start_again()
+            return ()
         planned = plan_deletions(self._settings, set(self._mirrored(self._settings)).difference(kept), source, target)
         missing = missing_topics(self._source, planned)
         planned = {topic: remote_topic for topic, remote_topic in planned.items() if topic in missing}
@@ -141,6 +156,10 @@ class TopicDeletion:
         self._delete({planned[topic]: topic for topic in due[:allowed]}, now)
         self._forget_deleted()
         return planned.keys()
+
+    def start_again(self) -> None:
+        """Forget which topics are gone, because nobody looks at them for some time."""
+        self._gone_since.clear()
 
     def _note(self, planned: Mapping[str, str], now: float) -> None:
         """Start the grace periods of topics that are newly gone, and cancel those of the others."""

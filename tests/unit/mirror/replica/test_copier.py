@@ -536,6 +536,26 @@ def test_log_end_of_a_promotion_is_stored_with_the_leader_epoch_of_the_source(
     assert copy.committed_offset == 100
 
 
+def test_replica_that_is_behind_gets_no_batches_of_a_topic_that_was_created_again(
+    copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, window = ("orders", 0), Window(0, -1)
+    leader = LeaderPartition("A.orders", UUID(int=7), 0)
+    copy = ReplicaCopy(PartitionId(*key, "A.orders"), leader, window, copier.node, {})
+    monkeypatch.setattr(copier, "_copies", {key: copy})
+    copier._fetcher.add(key, UUID(int=1))
+    monkeypatch.setattr(copier._again, "refresh", lambda _: None)
+    monkeypatch.setattr(copier._again, "topic_id", lambda _: UUID(int=2))
+    discarded = MagicMock()
+    monkeypatch.setattr(copier, "_discard", discarded)
+
+    copier._begin_lagging(key, copy, window)
+
+    assert copier._again_fetcher.topic_id(key) == UUID(int=1)
+    copier._again_fetcher._refresh(0.0)
+    discarded.assert_called_once_with(key, copy, "orders was deleted and created again on the source")
+
+
 @pytest.mark.parametrize(
     ("stored", "reason"),
     [

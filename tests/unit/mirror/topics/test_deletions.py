@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.progress.flow_progress import MirrorStatus
 from klamm.mirror.records.requested_states import RequestedState
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import FlowControl
 from klamm.mirror.topics.deletions import TopicDeletion, plan_deletions
 from klamm.mirror.topics.states import FlowStates
@@ -56,7 +58,7 @@ class Run:
         self.mirrored = set(mirrored)
         self.is_hidden = False
         self.now = 1000.0
-        self.states = FlowStates()
+        self.states, self.claim = FlowStates(), FlowClaim.always()
         deletion = TopicDeletion(
             settings,
             self.source,
@@ -73,6 +75,7 @@ class Run:
             clock=lambda: self.now,
             deletion=deletion,
             states=self.states,
+            claim=self.claim,
         )
         self.control.turn()
 
@@ -157,6 +160,29 @@ def test_source_without_topics_deletes_nothing() -> None:
     run.source.topics.clear()
     run.after(10)
     assert run.after(1000) == {"A.orders", "A.users"}
+
+
+def test_replaced_source_deletes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(["orders", "users"])
+    run.source.topics.pop("orders")
+    run.after(10)
+    run.source.cluster_id = "rebuilt"
+    run.source.topics.pop("users")
+    run.after(100)
+    assert run.after(100) == {"A.orders", "A.users"}
+    assert "no remote topic is deleted, because A is cluster rebuilt and was " in caplog.text
+
+
+def test_grace_period_begins_again_after_another_process_had_the_flow() -> None:
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.after(10)
+    run.claim.let_go(holder="there")
+    run.after(100)
+    run.claim.hold(math.inf, was_taken=True)
+    assert run.after(1) == {"A.orders"}
+    assert run.after(59) == {"A.orders"}
+    assert run.after(1) == set()
 
 
 def test_promoted_topic_does_not_stand_for_a_source_without_topics() -> None:

@@ -74,6 +74,8 @@ _MAX_SAMPLING_S: Final = 5.0
 _MAX_RESPONSE_BYTES: Final = 16 * MAX_PARTITION_BYTES
 _PARTITIONS_PER_FETCH: Final = 64
 _INACTIVE: Final = frozenset({"Empty", "Dead", None})
+_WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
+"""Protocol types of groups that commit offsets: without a type, of consumers, and of Kafka Streams (KIP-1071)."""
 _FAILURES: Final = (KafkaApiError, TimeoutError, ConnectionLostError)
 _Topics: TypeAlias = "Mapping[str, ObservedTopic]"
 _Key = TypeVar("_Key")
@@ -396,7 +398,7 @@ class _Collector:
 
     def _groups(self, places: Collection[TopicPartition]) -> tuple[GroupFacts, ...]:
         listed = self._optional("consumer groups", Need.GROUPS, self._admin.list_groups()) or ()
-        states = {group.group_id: group.state for group in listed if group.protocol_type in {"", "consumer"}}
+        states = {group.group_id: group.state for group in listed if group.protocol_type in _WITH_OFFSETS}
         committed = self._available(
             "committed offsets", Need.GROUPS, self._admin.list_group_offsets(dict.fromkeys(states))
         )

@@ -38,6 +38,17 @@ class PartitionsAdded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationFactorAltered:
+    """New number of replicas of each partition of a topic (KIP-455)."""
+
+    topic: str
+    factor: int
+    """Replicas of each partition after the change."""
+    factor_before: int
+    """Replicas before the change: the largest number, if the partitions differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
     """Deletion of a topic with all its records."""
 
@@ -77,5 +88,13 @@ class ClientConfigAltered:
     """New value. None removes the config from this entity."""
 
 
-Change: TypeAlias = ConfigAltered | PartitionsAdded | TopicDeleted | RecordsDeleted | QuotaAltered | ClientConfigAltered
+Change: TypeAlias = (
+    ConfigAltered
+    | PartitionsAdded
+    | ReplicationFactorAltered
+    | TopicDeleted
+    | RecordsDeleted
+    | QuotaAltered
+    | ClientConfigAltered
+)
 """Any change whose impact can be predicted."""

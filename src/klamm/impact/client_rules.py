@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.kinds import concerns, kinds_of_configs
+from klamm.client_configs.rollout import PREFIX, parse_rollout
 from klamm.impact.findings import Finding, ImpactLevel, Names, counted
 
 if TYPE_CHECKING:
@@ -21,24 +23,28 @@ _WEAK_ACKS: Final = frozenset({"0", "1"})
 def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding]:
     """Predict clients above a lower quota, which the broker delays."""
     before = facts.quotas.get(change.entity, {}).get(change.name)
-    if change.value is None or (before is not None and change.value >= before):
+    value = change.value
+    if value is None:  # then the strictest of the less specific entities may apply
+        others = [quotas for entity, quotas in facts.quotas.items() if _may_replace(entity, change.entity)]
+        value = min((quotas[change.name] for quotas in others if change.name in quotas), default=None)
+    if value is None or (before is not None and value >= before):
         return
-    figures = {"limit": change.value, **({} if before is None else {"limit_before": before})}
+    figures = {"limit": value, **({} if before is None else {"limit_before": before})}
     above = [
         client
         for client in facts.clients or ()
-        if client.rates.get(change.name, 0) > change.value and _is_concerned(client, change.entity, facts.quotas)
+        if client.rates.get(change.name, 0) > value and _is_concerned(client, change.entity, facts.quotas)
     ]
     text = "was not limited" if before is None else f"was {before:g}"
     if above:
         names = Names.of(client.name for client in above)
-        message = f"{counted(len(above), 'client')} ({names}) exceed {change.name}={change.value:g} and are delayed."
+        message = f"{counted(len(above), 'client')} ({names}) exceed {change.name}={value:g} and are delayed."
     else:
         names = Names()
-        message = f"{change.name} becomes {change.value:g} ({text}). Clients above it are delayed."
+        message = f"{change.name} becomes {value:g} ({text}). Clients above it are delayed."
     yield Finding(
         kind="clients_throttled" if above else "quota_lowered",
-        level=ImpactLevel.DISRUPTION if above or change.value == 0 else ImpactLevel.NOTICE,
+        level=ImpactLevel.DISRUPTION if above or value == 0 else ImpactLevel.NOTICE,
         resource=entity_text(change.entity),
         message=message,
         figures={**figures, **({"clients": len(above)} if above else {})},
@@ -49,6 +55,9 @@ def quota_altered(change: QuotaAltered, facts: ClusterFacts) -> Iterator[Finding
 def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> Iterator[Finding]:
     """Predict clients that do not follow a dynamic config, consumers that join again, and weaker acknowledgements."""
     resource = entity_text(change.entity)
+    if change.name.startswith(PREFIX):
+        value = None if change.value is None else parse_rollout(change.name, change.value).value
+        change = replace(change, name=change.name.removeprefix(PREFIX), value=value)
     concerned = [
         client
         for client in facts.clients or ()
@@ -77,6 +86,15 @@ def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> I
             message=f"consumers{listed} that apply {change.name} join their group again: one rebalance per group.",
             names={"clients": followers},
         )
+    if change.name == "acks" and change.value is None:
+        yield Finding(
+            kind="weaker_durability",
+            level=ImpactLevel.DISRUPTION,
+            resource=resource,
+            message="producers use the acks of a less specific entity, or their own: if these are 0 or 1, records that"
+            " they count as sent may be lost when a leader fails.",
+            names={"clients": followers},
+        )
     if change.name == "acks" and change.value in _WEAK_ACKS:
         yield Finding(
             kind="weaker_durability",
@@ -86,6 +104,13 @@ def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> I
             " as sent may be lost when a leader fails.",
             names={"clients": followers},
         )
+
+
+def _may_replace(entity: EntityParts, removed: EntityParts) -> bool:
+    """Return whether the values of an entity may apply to clients of another one that has none."""
+    own = dict(removed)
+    is_more_specific = set(removed) <= set(entity)
+    return not is_more_specific and all(name is None or own.get(kind, name) == name for kind, name in entity)
 
 
 def _is_concerned(

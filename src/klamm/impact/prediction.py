@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from klamm.impact import config_rules
 from klamm.impact.changes import (
@@ -14,6 +14,7 @@ from klamm.impact.changes import (
     PartitionsAdded,
     QuotaAltered,
     RecordsDeleted,
+    ReplicationFactorAltered,
     TopicDeleted,
 )
 from klamm.impact.client_rules import client_config_altered, quota_altered
@@ -27,11 +28,11 @@ from klamm.impact.effective import (
 )
 from klamm.impact.facts import NO_NEED, Need
 from klamm.impact.findings import MAX_NAMES, Finding, Impact, ImpactLevel, Names, counted, size
-from klamm.impact.topic_rules import partitions_added, records_deleted, topic_deleted
+from klamm.impact.topic_rules import partitions_added, records_deleted, replication_factor_altered, topic_deleted
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from klamm.impact.changes import Change
     from klamm.impact.facts import ClusterFacts
@@ -88,6 +89,15 @@ UNSEEN_REMOTE_LOGS: Final = (
     "the sizes of logs in remote storage, which Kafka's protocol does not report, so that bytes are those of local logs"
     " only: {names}."
 )
+_CHANGE_RULES: Final[Mapping[type, Callable[[Any, ClusterFacts], Iterator[Finding]]]] = {
+    PartitionsAdded: partitions_added,
+    ReplicationFactorAltered: replication_factor_altered,
+    TopicDeleted: topic_deleted,
+    RecordsDeleted: records_deleted,
+    QuotaAltered: quota_altered,
+    ClientConfigAltered: client_config_altered,
+}
+"""Rules of single changes. Those of configs follow from all changes together."""
 UNSEEN_RATES: Final = (
     "the present rates of clients, which Kafka's protocol does not report: clients above the new quota cannot be named."
 )
@@ -209,19 +219,8 @@ def _unseen_remote_logs(
 
 
 def _of_change(change: Change, facts: ClusterFacts) -> Iterator[Finding]:
-    match change:
-        case PartitionsAdded():
-            return partitions_added(change, facts)
-        case TopicDeleted():
-            return topic_deleted(change, facts)
-        case RecordsDeleted():
-            return records_deleted(change, facts)
-        case QuotaAltered():
-            return quota_altered(change, facts)
-        case ClientConfigAltered():
-            return client_config_altered(change, facts)
-        case ConfigAltered():
-            return iter(())
+    rule = _CHANGE_RULES.get(type(change))
+    return iter(()) if rule is None else rule(change, facts)
 
 
 def _inherited(

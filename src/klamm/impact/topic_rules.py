@@ -11,7 +11,7 @@ from klamm.impact.records import active_producers, readers, removal, unread, who
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from klamm.impact.changes import PartitionsAdded, RecordsDeleted, TopicDeleted
+    from klamm.impact.changes import PartitionsAdded, RecordsDeleted, ReplicationFactorAltered, TopicDeleted
     from klamm.impact.facts import ClusterFacts, ObservedTopic
 
 _STREAMS_TOPIC: Final = re.compile(r"(.+?)-[^-].*-(repartition|changelog)")
@@ -44,6 +44,19 @@ def partitions_added(change: PartitionsAdded, facts: ClusterFacts) -> Iterator[F
             message=f"{counted(groups.count, 'active group')} ({groups}) will rebalance. With auto.offset.reset=latest"
             " they skip records produced to the new partitions before they discover them.",
             names={"groups": groups},
+        )
+
+
+def replication_factor_altered(change: ReplicationFactorAltered, _: ClusterFacts) -> Iterator[Finding]:
+    """Predict records with fewer replicas. Added ones only take time and disk."""
+    if change.factor < change.factor_before:
+        yield Finding(
+            kind="replicas_removed",
+            level=ImpactLevel.DISRUPTION,
+            resource=f"topic {change.topic}",
+            message=f"each partition keeps {change.factor} of {change.factor_before} replicas: when {change.factor} of"
+            " its brokers fail, it cannot be used and its newest records may be lost.",
+            figures={"factor": change.factor, "factor_before": change.factor_before},
         )
 
 

@@ -11,9 +11,10 @@ from klamm.impact.changes import (
     ConfigAltered,
     PartitionsAdded,
     QuotaAltered,
+    ReplicationFactorAltered,
     TopicDeleted,
 )
-from klamm.policy.answers import PARTITIONS
+from klamm.policy.answers import PARTITIONS, REPLICATION_FACTOR
 from klamm.resources.cluster import config_resource
 from klamm.resources.kinds import CONFIG_KINDS
 from klamm.resources.model import HIDDEN, Kind, Mark
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def planned_changes(plan: Plan) -> list[Change]:
-    """Return the accepted changes of existing resources. New topics, ACLs and credentials have no impact to predict."""
+    """Return the accepted changes. New topics have no impact, and that of ACLs and credentials is not predicted."""
     return [
         change
         for diff in plan.diffs
-        if diff.exists and diff.key not in plan.failed
+        if (diff.exists or diff.key.kind is not Kind.TOPIC) and diff.key not in plan.failed
         for change in (_deleted(diff) if diff.is_deletion and diff.key.kind is Kind.TOPIC else _changed(diff))
     ]
 
@@ -42,6 +43,9 @@ def _deleted(diff: ResourceDiff) -> Iterator[Change]:
 def _changed(diff: ResourceDiff) -> Iterator[Change]:
     if (growth := diff.change_of(PARTITIONS)) is not None:
         yield PartitionsAdded(topic=diff.key.name, total_count=int(growth.new or 0))
+    if (resized := diff.change_of(REPLICATION_FACTOR)) is not None:
+        before = max(map(int, (resized.old or "0").split(" and ")))
+        yield ReplicationFactorAltered(topic=diff.key.name, factor=int(resized.new or 0), factor_before=before)
     for change in diff.config_changes:
         value = None if change.mark is Mark.REMOVE else change.new
         if value == HIDDEN or change.is_secret:

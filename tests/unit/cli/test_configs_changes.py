@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from klamm.cli.configs.changes import Changes, parse_pairs, read_changes
+from klamm.cli.configs.changes import Changes, client_changes, parse_pairs, read_changes
 from klamm.cli.configs.options import parse
 from klamm.cli.connection import RequestError
+from klamm.impact.changes import ClientConfigAltered, QuotaAltered
 from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
@@ -38,6 +39,19 @@ SERVER = ("--bootstrap-server", "a:1")
 def test_brackets_keep_commas_in_value(text: str | None, pairs: dict[str, str]) -> None:
     """K649-85: ``--add-config k1=v1,k2=[a,b]`` brackets group commas; ``--add-config-file f``."""
     assert parse_pairs(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["1e3", "+1000", "1000d", " 1000.0f"])
+def test_impact_reads_quotas_as_they_are_sent(text: str) -> None:
+    entity = (("user", "alice"),)
+    quotas, dynamic = (
+        Changes(added=added, deleted=(), appended={}, subtracted={})
+        for added in ({"producer_byte_rate": text}, {"acks": "all"})
+    )
+    assert client_changes(entity, quotas, dynamic, percent=0.0) == [
+        QuotaAltered(entity=entity, name="producer_byte_rate", value=1000.0),
+        ClientConfigAltered(entity=entity, name="rollout.acks", value=None),
+    ]
 
 
 @pytest.mark.parametrize("text", ["a", "a=1=2", "a,b=1", "=1=", "a=x,y"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from klamm.impact.changes import ClientConfigAltered, QuotaAltered
 from klamm.impact.facts import ClientFacts
 from klamm.impact.findings import ImpactLevel
@@ -53,6 +55,19 @@ def test_raised_or_removed_quota_has_no_impact() -> None:
         assert predict([QuotaAltered(entity=_ALICE, name=_RATE, value=value)], facts).level is ImpactLevel.NONE
 
 
+def test_removed_quota_gives_way_to_a_stricter_default() -> None:
+    others = {
+        (("user", None),): {_RATE: 1.0},
+        (*_ALICE, ("client-id", "a")): {_RATE: 0.5},
+        (("user", "bob"),): {_RATE: 0.1},
+    }
+    facts = cluster(quotas={_ALICE: {_RATE: 5_000.0}, **others})
+
+    (finding,) = predict([QuotaAltered(entity=_ALICE, name=_RATE, value=None)], facts).findings
+
+    assert (finding.kind, finding.figures) == ("quota_lowered", {"limit": 1.0, "limit_before": 5_000.0})
+
+
 def test_client_config_names_clients_that_do_not_support_it() -> None:
     clients = (
         ClientFacts(user="alice", client_id="old", supported_configs=frozenset({"heartbeat.interval.ms"})),
@@ -68,7 +83,10 @@ def test_client_config_names_clients_that_do_not_support_it() -> None:
     assert findings["sessions_restart"].names["clients"].first == ("alice/new",)
 
 
-def test_weaker_acks_are_a_disruption() -> None:
-    change = ClientConfigAltered(entity=_ALICE, name="acks", value="1")
+@pytest.mark.parametrize(
+    ("name", "value"), [("acks", "1"), ("acks", None), ("rollout.acks", "5:0"), ("rollout.acks", None)]
+)
+def test_weaker_acks_are_a_disruption(name: str, value: str | None) -> None:
+    change = ClientConfigAltered(entity=_ALICE, name=name, value=value)
 
     assert predict([change], cluster()).level is ImpactLevel.DISRUPTION

@@ -9,6 +9,7 @@ import pytest
 
 from klamm.admin import PolicyOverride
 from klamm.cli.resources.report import document
+from klamm.impact.changes import ClientConfigAltered, QuotaAltered, ReplicationFactorAltered
 from klamm.resources.cluster import Observation
 from klamm.resources.diff import Ownership, after_override, plan_resources
 from klamm.resources.engine import Plan
@@ -247,6 +248,30 @@ def test_secret_in_the_file_itself_is_sent_and_never_shown(key: str) -> None:
     ]
     assert "hunter2" not in repr([document(each, None) for each in plans])
     assert [change for each in plans for change in planned_changes(each)] == []
+
+
+def test_first_values_of_users_and_lower_factors_have_an_impact() -> None:
+    billing = "user=billing"
+    declared = [
+        Declared(kind=Kind.CLIENT_CONFIGS, name=billing, values={"acks": "1"}),
+        Declared(kind=Kind.QUOTA, name=billing, values={"producer_byte_rate": "1"}),
+        Declared(kind=Kind.TOPIC, name="t", values={"replication_factor": "1"}),
+        Declared(kind=Kind.TOPIC, name="new", values={"replication_factor": "1"}),
+    ]
+    factor = CurrentValue(value="2 and 3", origin="cluster", is_own=True)
+    present = {declared[2].key: Existing(values={"replication_factor": factor}, replicas=((1, 2), (1, 2, 3)))}
+    diffs = tuple(plan_resources(declared, present))
+    plan = Plan(diffs=diffs, failed={}, observation=Observation(resources=present))
+    assert sorted(map(repr, planned_changes(plan))) == sorted(
+        map(
+            repr,
+            [
+                ClientConfigAltered(entity=(("user", "billing"),), name="acks", value="1"),
+                QuotaAltered(entity=(("user", "billing"),), name="producer_byte_rate", value=1.0),
+                ReplicationFactorAltered(topic="t", factor=1, factor_before=3),
+            ],
+        )
+    )
 
 
 def test_credential_without_password_is_a_problem_only_where_it_is_missing() -> None:

@@ -98,5 +98,5 @@ def _changes(admin: AdminClient, entity: Target, changes: Changes, options: argp
 
     if entity.has_quotas:
         routed = users.route(entity, changes)
-        return client_changes(users.parts_of(entity), routed.quotas, routed.dynamic)
+        return client_changes(users.parts_of(entity), routed.quotas, routed.dynamic, percent=options.percent)
     return config_changes(admin, resources.resource_type(entity), entity.names[0], changes)

@@ -140,13 +140,21 @@ def config_changes(admin: AdminClient, kind: ResourceType, name: str, changes: C
     ]
 
 
-def client_changes(entity: EntityParts, quotas: Changes, dynamic: Changes) -> list[Change]:
-    """Return the new quotas and dynamic client configs of an entity. Quotas that are no numbers are left out."""
+def client_changes(
+    entity: EntityParts, quotas: Changes, dynamic: Changes, *, percent: float | None = None
+) -> list[Change]:
+    """Return the new quotas and dynamic client configs of an entity. Quotas that are no numbers are left out.
+
+    0 percent removes the roll-outs of configs; what is in force then depends on other values.
+    """
+    from klamm.cli.configs.quotas import quota_number  # noqa: PLC0415
+    from klamm.client_configs.rollout import rollout_key  # noqa: PLC0415
     from klamm.impact.changes import ClientConfigAltered, QuotaAltered  # noqa: PLC0415
 
-    limits = {key: float(value) for key, value in quotas.added.items() if value.replace(".", "", 1).isdecimal()}
+    limits = {key: number for key, value in quotas.added.items() if (number := quota_number(value)) is not None}
     values: dict[str, float | None] = {**limits, **dict.fromkeys(quotas.deleted)}
-    configs: dict[str, str | None] = {**dynamic.added, **dict.fromkeys(dynamic.deleted)}
+    added = dict.fromkeys(map(rollout_key, dynamic.added)) if percent == 0 else dynamic.added
+    configs: dict[str, str | None] = {**added, **dict.fromkeys(dynamic.deleted)}
     return [
         *(QuotaAltered(entity=entity, name=key, value=value) for key, value in values.items()),
         *(ClientConfigAltered(entity=entity, name=key, value=value) for key, value in configs.items()),

@@ -62,7 +62,13 @@ def line(spelled_entity: str, quotas: Mapping[str, float]) -> str:
     return f"Quota configs for {spelled_entity} are " + ", ".join(f"{k}={java_text(v)}" for k, v in quotas.items())
 
 
+def quota_number(text: str) -> float | None:
+    """Return a quota as Java reads it, None if it is not a number."""
+    return float(text.strip().rstrip("dDfF")) if _NUMBER.fullmatch(text.strip()) else None
+
+
 def _number(key: str, text: str) -> float:
-    if _NUMBER.fullmatch(text.strip()) is None:
+    number = quota_number(text)
+    if number is None:
         raise RequestError(f"Cannot parse quota configuration value for {key}: {text}")
-    return float(text.strip().rstrip("dDfF"))
+    return number

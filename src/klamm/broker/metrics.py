@@ -98,7 +98,7 @@ def _state(page: Page, services: Services) -> None:
     page.family("klamm_topics", "gauge", "Topics.", [({}, len(topics))])
     page.family("klamm_partitions", "gauge", "Partitions.", [({}, sum(len(topic.partitions) for topic in topics))])
     offline, failures = services.logs.offline_count, services.logs.flush_failures
-    page.family("klamm_offline_partitions", "gauge", "Partitions whose fsync has failed.", [({}, offline)])
+    page.family("klamm_offline_partitions", "gauge", "Partitions offline because of a disk error.", [({}, offline)])
     page.family("klamm_log_flush_failures_total", "counter", "Failed fsyncs of partitions.", [({}, failures)])
     states = Counter(group.state.value for group in services.groups.list_groups())
     page.family("klamm_groups", "gauge", "Groups.", [({"state": s}, n) for s, n in sorted(states.items())])

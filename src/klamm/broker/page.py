@@ -168,7 +168,7 @@ class BrokerPage:
         logs = self._services.logs
         warnings = first_of(self._services.client_configs.skipped)
         if logs.offline_count:
-            warnings.append(f"{counted(logs.offline_count, 'partition')} offline because an fsync failed")
+            warnings.append(f"{counted(logs.offline_count, 'partition')} offline because of a disk error")
         elif logs.flush_failures:
             warnings.append(f"{counted(logs.flush_failures, 'fsync')} failed since the start")
         try:

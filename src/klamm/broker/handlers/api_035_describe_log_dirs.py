@@ -2,7 +2,7 @@
 
 Returns the data directory as named by ``log.dirs``, the size of each partition with a replica on the broker id that was
 asked, the space of the file system (v4, KIP-827) and whether it is cordoned (v5, KIP-1066). As in Kafka, partitions
-that do not exist are left out. While partitions are offline because an fsync failed, they are left out and the
+that do not exist are left out. While partitions are offline because of a disk error, they are left out and the
 directory has the error KAFKA_STORAGE_ERROR; Kafka takes the whole directory offline and lists none of its partitions.
 Requires DESCRIBE on the cluster; before v3 a denied request gets an empty response. All replicas are one log, so no
 replica lags and none is being moved to another directory.

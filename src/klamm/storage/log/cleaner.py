@@ -133,6 +133,8 @@ class Cleaner:
                 saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
             except OSError as error:
                 self._reports.report(log.name, "cannot be compacted", error)
+                if log.failure is not None:
+                    self._logs.take_offline(log, error)
             except StoppedError:
                 raise
             except Exception:
@@ -335,6 +337,8 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
         put_away = segment_swap.take_places(log.directory, disk)
     except OSError as error:
         # The files are not those of the segments any more, until a start has completed the swap.
+        for segment in group:
+            segment.give_up()
         log.take_offline(error, cause="compacted files could not take their places")
         raise
     for segment in group:

@@ -149,7 +149,7 @@ class Flusher:
         self._file_system = FileSystem(data_dir)
         self._threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self._offline: dict[UUID, set[int]] = {}
-        """Partitions whose fsync failed, by topic."""
+        """Partitions that are offline, by topic."""
         self.failures = 0
         """Number of failed fsyncs since the start."""
 
@@ -224,11 +224,11 @@ class Flusher:
 
     @property
     def offline_count(self) -> int:
-        """Number of logs that are offline because an fsync failed."""
+        """Number of logs that are offline because of a disk error."""
         return sum(map(len, self._offline.values()))
 
     def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
-        """Return the partitions of a topic that are offline because an fsync failed."""
+        """Return the partitions of a topic that are offline because of a disk error."""
         return self._offline.get(topic_id, frozenset())
 
     def forget(self, topic_id: UUID) -> None:

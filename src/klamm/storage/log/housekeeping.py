@@ -127,6 +127,10 @@ class KeptLogs(Protocol):
         """Make a log durable up to its current end offset."""
         ...
 
+    def take_offline(self, log: PartitionLog, error: OSError) -> None:
+        """Report a log that is not served any more."""
+        ...
+
     async def checkpoint(self) -> None:
         """Write recovery points and log start offsets durably, and rename the files below the log start offsets."""
         ...

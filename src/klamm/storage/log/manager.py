@@ -298,7 +298,9 @@ class LogManager:
             now_ms=self._now_ms,
         )
         if log.recovery_point < self._recovery_points.get(name, 0):
-            self._recovery_points[name] = log.recovery_point  # what was cut off is written again, and not durable yet
+            # What was cut off is written again, and not durable at the next start.
+            self._recovery_points[name] = log.recovery_point
+            self.checkpoint_files.write(self.snapshot())
         log.has_directory, log.leader_epoch = is_ours, self._leader_epoch
         return log
 
@@ -603,11 +605,11 @@ class LogManager:
 
     @property
     def offline_count(self) -> int:
-        """Number of logs that are offline because an fsync failed."""
+        """Number of logs that are offline because of a disk error."""
         return self._flusher.offline_count
 
     def offline_partitions(self, topic_id: UUID) -> AbstractSet[int]:
-        """Return the partitions of a topic that are offline because an fsync failed."""
+        """Return the partitions of a topic that are offline because of a disk error."""
         return self._flusher.offline_partitions(topic_id)
 
     def take_offline(self, log: PartitionLog, error: OSError) -> None:

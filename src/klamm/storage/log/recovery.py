@@ -101,10 +101,10 @@ def open_partition(
         for segment in segments:
             segment.remove()
         segments.clear()
-        if SNAPSHOT in names:
-            (directory / SNAPSHOT).unlink()  # a later start would trust it as soon as the log has passed its offset
-            fsync_path(directory)
         end_offset = log_start_offset
+    if not segments and SNAPSHOT in names:
+        (directory / SNAPSHOT).unlink()  # a later start would trust it as soon as the log has passed its offset
+        fsync_path(directory)
     log_start_offset = max(log_start_offset, segments[0].base_offset if segments else 0)
     recovery_point = min(max(recovery_point, log_start_offset), end_offset)
     producers = ProducerStates(name)

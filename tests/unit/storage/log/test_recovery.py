@@ -269,7 +269,6 @@ def test_records_behind_a_cut_are_checked_again(tmp_path: Path) -> None:
     crashable.open()
     for _ in range(2):
         crashable.log.append(batch("y"))
-    asyncio.run(crashable.manager.checkpoint())
     with log_file(crashable).open("r+b") as file:
         file.seek(3 * size - 1)
         file.write(b"\x07")

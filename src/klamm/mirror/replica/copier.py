@@ -184,7 +184,7 @@ class ReplicaCopier(Copier):
             self._lagging,
             self._lagging_active,
             self._clock,
-            on_recreated=self._recreated,
+            on_recreated=self._recreated_again,
             target_is_far=lambda: False,
             throttle=self.throttle,
         )
@@ -307,6 +307,11 @@ class ReplicaCopier(Copier):
         again = ReplicaCopy(copy.partition_id, copy.leader, window, self.node, self._lagging_active)
         self._lagging[key] = again
         self._again_fetcher.add(key, self._fetcher.topic_id(key))  # the topic may have been created again since then
+
+    def _recreated_again(self, keys: Iterable[PartitionTuple]) -> None:
+        for key in keys:
+            self._end_lagging(key)
+        self._recreated(key for key in keys if key in self._copies)
 
     def _refresh_lagging(self, key: PartitionTuple, copy: ReplicaCopy) -> None:
         copy.refresh()

@@ -14,14 +14,15 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
   share its remote topic, which holds the records of both sources.
 
 The start of each grace period and the deletions of the past hour are kept in memory. A restart of the mirror starts
-both again, so it can only delay a deletion of a topic. A flow that another process took over, or that was stopped,
-starts its grace periods again as well: nobody has looked at its topics meanwhile. After a deletion, the source offsets
-of the topic are deleted too. A later source topic with that name is mirrored from its beginning.
+both again, so it can only delay a deletion of a topic. So does a time without refreshes, as while the source does not
+answer or another process mirrors the flow: nobody has looked at the topics meanwhile. After a deletion, the source
+offsets of the topic are deleted too. A later source topic with that name is mirrored from its beginning.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import error_text
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HOUR_S: Final = 3600.0
+_LONGEST_GAP: Final = 3.0
+"""Refresh intervals without a refresh after which the grace periods begin again."""
 
 
 def plan_deletions(
@@ -105,6 +108,8 @@ class TopicDeletion:
         """Time at which each deleted source topic was first missing."""
         self._cluster_id: str | None = None
         """Cluster id of the source at the first run."""
+        self._looked_at = math.inf
+        """Time of the last run."""
         self._deleted_at: list[float] = []
         """Times of the deletions within the past hour."""
         self._unforgotten: set[str] = set()
@@ -136,8 +141,11 @@ class TopicDeletion:
                 " topics that are gone there shall be deleted",
                 self._settings.name, self._settings.source.alias, cluster_id, self._cluster_id,
             )  # fmt: skip
-            self.start_again()
+            self._gone_since.clear()
             return ()
+        if now - self._looked_at > _LONGEST_GAP * self._settings.refresh_topics_interval.total_seconds():
+            self._gone_since.clear()
+        self._looked_at = now
         planned = plan_deletions(self._settings, set(self._mirrored(self._settings)).difference(kept), source, target)
         missing = missing_topics(self._source, planned)
         planned = {topic: remote_topic for topic, remote_topic in planned.items() if topic in missing}
@@ -156,10 +164,6 @@ class TopicDeletion:
         self._delete({planned[topic]: topic for topic in due[:allowed]}, now)
         self._forget_deleted()
         return planned.keys()
-
-    def start_again(self) -> None:
-        """Forget which topics are gone, because nobody looks at them for some time."""
-        self._gone_since.clear()
 
     def _note(self, planned: Mapping[str, str], now: float) -> None:
         """Start the grace periods of topics that are newly gone, and cancel those of the others."""

@@ -49,7 +49,7 @@ class NamePattern:
 
 ACTIONS: Final = ("create", "alter", "partitions", "delete", "produce", "group", "client", "api")
 UNLIMITED: Final = frozenset(RETENTION) | {name.replace("retention", "local.retention") for name in RETENTION}
-"""Configs for which -1 means unlimited, and thus exceeds any number."""
+"""Configs for which a negative number means unlimited, and thus exceeds any number."""
 REFERENCES: Final[Mapping[tuple[str, str], str]] = {
     **{(name.replace("retention", "local.retention"), "-2"): name for name in RETENTION},
     **{

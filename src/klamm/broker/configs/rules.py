@@ -181,9 +181,8 @@ def parts(alterations: Sequence[ResourceAlteration]) -> Iterator[Sequence[Resour
     begin = size = 0
     for end, alteration in enumerate(alterations):
         operations = alteration.replacement if alteration.operations is None else alteration.operations
-        neighbours = {each.resource_type for each in alterations[max(begin, end - 1) : end + 1]}
-        is_border = size and ResourceType.BROKER in neighbours
-        if is_border or (size and size + len(operations) > OPERATIONS_AT_ONCE):
+        is_full = size + len(operations) > OPERATIONS_AT_ONCE
+        if size and (is_full or ResourceType.BROKER in (alterations[end - 1].resource_type, alteration.resource_type)):
             yield alterations[begin:end]
             begin, size = end, 0
         size += 1 + len(operations)

@@ -37,7 +37,7 @@ from klamm.gateway.policies.facts import (
 )
 from klamm.gateway.policies.policy_api import ChangeServer, change_policy
 from klamm.history.change import HIDDEN, UNKNOWN
-from klamm.kafka_client.errors import CLUSTER_ERRORS
+from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.lazy_dataclass import dataclass
 from klamm.policy.kinds import ALTER_CONFIG, SETTINGS
 from klamm.policy_runtime.decision import overridden_configs, overridden_operations
@@ -140,21 +140,18 @@ class AlteredConfigs(ChangeServer):
 
         response: Response
         if self._policies.guards_kind(ALTER_CONFIG):
-            response = api.merged(request, api.response(), rejected, throttle_time_ms=0)
+            response, entries, throttle_time_ms = api.response(), [*rejected], 0
             for some in _sections([each for each in request.resources if resource_key(each) not in errors]):
-                real = await divide(
+                response = await divide(
                     api,
                     api.with_parts(request, some, validate_only=request.validate_only),
                     context,
                     decide,
                     turns_of=lambda valid: self._turns.of(map(resource_key, valid)),
                 )
-                response = api.merged(
-                    request,
-                    real,
-                    [*response.responses, *real.responses],
-                    throttle_time_ms=max(response.throttle_time_ms, real.throttle_time_ms),
-                )
+                entries += response.responses
+                throttle_time_ms = max(throttle_time_ms, response.throttle_time_ms)
+            response = api.merged(request, response, entries, throttle_time_ms=throttle_time_ms)
         else:
             rest = [each for each in request.resources if resource_key(each) not in errors]
             real = await context.forward(api.with_parts(request, rest, validate_only=request.validate_only))
@@ -177,8 +174,7 @@ class AlteredConfigs(ChangeServer):
                 text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
                 return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
             try:
-                in_force = _extends_lists(part) and await _is_klamm(context)
-                decision = config_decision(part, facts.configs, extends_lists_in_force=in_force)
+                decision = config_decision(part, facts.configs, extends_lists_in_force=facts.extends_lists_in_force)
             except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
                 return ApiError(error.error_code, error.error_message)
             details = alter_config_details(
@@ -262,6 +258,8 @@ class _Facts:
     configs: Mapping[str, ConfigEntry]
     replication_factor: int | None
     """Smallest number of replicas of a partition; None if the resource is not a topic."""
+    extends_lists_in_force: bool
+    """See ``config_decision``."""
 
 
 async def _read(
@@ -273,6 +271,12 @@ async def _read(
         describe_configs(context.admin, keys),
         describe_topics(context.admin, [name for kind, name in keys if kind == ResourceType.TOPIC]),
     )
+    is_klamm = False
+    if any(map(_extends_lists, resources)):
+        try:
+            is_klamm = CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
+        except CLUSTER_ERRORS as error:
+            return dict.fromkeys(keys, KafkaApiError(error_text(error)))
     facts: dict[tuple[int, str], _Facts | KafkaApiError] = {}
     async for (kind, name), described in TimeSlice().over(configs.items()):
         topic = topics[name] if kind == ResourceType.TOPIC else None
@@ -282,7 +286,7 @@ async def _read(
             facts[kind, name] = topic
         else:
             factor = None if topic is None else min(map(len, topic.replicas))
-            facts[kind, name] = _Facts(configs=described, replication_factor=factor)
+            facts[kind, name] = _Facts(configs=described, replication_factor=factor, extends_lists_in_force=is_klamm)
     return facts
 
 

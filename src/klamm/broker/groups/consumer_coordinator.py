@@ -9,7 +9,7 @@ from uuid import uuid4
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.consumer.migration import can_become_consumer, to_consumer
 from klamm.broker.groups.consumer.model import FIRST_EPOCH, JOIN_EPOCH
-from klamm.broker.groups.errors import GroupIdNotFoundError
+from klamm.broker.groups.errors import GroupIdNotFoundError, NotCoordinatorError
 
 if TYPE_CHECKING:
     from klamm.broker.groups.consumer.model import Assignment, HeartbeatAttempt, HeartbeatReply
@@ -97,6 +97,8 @@ class ConsumerGroupCoordinator:
         self, entry: Entry, group: ConsumerGroup, reply: HeartbeatReply, owned: Assignment | None
     ) -> HeartbeatReply:
         """Let the member of a reply take its next step, and return the reply that follows."""
+        if not self._registry.is_current(entry):
+            raise NotCoordinatorError("The group was read again from the disk, because a later change was not stored")
         if entry.group is group:
             reply = group.continued(reply, owned, self._topics, self._registry.now())
             self._registry.after_step(entry)

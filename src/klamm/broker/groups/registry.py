@@ -188,6 +188,10 @@ class GroupRegistry:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         return entry
 
+    def is_current(self, entry: Entry) -> bool:
+        """Return whether an entry is served. Those of before a failed commit are not, even if a request holds one."""
+        return self._entries.get(entry.group.group_id) is entry
+
     def find(self, group_id: str) -> AnyGroup | None:
         """Return a group; None if it does not exist."""
         entry = self._entries.get(group_id)
@@ -281,6 +285,9 @@ class GroupRegistry:
         now = self.now()
         self.offsets = OffsetTable(self._store.load_group_offsets())
         self.pending = PendingOffsets(self._store.load_pending_offsets())
+        for entry in self._entries.values():
+            if entry.save is not None and not entry.save.done():
+                entry.save.set_exception(StorageError("The change was rolled back with the one before it"))
         self._entries = {}
         self._last_deletion = None  # it may have failed
         for stored in self._store.load_groups():
@@ -305,7 +312,7 @@ class GroupRegistry:
         """Submit the changes of ``removable`` for each group, and remove empty groups without offsets (KIP-211)."""
         async for entry in time_slice.over(tuple(self._entries.values())):
             group = entry.group
-            if self._entries.get(group.group_id) is not entry:
+            if not self.is_current(entry):
                 continue  # removed during a pause
             changes = removable(group)
             if is_removed := group.is_deserted and not self._has_offsets(group.group_id):
@@ -345,7 +352,7 @@ class GroupRegistry:
         waiting, entry.save = entry.save, None
         if waiting is None or waiting.done():
             return
-        if self._entries.get(entry.group.group_id) is entry and isinstance(entry.group, ConsumerGroup):
+        if self.is_current(entry) and isinstance(entry.group, ConsumerGroup):
             self._put(entry, entry.group)
         # A group that was deleted or replaced meanwhile has submitted that itself.
         if entry.last_change is not None:

@@ -86,7 +86,7 @@ class ConsumerGroup(ConsumerHeartbeats):
         for member in self.members.values():
             timeout_ms = session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
             self._set_deadline(DeadlineKind.SESSION, member.member_id, timeout_ms, now)
-            if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+            if member.classic is None and member.pending_revocation:
                 self._set_deadline(DeadlineKind.REBALANCE, member.member_id, member.rebalance_timeout_ms, now)
 
     # ---- committed offsets

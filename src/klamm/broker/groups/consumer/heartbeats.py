@@ -137,6 +137,7 @@ class ConsumerHeartbeats(Membership):
         """
         member = self.find(member_id) if instance_id is None else self.find_static(member_id, instance_id)
         if epoch == STATIC_LEAVE_EPOCH and instance_id is not None:
+            self._cancel_deadline(DeadlineKind.REBALANCE, member.member_id)  # it keeps its partitions for its session
             # The next instance may commit offsets at any epoch: its partitions lose their assignment epochs.
             self.put(
                 replace(

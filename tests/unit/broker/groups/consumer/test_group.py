@@ -224,6 +224,22 @@ def test_static_member_that_does_not_return_is_removed() -> None:
     assert clients.rejected(lambda: clients.send("m1", 3, instance_id="i")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_static_member_that_leaves_during_a_revocation_keeps_its_session() -> None:
+    clients = ConsumerGroupClients(t=2)
+    first, second = clients.join("m1", "t", instance_id="i"), clients.join("m2", "t")
+    clients.beat(first)
+    first.owned.add((clients.topics.add("t", 2).topic_id, 1))  # it keeps what it should give up
+    for _ in range(6):
+        clients.wait(9)
+        clients.beat(second)
+        clients.rejected(lambda: clients.send("m1", 2, instance_id="i"))
+    clients.leave(first, STATIC_LEAVE_EPOCH)
+    clients.wait(9)
+    clients.beat(second)
+
+    assert set(clients.group.members) == {"m1", "m2"}
+
+
 def test_instance_id_in_use_is_unreleased() -> None:
     """K848-05, -07."""
     clients = ConsumerGroupClients(t=2)

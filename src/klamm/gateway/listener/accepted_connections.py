@@ -29,6 +29,8 @@ _LATE_S: Final = 5.0
 """Time in seconds after which a connection is late: it waits for a broker or a client that does not respond. All
 clients of a gateway that was restarted come at once, and each is served after some milliseconds.
 """
+_AGAIN_S: Final = 5.0
+"""Seconds between two attempts to reach a broker for which others stand in."""
 _MAX_OPENING: Final = 4096
 """Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed at any age."""
 
@@ -48,6 +50,9 @@ class AcceptedConnections:
         self._handshake = handshake
         self._opening: defaultdict[int, dict[asyncio.Task[None], float]] = defaultdict(dict)
         """Tasks by node id of the port, oldest first, with the time of their start on the loop's clock."""
+        self._stand_ins: dict[int, list[Relay]] = {}
+        """Relays to other brokers, by node id of the broker that could not be reached."""
+        self._handing_back: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     @property
@@ -78,6 +83,8 @@ class AcceptedConnections:
         for opening in self._opening.values():
             for task in opening:
                 task.cancel()
+        for task in self._handing_back:
+            task.cancel()
 
     def _on_opened(self, port: int, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         self._opening[port].pop(task, None)
@@ -98,7 +105,7 @@ class AcceptedConnections:
                 return
             stack.callback(client.close)
             try:
-                upstream, session = await self._upstream.connect(peer.node_id, any_other=peer.is_bootstrap)
+                upstream, session, is_stand_in = await self._upstream.connect(peer.node_id, any_other=peer.is_bootstrap)
             except OSError as error:
                 self._reject(peer, "upstream", str(error))
                 return
@@ -107,7 +114,35 @@ class AcceptedConnections:
             client.close()
             upstream.close()
             return
-        Relay(self._shared, peer, client, upstream, session).start()
+        relay = Relay(self._shared, peer, client, upstream, session)
+        relay.start()
+        if is_stand_in:
+            self._await_broker(relay)
+
+    def _await_broker(self, relay: Relay) -> None:
+        """Close a connection to another broker as soon as its own one is back.
+
+        That one may lead the partitions that the client asks for. A client keeps its connection, and would be told by
+        the other broker again and again that it does not lead them.
+        """
+        node_id = relay.peer.node_id
+        if node_id in self._stand_ins:
+            self._stand_ins[node_id].append(relay)
+            return
+        self._stand_ins[node_id] = [relay]
+        task = asyncio.get_running_loop().create_task(self._hand_back(node_id))
+        self._handing_back.add(task)
+        task.add_done_callback(self._handing_back.discard)
+
+    async def _hand_back(self, node_id: int) -> None:
+        while not await self._upstream.is_back(node_id):
+            await asyncio.sleep(_AGAIN_S)
+            self._stand_ins[node_id] = [each for each in self._stand_ins[node_id] if not each.is_closed]
+            if not self._stand_ins[node_id]:
+                break
+        for relay in self._stand_ins.pop(node_id):
+            if not relay.is_closed:
+                relay.drain()
 
     def _reject(self, peer: Peer, reason: str, message: str) -> None:
         logger.warning("Connection of %s closed: %s", peer.name, message)

@@ -113,8 +113,10 @@ class Upstream:
             except Exception:
                 logger.exception("The brokers of the upstream cannot be read, trying again in %g s", interval_s)
 
-    async def connect(self, node_id: int, *, any_other: bool = False) -> tuple[Transport, UpstreamSession | None]:
+    async def connect(self, node_id: int, *, any_other: bool = False) -> tuple[Transport, UpstreamSession | None, bool]:
         """Open a connection to a broker. Return it with its session if the gateway logged in and the session expires.
+
+        The last value is whether another broker stands in for a known one.
 
         Args:
             node_id: Node id of the broker. If it is unknown, any broker is used.
@@ -141,8 +143,19 @@ class Upstream:
                 last = ConnectionLostError(f"broker {node_id} at {host}:{port}: {error.strerror or error}")
             else:
                 self.attempts[address, True] += 1
-                return opened
+                return *opened, node_id in nodes and (host, port) != (nodes[node_id].host, nodes[node_id].port)
         raise last
+
+    async def is_back(self, node_id: int) -> bool:
+        """Return whether a broker is registered with the upstream and accepts a connection."""
+        if node_id not in self.live:
+            return False
+        try:
+            transport, *_ = await self.connect(node_id)
+        except OSError:
+            return False
+        transport.close()
+        return True
 
     async def _connect(self, host: str, port: int) -> tuple[Transport, UpstreamSession | None]:
         connector = self._connectors.get((host, port))

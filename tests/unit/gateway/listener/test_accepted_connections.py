@@ -11,10 +11,13 @@ import pytest
 from klamm.gateway.frames.peer import Peer
 from klamm.gateway.listener import accepted_connections as module
 from klamm.gateway.listener.accepted_connections import AcceptedConnections
+from klamm.kafka_client.connection.transport import PlainTransport
 from tests.support.relay_rig import shared_objects, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from klamm.gateway.relay.relay import Relay
 
 
 class SlowEntrance:
@@ -76,3 +79,45 @@ async def test_handshake_that_takes_too_long_has_a_reason_in_the_log(caplog: pyt
         arrivals.add(near, Peer(host="late", port=1, node_id=0))
         await until(lambda: near.fileno() == -1)
     assert "Connection of late:1 closed: no handshake: TimeoutError" in caplog.messages
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        return near, listener.accept()[0]
+
+
+async def test_connection_to_another_broker_ends_when_its_own_one_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.01)
+    answers = iter([False, False, True])
+
+    class Entrance:
+        async def admit(self, accepted: socket.socket, _peer: Peer) -> Any:
+            return PlainTransport(accepted.dup())
+
+    class Upstream:
+        async def connect(self, node_id: int, *, any_other: bool) -> Any:
+            assert any_other
+            return PlainTransport(upstream), None, node_id == 0
+
+        async def is_back(self, node_id: int) -> bool:
+            assert node_id == 0
+            return next(answers)
+
+    shared = shared_objects()
+    arrivals = AcceptedConnections(shared, cast("Any", Upstream()), cast("Any", Entrance()))
+    pairs = [(connected(), connected()) for _ in range(2)]
+    for node_id, ((near, _), (upstream, _)) in enumerate(pairs):
+        upstream.setblocking(False)
+        arrivals.add(near, Peer(host="prompt", port=1, node_id=node_id, is_bootstrap=True))
+        await until(lambda: arrivals.count == 0)
+    relays = {relay.peer.node_id: cast("Relay", relay) for relay in shared.connections}
+    await until(lambda: relays[0].is_closed)
+    assert next(answers, None) is None
+    assert not relays[1].is_closed
+    relays[1].drain()
+    arrivals.close()
+    for pair in pairs:
+        for side in pair:
+            for each in side:
+                each.close()

@@ -49,7 +49,7 @@ async def test_broker_that_does_not_respond_delays_its_own_connections_only(
     upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
     waiting = [asyncio.create_task(upstream.connect(SILENT)) for _ in range(20)]
     await asyncio.sleep(0)
-    assert cast("Any", await upstream.connect(PROMPT)) == (prompt, None)
+    assert cast("Any", await upstream.connect(PROMPT)) == (prompt, None, False)
     errors = await asyncio.gather(*waiting, return_exceptions=True)
     assert {str(error) for error in errors} == {"broker 1 at 127.0.0.1:1: no connection within 0.2 s"}
     assert not late.closed.is_set()

@@ -127,6 +127,8 @@ class Relay:
         self._received = 0
         """Number of bytes received from the upstream."""
         self._waits_since = 0.0
+        self._awaits_login_since: float | None = None
+        """Time of the first check since which a login is missing."""
         self.is_closed = False
         # After a session has expired, the upstream closes the connection at any request but a login, ApiVersions too.
         self.upstream_versions: Mapping[int, tuple[int, int]] | None = None if session is None else session.versions
@@ -165,8 +167,16 @@ class Relay:
             now: Time of the event loop, in seconds.
             stuck_s: Seconds after which a side that takes none of its bytes is given up.
             ended_s: Seconds after which a client that has closed its side gets no further response, and one that has
-                sent a part of a request is given up.
+                sent a part of a request, or has to log in, is given up.
         """
+        if not self._reader.awaits_login:
+            self._awaits_login_since = None
+        elif self._awaits_login_since is None:
+            self._awaits_login_since = now
+        elif now - self._awaits_login_since >= ended_s:
+            self._shared.figures.closed["login"] += 1
+            self.close(f"no login within {ended_s:g} s")
+            return
         kept = self._client.kept_bytes, self._upstream.kept_bytes, self.held_bytes
         # A client whose requests are not read can have gone unseen. The connection waits for responses.
         waits = self.held_bytes or (self._requests.is_stopped and self.exchanges)

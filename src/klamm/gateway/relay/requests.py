@@ -110,6 +110,11 @@ class RequestReader:
             self._admission.forget_request()  # the next one may have the same header, and be decided on differently
         return cut
 
+    @property
+    def awaits_login(self) -> bool:
+        """Return whether the client must log in before any other request."""
+        return not self._login.is_open
+
     def end_of_run(self, chunk: memoryview, position: int, end: int) -> int:
         """Forward the requests from a position on that begin like the one before, and return the position after them.
 

@@ -78,6 +78,19 @@ async def test_relay_of_disconnected_client_closes_although_broker_is_silent() -
         assert not waiting.relay.is_closed
 
 
+async def test_client_that_does_not_log_in_is_disconnected_whatever_it_sends() -> None:
+    shared = shared_objects(needs_login=True)
+    with RelayRig(shared) as rig:
+        for now in (100.0, 100.0 + ENDED_S - 1):
+            await rig.client.send(request(18, 0))
+            await rig.upstream.read_frame()
+            close_stalled(shared, now)
+            assert not rig.relay.is_closed
+        close_stalled(shared, 100.0 + ENDED_S)
+        assert rig.relay.is_closed
+        assert dict(shared.figures.closed) == {"login": 1}
+
+
 @pytest.mark.parametrize("side", ["client", "upstream"])
 async def test_peer_that_reads_no_bytes_is_disconnected(side: str) -> None:
     shared = shared_objects()

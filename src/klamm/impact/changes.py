@@ -86,6 +86,8 @@ class ClientConfigAltered:
     name: str
     value: str | None
     """New value. None removes the config from this entity."""
+    value_before: str | None = None
+    """Value of this entity before the change. None: it has none, or it is unknown."""
 
 
 Change: TypeAlias = (

@@ -56,8 +56,8 @@ def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> I
     """Predict clients that do not follow a dynamic config, consumers that join again, and weaker acknowledgements."""
     resource = entity_text(change.entity)
     if change.name.startswith(PREFIX):
-        value = None if change.value is None else parse_rollout(change.name, change.value).value
-        change = replace(change, name=change.name.removeprefix(PREFIX), value=value)
+        value, before = (_rolled_out(change.name, text) for text in (change.value, change.value_before))
+        change = replace(change, name=change.name.removeprefix(PREFIX), value=value, value_before=before)
     concerned = [
         client
         for client in facts.clients or ()
@@ -86,10 +86,10 @@ def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> I
             message=f"consumers{listed} that apply {change.name} join their group again: one rebalance per group.",
             names={"clients": followers},
         )
-    if change.name == "acks" and change.value is None:
+    if change.name == "acks" and change.value is None and change.value_before not in _WEAK_ACKS:
         yield Finding(
             kind="weaker_durability",
-            level=ImpactLevel.DISRUPTION,
+            level=ImpactLevel.NOTICE if change.value_before is None else ImpactLevel.DISRUPTION,
             resource=resource,
             message="producers use the acks of a less specific entity, or their own: if these are 0 or 1, records that"
             " they count as sent may be lost when a leader fails.",
@@ -106,10 +106,16 @@ def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> I
         )
 
 
+def _rolled_out(name: str, text: str | None) -> str | None:
+    """Return the value of a roll-out; None if it applies to nobody."""
+    rollout = None if text is None else parse_rollout(name, text)
+    return None if rollout is None or not rollout.hundredths else rollout.value
+
+
 def _may_replace(entity: EntityParts, removed: EntityParts) -> bool:
     """Return whether the values of an entity may apply to clients of another one that has none."""
-    own = dict(removed)
-    is_more_specific = set(removed) <= set(entity)
+    own, kinds = dict(removed), {kind for kind, _ in entity}
+    is_more_specific = set(removed) <= set(entity) or ("user" in kinds and "user" not in own)
     return not is_more_specific and all(name is None or own.get(kind, name) == name for kind, name in entity)
 
 

@@ -58,4 +58,4 @@ def _changed(diff: ResourceDiff) -> Iterator[Change]:
             yield QuotaAltered(entity=parts, name=change.key, value=None if value is None else float(value))
         elif diff.key.kind is Kind.CLIENT_CONFIGS:
             parts = parse_quota_resource(diff.key.name)
-            yield ClientConfigAltered(entity=parts, name=change.key, value=value)
+            yield ClientConfigAltered(entity=parts, name=change.key, value=value, value_before=change.old)

@@ -68,6 +68,13 @@ def test_removed_quota_gives_way_to_a_stricter_default() -> None:
     assert (finding.kind, finding.figures) == ("quota_lowered", {"limit": 1.0, "limit_before": 5_000.0})
 
 
+def test_removed_quota_of_a_client_id_changes_nothing_for_users_with_their_own() -> None:
+    entity: EntityParts = (("client-id", "a"),)
+    facts = cluster(quotas={entity: {_RATE: 5_000.0}, (("user", "bob"),): {_RATE: 1.0}})
+
+    assert predict([QuotaAltered(entity=entity, name=_RATE, value=None)], facts).findings == ()
+
+
 def test_client_config_names_clients_that_do_not_support_it() -> None:
     clients = (
         ClientFacts(user="alice", client_id="old", supported_configs=frozenset({"heartbeat.interval.ms"})),
@@ -84,9 +91,18 @@ def test_client_config_names_clients_that_do_not_support_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("acks", "1"), ("acks", None), ("rollout.acks", "5:0"), ("rollout.acks", None)]
+    ("name", "before", "value", "level"),
+    [
+        ("acks", None, "1", ImpactLevel.DISRUPTION),
+        ("acks", "all", None, ImpactLevel.DISRUPTION),
+        ("acks", None, None, ImpactLevel.NOTICE),
+        ("acks", "1", None, ImpactLevel.NONE),
+        ("rollout.acks", None, "5:0", ImpactLevel.DISRUPTION),
+        ("rollout.acks", "50:all", "0:all", ImpactLevel.DISRUPTION),
+        ("rollout.acks", "50:1", None, ImpactLevel.NONE),
+    ],
 )
-def test_weaker_acks_are_a_disruption(name: str, value: str | None) -> None:
-    change = ClientConfigAltered(entity=_ALICE, name=name, value=value)
+def test_weaker_acks_are_a_disruption(name: str, before: str | None, value: str | None, level: ImpactLevel) -> None:
+    change = ClientConfigAltered(entity=_ALICE, name=name, value=value, value_before=before)
 
-    assert predict([change], cluster()).level is ImpactLevel.DISRUPTION
+    assert predict([change], cluster()).level is level

@@ -31,6 +31,9 @@ clients of a gateway that was restarted come at once, and each is served after s
 """
 _AGAIN_S: Final = 5.0
 """Seconds between two attempts to reach a broker for which others stand in."""
+_HANDED_BACK_AT_ONCE: Final = 64
+"""Connections that end together when their broker is back. Their clients all come again."""
+_BETWEEN_S: Final = 0.2
 _MAX_OPENING: Final = 4096
 """Maximum number of connections of one port that are being opened. Beyond it, the oldest one is closed at any age."""
 
@@ -135,14 +138,22 @@ class AcceptedConnections:
         task.add_done_callback(self._handing_back.discard)
 
     async def _hand_back(self, node_id: int) -> None:
-        while not await self._upstream.is_back(node_id):
-            await asyncio.sleep(_AGAIN_S)
-            self._stand_ins[node_id] = [each for each in self._stand_ins[node_id] if not each.is_closed]
-            if not self._stand_ins[node_id]:
-                break
-        for relay in self._stand_ins.pop(node_id):
-            if not relay.is_closed:
-                relay.drain()
+        relays: list[Relay] = []
+        try:
+            while not relays:
+                await asyncio.sleep(_AGAIN_S)
+                self._stand_ins[node_id] = [each for each in self._stand_ins[node_id] if not each.is_closed]
+                if not self._stand_ins[node_id]:
+                    return
+                if await self._upstream.is_back(node_id):
+                    relays = self._stand_ins[node_id]
+        finally:
+            del self._stand_ins[node_id]
+        for at in range(0, len(relays), _HANDED_BACK_AT_ONCE):
+            for relay in relays[at : at + _HANDED_BACK_AT_ONCE]:
+                if not relay.is_closed:
+                    relay.drain()
+            await asyncio.sleep(_BETWEEN_S)
 
     def _reject(self, peer: Peer, reason: str, message: str) -> None:
         logger.warning("Connection of %s closed: %s", peer.name, message)

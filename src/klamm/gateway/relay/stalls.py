@@ -8,7 +8,8 @@ Limit                  Effect
                        a connection on which nothing moves.
 ``ENDED_S``            A client that has closed its side gets no responses after this time. Clients close a connection
                        as a whole, for example when a response takes longer than ``request.timeout.ms``. A client that
-                       has sent a part of a request that is decoded, and no more for this time, is closed, too.
+                       has sent a part of a request that is decoded, and no more for this time, is closed, too, and
+                       one that has to log in.
 ``MAX_UNREAD_BYTES``  While all connections together keep more bytes, those on which nothing has moved for
                        ``SHORT_S`` are closed, the largest first. Clients that read slowly, but do read, stay.
 =====================  ==============================================================================================

@@ -148,10 +148,11 @@ class Upstream:
 
     async def is_back(self, node_id: int) -> bool:
         """Return whether a broker is registered with the upstream and accepts a connection."""
-        if node_id not in self.live:
+        node = self._topology.nodes.get(node_id)
+        if node is None or node_id not in self.live:
             return False
         try:
-            transport, *_ = await self.connect(node_id)
+            transport, _ = await self._connect(node.host, node.port)
         except OSError:
             return False
         transport.close()

@@ -360,6 +360,7 @@ class FlowControl:
         self._assignment = self._published = self._kept = ()
         self._published_states = RequestedStates()
         self._refresh_due = self._sync_due = self._acl_sync_due = 0.0
+        self._deletion.start_again()
 
     def _refresh_topics(self) -> None:
         self._logged, self._rejected = self._rejected, {}

@@ -14,9 +14,9 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
   share its remote topic, which holds the records of both sources.
 
 The start of each grace period and the deletions of the past hour are kept in memory. A restart of the mirror starts
-both again, so it can only delay a deletion of a topic. So does a time without refreshes, as while the source does not
-answer or another process mirrors the flow: nobody has looked at the topics meanwhile. After a deletion, the source
-offsets of the topic are deleted too. A later source topic with that name is mirrored from its beginning.
+both again, so it can only delay a deletion of a topic. So does a time in which nobody looks at the topics: the source
+does not answer, the flow is stopped, or another process mirrors it. After a deletion, the source offsets of the topic
+are deleted too. A later source topic with that name is mirrored from its beginning.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 _HOUR_S: Final = 3600.0
 _LONGEST_GAP: Final = 3.0
 """Refresh intervals without a refresh after which the grace periods begin again."""
+_SHORTEST_GAP_S: Final = 60.0
+"""Seconds that a refresh may take in any case."""
 
 
 def plan_deletions(
@@ -141,10 +143,11 @@ class TopicDeletion:
                 " topics that are gone there shall be deleted",
                 self._settings.name, self._settings.source.alias, cluster_id, self._cluster_id,
             )  # fmt: skip
-            self._gone_since.clear()
+            self.start_again()
             return ()
-        if now - self._looked_at > _LONGEST_GAP * self._settings.refresh_topics_interval.total_seconds():
-            self._gone_since.clear()
+        longest_s = max(_LONGEST_GAP * self._settings.refresh_topics_interval.total_seconds(), _SHORTEST_GAP_S)
+        if now - self._looked_at > longest_s:
+            self.start_again()
         self._looked_at = now
         planned = plan_deletions(self._settings, set(self._mirrored(self._settings)).difference(kept), source, target)
         missing = missing_topics(self._source, planned)
@@ -164,6 +167,10 @@ class TopicDeletion:
         self._delete({planned[topic]: topic for topic in due[:allowed]}, now)
         self._forget_deleted()
         return planned.keys()
+
+    def start_again(self) -> None:
+        """Begin the grace periods again, because nobody looks at the topics for some time."""
+        self._gone_since.clear()
 
     def _note(self, planned: Mapping[str, str], now: float) -> None:
         """Start the grace periods of topics that are newly gone, and cancel those of the others."""

@@ -213,7 +213,7 @@ class Flusher:
                 self.take_offline(flush.log, flush.error)
 
     def take_offline(self, log: PartitionLog, error: OSError) -> None:
-        """Stop serving a log after a failed fsync."""
+        """Stop serving a log after a disk error, and count it as offline."""
         log.take_offline(error)
         if not log.is_deleted:
             self._offline.setdefault(log.topic_id, set()).add(log.partition)

@@ -297,10 +297,15 @@ class LogManager:
             compacted_up_to=self._compacted.get(name, 0) if is_ours else 0,
             now_ms=self._now_ms,
         )
-        if log.recovery_point < self._recovery_points.get(name, 0):
+        recorded = self._recovery_points.get(name, 0)
+        if log.recovery_point < recorded:
             # What was cut off is written again, and not durable at the next start.
             self._recovery_points[name] = log.recovery_point
-            self.checkpoint_files.write(self.snapshot())
+            try:
+                self.checkpoint_files.write(self.snapshot())
+            except OSError:
+                self._recovery_points[name] = recorded
+                raise
         log.has_directory, log.leader_epoch = is_ours, self._leader_epoch
         return log
 
@@ -613,7 +618,7 @@ class LogManager:
         return self._flusher.offline_partitions(topic_id)
 
     def take_offline(self, log: PartitionLog, error: OSError) -> None:
-        """Stop serving a log after a failed fsync."""
+        """Stop serving a log after a disk error, and count it as offline."""
         self._flusher.take_offline(log, error)
 
     @property

@@ -477,7 +477,7 @@ class PartitionLog:
         return (*(segment.file.path for segment in dirty), *aborted, self.directory, *parent)
 
     def take_offline(self, error: OSError, *, cause: str = "fsync failed") -> None:
-        """Stop serving the log after a failed fsync, since the records after the last successful one may be lost.
+        """Stop serving the log, above all after a failed fsync: the records after the last successful one may be lost.
 
         After a failed fsync, the kernel drops the dirty pages and the next fsync succeeds. So the recovery point must
         not advance any more. The next start of the broker reads from disk which records are there, and truncates the

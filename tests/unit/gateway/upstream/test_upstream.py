@@ -58,6 +58,32 @@ async def test_broker_that_does_not_respond_delays_its_own_connections_only(
     await upstream.close()
 
 
+async def test_another_broker_stands_in_until_a_known_one_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {SILENT}
+
+    def connect(_host: str, port: int, _settings: ConnectionSettings) -> Any:
+        if port in refused:
+            raise ConnectionRefusedError
+        return Opened()
+
+    monkeypatch.setattr(module, "connect", connect)
+    topology = Topology(tmp_path)
+    for port in (SILENT, PROMPT):
+        topology.learn(port, "127.0.0.1", port)
+    upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
+    upstream.live = frozenset({PROMPT})
+    stands_in = [(await upstream.connect(node_id, any_other=True))[2] for node_id in (SILENT, PROMPT, 77)]
+    assert stands_in == [True, False, False], "the last one is unknown, so no other connection will be better"
+    assert [await upstream.is_back(SILENT), await upstream.is_back(PROMPT)] == [False, True]
+    refused.clear()
+    assert not await upstream.is_back(SILENT), "it is not registered yet"
+    upstream.live |= {SILENT}
+    assert await upstream.is_back(SILENT)
+    await upstream.close()
+
+
 async def test_brokers_with_impossible_addresses_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

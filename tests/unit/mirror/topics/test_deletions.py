@@ -174,6 +174,15 @@ def test_replaced_source_deletes_nothing(caplog: pytest.LogCaptureFixture) -> No
     assert "no remote topic is deleted, because A is cluster rebuilt and was " in caplog.text
 
 
+def test_grace_period_begins_again_after_a_time_without_refreshes() -> None:
+    run = Run(["orders"])
+    del run.source.topics["orders"]
+    run.after(1)
+    run.now += 61
+    assert run.after(59) == {"A.orders"}
+    assert run.after(5) == set()
+
+
 def test_grace_period_begins_again_after_another_process_had_the_flow() -> None:
     run = Run(["orders"])
     del run.source.topics["orders"]

@@ -25,6 +25,8 @@ _NOT_IN_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 _COMMA: Final = re.compile("," + _NOT_IN_BRACKETS)
 _EQUALS: Final = re.compile(r"\s*=\s*" + _NOT_IN_BRACKETS)
 _PAIR: Final = 2
+_NUMBER: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
+"""The text forms that Java parses as a double, except hexadecimal ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,11 @@ def config_changes(admin: AdminClient, kind: ResourceType, name: str, changes: C
     ]
 
 
+def quota_number(text: str) -> float | None:
+    """Return a quota as Java reads it, None if it is not a number."""
+    return float(text.strip().rstrip("dDfF")) if _NUMBER.fullmatch(text.strip()) else None
+
+
 def client_changes(
     entity: EntityParts, quotas: Changes, dynamic: Changes, *, percent: float | None = None
 ) -> list[Change]:
@@ -147,7 +154,6 @@ def client_changes(
 
     0 percent removes the roll-outs of configs; what is in force then depends on other values.
     """
-    from klamm.cli.configs.quotas import quota_number  # noqa: PLC0415
     from klamm.client_configs.rollout import rollout_key  # noqa: PLC0415
     from klamm.impact.changes import ClientConfigAltered, QuotaAltered  # noqa: PLC0415
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ClientQuotaFilterComponent, ClientQuotaOp
+from klamm.cli.configs.changes import quota_number
 from klamm.cli.connection import RequestError
 from klamm.configs.values import java_text
 
@@ -21,8 +21,6 @@ CLIENT_QUOTAS: Final = frozenset(
 )
 IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
 ENTITY_TYPES: Final = {"users": "user", "clients": "client-id", "ips": "ip"}
-_NUMBER: Final = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)")
-"""The text forms that Java parses as a double, except hexadecimal ones."""
 
 
 def find(admin: AdminClient, target: Target) -> dict[ClientQuotaEntity, dict[str, float]]:
@@ -60,11 +58,6 @@ def alter(admin: AdminClient, target: Target, changes: Changes, *, validate_only
 def line(spelled_entity: str, quotas: Mapping[str, float]) -> str:
     """Return the quotas of an entity in the format of Kafka's tool."""
     return f"Quota configs for {spelled_entity} are " + ", ".join(f"{k}={java_text(v)}" for k, v in quotas.items())
-
-
-def quota_number(text: str) -> float | None:
-    """Return a quota as Java reads it, None if it is not a number."""
-    return float(text.strip().rstrip("dDfF")) if _NUMBER.fullmatch(text.strip()) else None
 
 
 def _number(key: str, text: str) -> float:

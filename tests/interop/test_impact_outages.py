@@ -55,7 +55,7 @@ def test_lowered_retention_reports_unread_records_of_lagging_group(impact_cluste
     assert finding.figures["unread_records"] == impact_cluster.start(topic) - 100
 
 
-def test_hours_of_the_brokers_count_where_nothing_is_set_in_milliseconds(impact_cluster: ImpactCluster) -> None:
+def test_impact_uses_log_retention_hours_of_brokers(impact_cluster: ImpactCluster) -> None:
     """The brokers keep records for 30 days, which Kafka does not describe with the topic."""
     inheriting, own = impact_cluster.topic(), impact_cluster.topic(retention_ms=str(60 * DAY_MS))
     impact_cluster.produce(inheriting, 100, age_ms=20 * DAY_MS)

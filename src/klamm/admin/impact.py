@@ -249,10 +249,7 @@ class _Collector:
             and change.name in topic_synonyms()
         }
         lacking = {
-            key
-            for entries in described
-            for key in removed.intersection(entries)
-            if {synonym.source for synonym in entries[key].synonyms} == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+            key for entries in described for key in removed.intersection(entries) if entries[key].hides_inherited
         }
         if not lacking:
             return {}

@@ -76,6 +76,12 @@ class ConfigEntry:
         """Return whether the value is the built-in default."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
+    @property
+    def hides_inherited(self) -> bool:
+        """Return whether a topic sets the config, and the value that it would inherit is not described."""
+        sources = {synonym.source for synonym in self.synonyms} or {self.source}
+        return sources == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
 
 def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:
     """Return the values that are set on a resource itself; secrets have none."""

@@ -107,7 +107,7 @@ def client_config_altered(change: ClientConfigAltered, facts: ClusterFacts) -> I
 
 
 def _rolled_out(name: str, text: str | None) -> str | None:
-    """Return the value of a roll-out; None if it applies to nobody."""
+    """Return the value of a roll-out; None if it applies to no client."""
     rollout = None if text is None else parse_rollout(name, text)
     return None if rollout is None or not rollout.hundredths else rollout.value
 

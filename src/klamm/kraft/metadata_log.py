@@ -62,7 +62,7 @@ class MetadataLogReader:
         self.high_watermark = -1
         """First offset that is not committed, as in the last response; -1 before the first one."""
         self._has_records = False
-        """Whether the last response was one of records, which tells what is committed."""
+        """Whether the last response had records, and thus the current high watermark."""
         self._leader_epoch = 0
         self._committed_epoch = 0
         """Epoch of the last committed batch."""

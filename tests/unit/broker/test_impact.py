@@ -104,7 +104,7 @@ async def test_default_concerns_the_topics_that_inherit_it(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("change", [altered("retention.ms", str(8 * DAY_MS)), default_altered("log.retention.ms", "1")])
-async def test_inherited_hours_count_where_nothing_is_set_in_milliseconds(tmp_path: Path, change: Change) -> None:
+async def test_impact_uses_inherited_log_retention_hours(tmp_path: Path, change: Change) -> None:
     async with broker(tmp_path, "--set", "log.retention.hours=720") as services:
         (await log_of(services)).append(batch("value", at=services.now_ms() - 20 * DAY_MS))
         assert only(await predicted(services, change), "records_deleted").figures["deleted_records"] == 1

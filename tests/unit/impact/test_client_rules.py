@@ -68,7 +68,7 @@ def test_removed_quota_gives_way_to_a_stricter_default() -> None:
     assert (finding.kind, finding.figures) == ("quota_lowered", {"limit": 1.0, "limit_before": 5_000.0})
 
 
-def test_removed_quota_of_a_client_id_changes_nothing_for_users_with_their_own() -> None:
+def test_removed_client_id_quota_leaves_user_quota_unchanged() -> None:
     entity: EntityParts = (("client-id", "a"),)
     facts = cluster(quotas={entity: {_RATE: 5_000.0}, (("user", "bob"),): {_RATE: 1.0}})
 

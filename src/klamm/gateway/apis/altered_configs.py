@@ -17,6 +17,7 @@ known the latest change. A client could otherwise hide the last of several quick
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -274,7 +275,7 @@ async def _read(
     is_klamm = False
     if any(map(_extends_lists, resources)):
         try:
-            is_klamm = CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
+            is_klamm = await _is_klamm(context)
         except CLUSTER_ERRORS as error:
             return dict.fromkeys(keys, KafkaApiError(error_text(error)))
     facts: dict[tuple[int, str], _Facts | KafkaApiError] = {}
@@ -311,8 +312,11 @@ async def _gateway_settings(request: Request, context: FilterContext) -> dict[tu
     settings, for its own policies.
     """
     names = {resource_key(each): name for each in request.resources if (name := _policy_setting(each))}
-    if not names or await _is_klamm(context):
+    if not names:
         return {}
+    with contextlib.suppress(*CLUSTER_ERRORS):
+        if await _is_klamm(context):
+            return {}
     return {key: ApiError(ErrorCode.INVALID_CONFIG, _SET_IN_GATEWAY.format(name)) for key, name in names.items()}
 
 
@@ -323,10 +327,7 @@ def _extends_lists(resource: Resource) -> bool:
 
 
 async def _is_klamm(context: FilterContext) -> bool:
-    try:
-        return CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
-    except CLUSTER_ERRORS:
-        return False
+    return CLIENT_CONFIGS_FEATURE in (await context.admin.describe_cluster()).features
 
 
 def _policy_setting(resource: Resource) -> str | None:

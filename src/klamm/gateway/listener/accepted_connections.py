@@ -125,8 +125,8 @@ class AcceptedConnections:
     def _await_broker(self, relay: Relay) -> None:
         """Close a connection to another broker as soon as its own one is back.
 
-        That one may lead the partitions that the client asks for. A client keeps its connection, and would be told by
-        the other broker again and again that it does not lead them.
+        The returned broker may lead the partitions that the client requests. The client keeps its connection, and the
+        other broker would answer each of its requests with NOT_LEADER_OR_FOLLOWER.
         """
         node_id = relay.peer.node_id
         if node_id in self._stand_ins:

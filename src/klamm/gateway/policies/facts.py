@@ -148,7 +148,7 @@ async def _with_inherited(
     Without them it would be unknown which value is in force when the topic does not set the config any more.
     """
     lacking = {
-        key: [name for name in topic_synonyms() if name in each and _sets_alone(each[name])]
+        key: [name for name in topic_synonyms() if name in each and each[name].hides_inherited]
         async for key, each in TimeSlice().over(described.items())
         if key[0] == ResourceType.TOPIC and not isinstance(each, KafkaApiError)
     }
@@ -167,12 +167,6 @@ async def _with_inherited(
         if names and not isinstance(entries, KafkaApiError):
             completed[key] = {**entries, **{name: _completed(entries[name], layers) for name in names}}
     return completed
-
-
-def _sets_alone(entry: ConfigEntry) -> bool:
-    """Return whether a topic sets a config and no other value of it is described."""
-    sources = {synonym.source for synonym in entry.synonyms} or {entry.source}
-    return sources == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
 def _completed(entry: ConfigEntry, layers: BrokerLayers) -> ConfigEntry:

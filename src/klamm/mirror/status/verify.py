@@ -406,33 +406,10 @@ class _Sides:
                 yield verdict.problem(f"the source ends at {end}, before what was mirrored: was the topic recreated?")
             elif not read_records:
                 yield verdict.problem("")
-            elif self.flow.preserves_offsets:
-                yield verdict.found(
-                    self._equal_findings((topic, partition), (first, end), remote, there, last + 1), 0, 0
-                )
             else:
-                yield verdict.found(
-                    self._findings((topic, partition), (first, end), remote, there, last + 1), first, there[0]
-                )
-
-    def _equal_findings(
-        self,
-        where: tuple[str, int],
-        bounds: tuple[int, int],
-        remote: tuple[str, int],
-        there: tuple[int, int],
-        mirrored_to: int,
-    ) -> Findings:
-        """Compare the records at and above both log start offsets. Where offsets are equal, all others have expired."""
-        start, present = -1, max(bounds[0], there[0])
-        while present > start:  # retention may remove more meanwhile
-            start = present
-            findings = self._findings(where, (start, bounds[1]), remote, (start, there[1]), mirrored_to)
-            if findings.missing or findings.surplus:
-                present = max(
-                    self.source.offsets([where], EARLIEST)[where], self.target.offsets([remote], EARLIEST)[remote]
-                )
-        return findings
+                findings = self._findings((topic, partition), (first, end), remote, there, last + 1)
+                expired = (0, 0) if self.flow.preserves_offsets else (first, there[0])
+                yield verdict.found(findings, *expired)
 
     def _findings(
         self,
@@ -442,11 +419,23 @@ class _Sides:
         there: tuple[int, int],
         mirrored_to: int,
     ) -> Findings:
-        return compare(
-            self._records_from(self.source, where, bounds),
-            self._records_from(self.target, remote, there),
-            mirrored_to=mirrored_to,
-        )
+        """Compare the records of both sides. If offsets are equal, compare those at and above both log start offsets.
+
+        All others have expired then. Retention may remove more records during the comparison: it is repeated.
+        """
+        start = max(bounds[0], there[0]) if self.flow.preserves_offsets else 0
+        while True:
+            findings = compare(
+                self._records_from(self.source, where, (max(bounds[0], start), bounds[1])),
+                self._records_from(self.target, remote, (max(there[0], start), there[1])),
+                mirrored_to=mirrored_to,
+            )
+            if not self.flow.preserves_offsets or not (findings.missing or findings.surplus):
+                return findings
+            starts = self.source.offsets([where], EARLIEST)[where], self.target.offsets([remote], EARLIEST)[remote]
+            if max(starts) <= start:
+                return findings
+            start = max(starts)
 
     def _records_from(self, reader: TopicReader, where: tuple[str, int], bounds: tuple[int, int]) -> RecordsFrom:
         def fingerprints(start: int) -> Iterator[Fingerprint]:

@@ -14,9 +14,10 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
   share its remote topic, which holds the records of both sources.
 
 The start of each grace period and the deletions of the past hour are kept in memory. A restart of the mirror starts
-both again, so it can only delay a deletion of a topic. So does a time in which nobody looks at the topics: the source
-does not answer, the flow is stopped, or another process mirrors it. After a deletion, the source offsets of the topic
-are deleted too. A later source topic with that name is mirrored from its beginning.
+both again, so it can only delay a deletion of a topic. Grace periods also start again after the topics were not
+refreshed for some time: the source does not answer, the flow is stopped, or another process mirrors it. After a
+deletion, the source offsets of the topic are deleted too. A later source topic with that name is mirrored from its
+beginning.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class TopicDeletion:
         return planned.keys()
 
     def start_again(self) -> None:
-        """Begin the grace periods again, because nobody looks at the topics for some time."""
+        """Start all grace periods again, because the topics are not refreshed for some time."""
         self._gone_since.clear()
 
     def _note(self, planned: Mapping[str, str], now: float) -> None:

@@ -332,17 +332,13 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
     index = log.segments.index(group[0])
     log.forget_positions()
     for segment in group:
-        segment.close()
+        segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     try:
         put_away = segment_swap.take_places(log.directory, disk)
     except OSError as error:
         # The files are not those of the segments any more, until a start has completed the swap.
-        for segment in group:
-            segment.give_up()
         log.take_offline(error, cause="compacted files could not take their places")
         raise
-    for segment in group:
-        segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     log.retire_files(put_away)
     new = log.segment_at(group[0].base_offset, created_ms=max(segment.modified_ms for segment in group))
     log.segments[index : index + len(group)] = [new]

@@ -181,8 +181,8 @@ class Flusher:
                 await locks.enter_async_context(log.flushing)
             flushes = [_Flush(log, besides.get(log, ())) for log in logs]
             try:
-                making = self._make_durable([flush for flush in flushes if flush.files])
-                await to_its_end(asyncio.ensure_future(making))
+                if unflushed := [flush for flush in flushes if flush.files]:
+                    await to_its_end(asyncio.ensure_future(self._make_durable(unflushed)))
             finally:
                 self._settle(flushes)
             return [flush.error for flush in flushes]

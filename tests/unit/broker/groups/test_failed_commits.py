@@ -117,9 +117,9 @@ async def test_change_that_waits_for_another_one_is_rolled_back_with_the_next_co
     for member in ("a", "b"):
         held = rig.beat(member, 0)
         await rig.committed()
-    asked = rig.beat("a", 2, {TOPIC_ID: frozenset({0, 1})})
+    revoking = rig.beat("a", 2, {TOPIC_ID: frozenset({0, 1})})
     await rig.committed()
-    kept = (await asked).assignment
+    kept = (await revoking).assignment
     assert kept is not None
     assert not held.done(), "b waits for the partition that a gives up"
     joining = rig.beat("c", 0)

@@ -214,7 +214,7 @@ def test_broker_is_decided_on_with_the_other_resources_applied() -> None:
         (ResourceType.TOPIC, "cleanup.policy", True, "other,compact"),
     ],
 )
-def test_list_that_is_not_set_is_extended_as_in_the_upstream(
+def test_append_to_unset_list_starts_from_default_of_upstream(
     resource_type: ResourceType, key: str, is_klamm: bool, stored: str
 ) -> None:
     admin, policies = with_own(), FakePolicies()

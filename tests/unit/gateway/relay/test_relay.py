@@ -78,7 +78,7 @@ async def test_relay_of_disconnected_client_closes_although_broker_is_silent() -
         assert not waiting.relay.is_closed
 
 
-async def test_client_that_does_not_log_in_is_disconnected_whatever_it_sends() -> None:
+async def test_connection_without_login_is_closed_despite_requests() -> None:
     shared = shared_objects(needs_login=True)
     with RelayRig(shared) as rig:
         for now in (100.0, 100.0 + ENDED_S - 1):

@@ -536,9 +536,7 @@ def test_log_end_of_a_promotion_is_stored_with_the_leader_epoch_of_the_source(
     assert copy.committed_offset == 100
 
 
-def test_replica_that_is_behind_gets_no_batches_of_a_topic_that_was_created_again(
-    copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_catch_up_skips_batches_of_recreated_topic(copier: ReplicaCopier, monkeypatch: pytest.MonkeyPatch) -> None:
     key, window = ("orders", 0), Window(0, -1)
     leader = LeaderPartition("A.orders", UUID(int=7), 0)
     copy = ReplicaCopy(PartitionId(*key, "A.orders"), leader, window, copier.node, {})

@@ -163,7 +163,7 @@ def test_source_without_topics_deletes_nothing() -> None:
     assert run.after(1000) == {"A.orders", "A.users"}
 
 
-def test_replaced_source_deletes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_source_with_other_cluster_id_deletes_no_remote_topic(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(["orders", "users"])
     run.source.topics.pop("orders")
     run.after(10)

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from klamm.admin.types import ConfigResource, OffsetSpec
+from klamm.admin.types import ConfigResource, OffsetSpec, hides_inherited
 from klamm.client_configs.description import EntityFilter, FilterComponent
 from klamm.client_configs.entities import EntityType
 from klamm.configs.definitions import topic_synonyms
@@ -249,7 +249,7 @@ class _Collector:
             and change.name in topic_synonyms()
         }
         lacking = {
-            key for entries in described for key in removed.intersection(entries) if entries[key].hides_inherited
+            key for entries in described for key in removed.intersection(entries) if hides_inherited(entries[key])
         }
         if not lacking:
             return {}

@@ -76,11 +76,11 @@ class ConfigEntry:
         """Return whether the value is the built-in default."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
-    @property
-    def hides_inherited(self) -> bool:
-        """Return whether a topic sets the config, and the value that it would inherit is not described."""
-        sources = {synonym.source for synonym in self.synonyms} or {self.source}
-        return sources == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+def hides_inherited(entry: ConfigEntry) -> bool:
+    """Return whether a topic sets a config, and the value that it would inherit is not described."""
+    sources = {synonym.source for synonym in entry.synonyms} or {entry.source}
+    return sources == {ConfigSource.DYNAMIC_TOPIC_CONFIG}
 
 
 def own_values(resource: ConfigResource, entries: Mapping[str, ConfigEntry]) -> dict[str, str]:

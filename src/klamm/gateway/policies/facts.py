@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from klamm.admin import ConfigResource, ConfigSynonym
 from klamm.admin.impact import impact_of
-from klamm.admin.types import own_source
+from klamm.admin.types import hides_inherited, own_source
 from klamm.configs.definitions import find_broker_config, topic_synonyms
 from klamm.configs.layers import BrokerLayers
 from klamm.configs.operations import ConfigSchema
@@ -148,7 +148,7 @@ async def _with_inherited(
     Without them it would be unknown which value is in force when the topic does not set the config any more.
     """
     lacking = {
-        key: [name for name in topic_synonyms() if name in each and each[name].hides_inherited]
+        key: [name for name in topic_synonyms() if name in each and hides_inherited(each[name])]
         async for key, each in TimeSlice().over(described.items())
         if key[0] == ResourceType.TOPIC and not isinstance(each, KafkaApiError)
     }

@@ -54,7 +54,9 @@ class MetadataObserver:
         self._thread = threading.Thread(target=self._run, name="klamm-metadata-observer", daemon=True)
         self._failures = LoggedReasons()
         self.image: ClusterImage = self._reader.image
-        """Latest committed image. Empty, with offset -1, before the first response."""
+        """Latest committed image. Empty, with offset -1, until the observer has caught up: a snapshot, and what follows
+        it piece by piece, are history, in which a broker that is gone may be live.
+        """
         self.error: Exception | None = None
         """Error that ended the observer."""
         self.reason: str | None = None
@@ -83,7 +85,7 @@ class MetadataObserver:
         return lambda: self._callbacks.remove(callback)
 
     def wait_for(self, predicate: Callable[[ClusterImage], bool], timeout_s: float) -> ClusterImage:
-        """Wait for an image and return it. The empty image before the first response is not one.
+        """Wait for an image and return it. The empty image before the observer has caught up is not one.
 
         Args:
             predicate: Function that returns whether an image is the wanted one.
@@ -113,7 +115,7 @@ class MetadataObserver:
             TimeoutError: The observer has not caught up in time.
             MembershipError: The observer ended. Also any other error that ended it.
         """
-        return self.wait_for(lambda _: self.caught_up_at > float("-inf"), timeout_s)
+        return self.wait_for(lambda _: True, timeout_s)
 
     def _run(self) -> None:
         backoff = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
@@ -150,12 +152,14 @@ class MetadataObserver:
             response = self._channel.call(request, FetchResponse)
         else:
             response = self._channel.call(request, FetchSnapshotResponse)
-        has_new_image = self._reader.receive(response)
+        self._reader.receive(response)
         with self._changed:
-            self.image = self._reader.image
+            before = self.image
             if self._reader.is_caught_up:
                 self.caught_up_at = sent_at
+            if self.caught_up_at > float("-inf"):
+                self.image = self._reader.image
             self._changed.notify_all()
-            callbacks = list(self._callbacks) if has_new_image else []
+            callbacks = list(self._callbacks) if self.image is not before else []
         for callback in callbacks:
             callback(self.image)

@@ -82,3 +82,37 @@ def test_recreated_source_topic_replaces_its_remote_topic() -> None:
             # then
             values = [record.value for record in wait_for_records(there.bootstrap_servers, "A.orders", 2)]
             assert values == [b"second", b"second"]
+
+
+def test_source_that_is_another_cluster_after_a_restart_deletes_no_remote_topic() -> None:
+    with klamm.Broker() as here, klamm.Broker() as rebuilt, klamm.Broker() as there:
+        # given
+        def flow_from(source: klamm.Broker) -> MirrorSettings:
+            text = properties(source.bootstrap_servers, there.bootstrap_servers, KEYS, topics="orders,users")
+            return parse_settings(parse_properties(text))
+
+        create_topic(here.bootstrap_servers, "orders")
+        create_topic(rebuilt.bootstrap_servers, "users")
+        settings = flow_from(here)
+        flow = settings.flows[0]
+        published: list[Assignment] = []
+        with AdminClient(there.bootstrap_servers) as target:
+            with AdminClient(here.bootstrap_servers) as source:
+                status = MirrorStatus([flow.name])
+                control = FlowControl(flow, source, target, status=status, publish=published.append)
+                control.turn()
+                copy_all(copy_settings(flow), *partitions_of(published[-1]))
+            # when
+            settings = flow_from(rebuilt)
+            now = 1000.0
+            with AdminClient(rebuilt.bootstrap_servers) as source:
+                status = MirrorStatus([flow.name])
+                control = FlowControl(
+                    settings.flows[0], source, target, status=status, publish=published.append, clock=lambda: now
+                )
+                for _ in range(2 * GRACE_S):
+                    now += 1
+                    control.turn()
+            # then
+            assert "A.orders" in target.list_topics().result()
+        assert planned(settings) == []

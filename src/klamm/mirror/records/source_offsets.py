@@ -7,7 +7,7 @@ klamm stores more facts in the same topic, with its own connector name in the ke
 ignores those of MirrorMaker's other connectors:
 
 - the id of the source topic to which a source offset belongs, which reveals a recreated topic after a restart;
-- the cluster id of the source, which shows whether it is another cluster (equal offsets by a replica);
+- the cluster id of the source, which shows whether it is another cluster (equal offsets by a replica, deletions);
 - the promotion of a topic, so that no later start repeats it, or takes another topic for the promoted one;
 - the number of shards that write in transactions (``ShardPlan``);
 - the states that an operator requested for the flow and its topics (see ``requested_states``).

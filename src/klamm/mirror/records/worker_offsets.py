@@ -46,9 +46,9 @@ _POOL_BYTES: Final = 4 * 1024 * 1024
 
 
 class _Key(NamedTuple):
-    """Subject of a record in an offsets topic: a source offset, a source topic id, or the flow's shard plan."""
+    """Subject of a record in an offsets topic: a source offset, a source topic id, or a fact about the flow."""
 
-    kind: Literal["source offset", "topic id", "shard plan"]
+    kind: Literal["source offset", "topic id", "shard plan", "cluster id"]
     topic: str = ""
     partition: int = -1
 
@@ -113,6 +113,33 @@ def mirrored_topics(flow: FlowSettings) -> frozenset[str]:
         ConnectionLostError, KafkaApiError, ProtocolError: The source offsets cannot be read now.
     """
     return frozenset(topic for topic, _ in mirrored_offsets(flow))
+
+
+def first_cluster(flow: FlowSettings, cluster_id: str, *, stores: bool = True) -> str:
+    """Return the cluster id that the source had at the first call for the flow, also if that was another process.
+
+    Args:
+        flow: Settings of the flow.
+        cluster_id: Cluster id of the source now.
+        stores: Whether to store it, if there was no call before.
+
+    Raises:
+        ConnectionLostError, KafkaApiError, ProtocolError: It cannot be read or stored now.
+    """
+    topic, key = flow.source_offsets_topic, source_offsets.cluster_id_key(flow.source_alias)
+    with _target(flow) as cluster:
+        cluster.refresh([topic])
+        if topic not in cluster.topics:
+            raise ConnectionLostError(f"{topic} does not exist yet on the target")
+        stored = _read(cluster, topic, flow.source_alias, attempts=_ATTEMPTS)
+        if stored.hidden:
+            raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
+        record = stored.newest.get(_Key("cluster id"))
+        first = None if record is None else source_offsets.parse_cluster_id(record.value)
+        if first is None and stores:
+            value = source_offsets.cluster_id_value(cluster_id)
+            _write(cluster, topic, [Record(key=key, value=value, timestamp=wall_clock_ms())])
+    return first or cluster_id
 
 
 def forget_topics(flow: FlowSettings, topics: Collection[str]) -> None:
@@ -223,8 +250,8 @@ def _key_of(record: Record, source_alias: str) -> _Key | None:
             return _Key("topic id", topic, partition)
         case str(cluster) if cluster == source_alias:
             return _Key("shard plan")
-        case _:
-            return None
+    is_cluster_id = record.key is not None and bytes(record.key) == source_offsets.cluster_id_key(source_alias)
+    return _Key("cluster id") if is_cluster_id else None
 
 
 def _write(cluster: Cluster, topic: str, records: Sequence[Record]) -> None:

@@ -4,8 +4,8 @@ A remote topic is deleted only if all of these hold at each refresh of the topic
 
 - The source was listed, and lists at least one topic apart from internal topics and heartbeats. An emptied cluster
   therefore deletes nothing.
-- The source has the cluster id that it had at the first refresh of this process. A cluster that replaces it deletes
-  nothing before the mirror is restarted.
+- The source has the cluster id that it had at the first refresh with deletions, which is stored beside the source
+  offsets. A cluster that replaces it deletes nothing.
 - The source reports the topic as unknown. A topic that the principal may not describe is not taken for deleted.
 - The flow has source offsets for the topic, and its filters select it.
 - Neither the source topic nor the remote topic is internal or a heartbeats topic, and no other source topic is
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from klamm.kafka_client.errors import error_text
 from klamm.mirror.cluster_admin import delete_topics, missing_topics
 from klamm.mirror.naming import is_heartbeats_topic
-from klamm.mirror.records.worker_offsets import forget_topics, mirrored_topics
+from klamm.mirror.records.worker_offsets import first_cluster, forget_topics, mirrored_topics
 from klamm.mirror.settings.definitions import TOPIC_DELETIONS, TOPIC_DELETIONS_PER_HOUR, TopicDeletions
 from klamm.protocol.errors import ErrorCode
 
@@ -92,6 +92,7 @@ class TopicDeletion:
         *,
         mirrored: Callable[[FlowSettings], Collection[str]] = mirrored_topics,
         forget: Callable[[FlowSettings, Collection[str]], None] = forget_topics,
+        first_cluster: Callable[[FlowSettings, str], str] = first_cluster,
     ) -> None:
         """Prepare the step.
 
@@ -101,16 +102,18 @@ class TopicDeletion:
             target: Admin client of the target cluster.
             mirrored: Returns the source topics that the flow has source offsets for.
             forget: Deletes the source offsets of topics.
+            first_cluster: Returns the cluster id that the source had at the first call, given that of now.
         """
         self._settings = settings
         self._source = source
         self._target = target
         self._mirrored = mirrored
         self._forget = forget
+        self._first_cluster = first_cluster
         self._gone_since: dict[str, float] = {}
         """Time at which each deleted source topic was first missing."""
         self._cluster_id: str | None = None
-        """Cluster id of the source at the first run."""
+        """Cluster id of the source at the first run for the flow, perhaps in another process. None: not read yet."""
         self._looked_at = math.inf
         """Time of the last run."""
         self._deleted_at: list[float] = []
@@ -137,11 +140,12 @@ class TopicDeletion:
         settings = self._settings.deletions
         self._forget_deleted()
         cluster_id = self._source.describe_cluster().result().cluster_id
-        self._cluster_id = self._cluster_id or cluster_id
+        if self._cluster_id is None:
+            self._cluster_id = self._first_cluster(self._settings, cluster_id)
         if cluster_id != self._cluster_id:
             logger.warning(
-                "%s: no remote topic is deleted, because %s is cluster %s and was %s before: restart the mirror if the"
-                " topics that are gone there shall be deleted",
+                "%s: no remote topic is deleted, because %s is cluster %s and was %s before: mirror the other cluster "
+                "under another alias, or delete remote topics yourself",
                 self._settings.name, self._settings.source.alias, cluster_id, self._cluster_id,
             )  # fmt: skip
             self.start_again()

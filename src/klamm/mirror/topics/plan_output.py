@@ -25,7 +25,7 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
-from klamm.mirror.records.worker_offsets import mirrored_topics
+from klamm.mirror.records.worker_offsets import first_cluster, mirrored_topics
 from klamm.mirror.settings.definitions import (
     OFFSETS_BY,
     REPLICA_EXPERIMENTAL,
@@ -245,6 +245,12 @@ def _deletions(flow: FlowSettings, source: AdminClient, here: Collection[str], t
     mode, grace_s = flow.deletions.mode, flow.deletions.grace.total_seconds()
     if mode is TopicDeletions.OFF or flow.source_offsets_topic not in there:
         return []
+    cluster_id = source.describe_cluster().result().cluster_id
+    if (first := first_cluster(flow, cluster_id, stores=False)) != cluster_id:
+        return [
+            f"{NO_CHANGE} {flow.name}: no remote topic is deleted, because {flow.source.alias} is cluster {cluster_id} "
+            f"and was {first} before"
+        ]
     planned = plan_deletions(flow, mirrored_topics(flow), here, there)
     missing = missing_topics(source, planned)
     is_on = mode is TopicDeletions.ON

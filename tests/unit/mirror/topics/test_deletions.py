@@ -65,6 +65,7 @@ class Run:
             self.target,
             mirrored=self._read,
             forget=lambda _, topics: self.mirrored.difference_update(topics),
+            first_cluster=lambda _, now: now,
         )
         self.control = FlowControl(
             settings,
@@ -255,7 +256,9 @@ def test_failed_source_offset_deletion_is_retried() -> None:
             raise error
         forgotten.append(topics)
 
-    deletion = TopicDeletion(settings, source, target, mirrored=lambda _: ["orders"], forget=forget)
+    deletion = TopicDeletion(
+        settings, source, target, mirrored=lambda _: ["orders"], forget=forget, first_cluster=lambda _, now: now
+    )
     with pytest.raises(ConnectionLostError):
         deletion.run(source.topics, {"A.orders": 1}, 0.0)
     deletion.run(source.topics, target.topics, 1.0)

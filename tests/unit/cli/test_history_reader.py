@@ -159,3 +159,18 @@ def test_history_lists_only_matching_changes(
     assert code == 0
     assert ("flush.ms" in printed) == is_listed
     assert ("No change matches --since, --principal and --key." in printed) != is_listed
+
+
+@pytest.mark.usefixtures("read")
+def test_revert_to_a_time_whose_changes_were_removed_is_rejected(
+    topics: dict[str, Exception | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics[TOPIC] = None
+    monkeypatch.setattr(log, "read_history_start", lambda *_: 2000)
+    revert = ["configs", "revert", *SERVER, "--topic", "a", "--to"]
+    assert cli.main([*revert, "1970-01-01T00:00:01.999Z"]) == 1
+    assert (
+        "1970-01-01T00:00:01.999Z: older changes than that of 1970-01-01T00:00:02.000Z were removed"
+        in capsys.readouterr().err
+    )
+    assert cli.main([*revert, "1970-01-01T00:00:02Z"]) == 0

@@ -249,7 +249,7 @@ def _no_change(resource: str | None, *, is_filtered: bool) -> str:
 def _revert(options: argparse.Namespace, target: _Target) -> int:
     resource = target.resource or ""
     to_ms, change = _to_ms(options.to), target.way_back(resource)
-    changes = read_changes(options, resource, limit=ALL_LINES)
+    changes = read_changes(options, resource, limit=ALL_LINES, since_ms=to_ms)
     live = _compare(options, changes, [resource]).get(resource)
     plan = plan_revert(changes, resource=resource, to_ms=to_ms, live=live)
     unknown = [reversal.name for reversal in plan if not reversal.is_known]

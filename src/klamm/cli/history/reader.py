@@ -13,9 +13,11 @@ Where                       What
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from klamm.cli.arguments import shown_moment
 from klamm.cli.connection import RequestError, connect, parse_addresses, read_client_properties
 from klamm.cli.output import print_error
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, shown_quota_resource
@@ -30,29 +32,37 @@ from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from klamm.admin import AdminClient
     from klamm.history.change import RecordedChange
 
+_Read: TypeAlias = "tuple[Sequence[RecordedChange], Callable[[], int | None]]"
 _LOG_DIRS: Final = "log.dirs"
 
 
-def read_changes(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[RecordedChange]:
+def read_changes(
+    options: argparse.Namespace, resource: str | None, *, limit: int, since_ms: int | None = None
+) -> Sequence[RecordedChange]:
     """Return the newest recorded changes, newest first. A line on stderr names the place and what it cannot contain.
 
     Args:
         options: Flags of the command: ``data_dir``, ``bootstrap_server`` and ``command_config``.
         resource: Resource as the history shows it. None for all resources.
         limit: Largest number of changes.
+        since_ms: Time after which no change may be missing, in milliseconds since the epoch. None: some may.
 
     Raises:
-        RequestError: No changes are recorded in this place.
+        RequestError: No changes are recorded in this place, or changes after ``since_ms`` are not kept any more.
     """
-    return [
-        replace(change, resource=shown_quota_resource(change.resource))
-        for change in _read(options, _recorded(resource), limit=limit)
-    ]
+    changes, read_start = _read(options, _recorded(resource), limit=limit)
+    # Read after the changes: what was removed in between counts.
+    if since_ms is not None and (start_ms := read_start()) is not None and since_ms < start_ms:
+        raise RequestError(
+            f"{shown_moment(since_ms)}: older changes than that of {shown_moment(start_ms)} were removed from the "
+            "history, so the values of that time are not known: name a later time, or set the values yourself"
+        )
+    return [replace(change, resource=shown_quota_resource(change.resource)) for change in changes]
 
 
 def _recorded(resource: str | None) -> str | None:
@@ -61,7 +71,8 @@ def _recorded(resource: str | None) -> str | None:
     return quota_resource(parse_quota_resource(name)) if kind == QUOTA_RESOURCE else resource
 
 
-def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> Sequence[RecordedChange]:
+def _read(options: argparse.Namespace, resource: str | None, *, limit: int) -> _Read:
+    """Return the newest changes, and a function that reads when the kept ones begin; None if none were removed."""
     if options.data_dir is not None:
         return _of_directory(Path(options.data_dir), resource, limit)
     with connect(options) as admin:
@@ -82,9 +93,9 @@ def is_client_resource(resource: str) -> bool:
     return "'" in resource or resource.startswith("the default")
 
 
-def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence[RecordedChange]:
+def _of_directory(directory: Path, resource: str | None, limit: int) -> _Read:
     from klamm.storage.errors import DataDirectoryError  # noqa: PLC0415  # wrong flags need no database
-    from klamm.storage.metadata.history import read_config_history  # noqa: PLC0415
+    from klamm.storage.metadata.history import read_config_history, read_history_start  # noqa: PLC0415
 
     try:
         changes = read_config_history(directory, resource=resource, limit=limit)
@@ -94,13 +105,16 @@ def _of_directory(directory: Path, resource: str | None, limit: int) -> Sequence
         f"Read from {escaped(str(directory))}: all changes that this broker made, except those that"
         " config.history.max.entries has removed."
     )
-    return changes
+    return changes, partial(read_history_start, directory)
 
 
-def _of_gateways(
-    options: argparse.Namespace, topics: Sequence[str], resource: str | None, limit: int
-) -> Sequence[RecordedChange]:
-    from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, read_change_history  # noqa: PLC0415
+def _of_gateways(options: argparse.Namespace, topics: Sequence[str], resource: str | None, limit: int) -> _Read:
+    from klamm.gateway.history.log import (  # noqa: PLC0415
+        CLIENT_CONFIGS_TOPIC,
+        TOPIC,
+        read_change_history,
+        read_history_start,
+    )
     from klamm.gateway.upstream.internal_topic import InternalTopicGoneError  # noqa: PLC0415
     from klamm.kafka_client.connection.transport import ConnectionSettings  # noqa: PLC0415  # wrong flags need no network library
 
@@ -128,7 +142,7 @@ def _of_gateways(
         f"Read from {' and '.join(topics)} of {', '.join(servers)}: changes made through klamm gateways. Not recorded:"
         " changes past the gateways, topics that brokers created, and what the retention of the topic has deleted."
     )
-    return changes
+    return changes, partial(read_history_start, settings, topics[0])
 
 
 def _history_topics(admin: AdminClient) -> Sequence[str]:

@@ -89,6 +89,24 @@ def read_change_history(
     return tuple(islice(merged, limit))
 
 
+def read_history_start(settings: ConnectionSettings, name: str) -> int | None:
+    """Return the time of the oldest entry of a topic, in milliseconds since the epoch, if older ones were deleted.
+
+    None: all are kept.
+
+    Raises:
+        InternalTopicGoneError, ConnectionLostError: As in ``read_change_history``.
+    """
+    topic = InternalTopic(settings, name)
+    try:
+        if topic.first_offset() == 0:
+            return None
+        entries = (entry.at_ms for records in topic.read_all() for entry in ENTRIES[name](records))
+        return next(entries, None)
+    finally:
+        topic.close()
+
+
 def _newest(settings: ConnectionSettings, name: str, resource: str | None, limit: int) -> Iterable[RecordedChange]:
     """Return the newest entries of one topic, newest first."""
     topic = InternalTopic(settings, name)

@@ -77,13 +77,24 @@ class InternalTopic:
         self._topic_id: object = None
         self.cluster = Cluster(settings, BufferPool(max_free_bytes=0))
 
+    def first_offset(self) -> int:
+        """Return the offset at which the topic begins: above 0 if retention has deleted records.
+
+        Raises:
+            InternalTopicGoneError: The topic does not exist.
+        """
+        self.cluster.topics.pop(self.name, None)
+        self._refresh()
+        self._topic_id = self.cluster.topic_id(self.name)
+        return self._offset(EARLIEST)
+
     def load(self) -> tuple[list[Record], int]:
         """Return all records, and the position after them.
 
         Raises:
             InternalTopicGoneError: The topic does not exist.
         """
-        return self.read_to_end(self._first_offset())
+        return self.read_to_end(self.first_offset())
 
     def read_all(self) -> Iterator[list[Record]]:
         """Yield all records up to the present end, some at a time.
@@ -91,7 +102,7 @@ class InternalTopic:
         Raises:
             InternalTopicGoneError: The topic does not exist.
         """
-        for records, _ in self._read_on(self._first_offset()):
+        for records, _ in self._read_on(self.first_offset()):
             yield records
 
     def read_to_end(self, position: int) -> tuple[list[Record], int]:
@@ -139,12 +150,6 @@ class InternalTopic:
     def close(self) -> None:
         """Close the connections."""
         self.cluster.close()
-
-    def _first_offset(self) -> int:
-        self.cluster.topics.pop(self.name, None)
-        self._refresh()
-        self._topic_id = self.cluster.topic_id(self.name)
-        return self._offset(EARLIEST)
 
     def _read_on(self, position: int) -> Iterator[tuple[list[Record], int]]:
         """Read from a position to the present end: yield some records and the position after them, again and again."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from klamm.display import counted
@@ -21,11 +21,15 @@ from klamm.storage.metadata.statements import read_history
 from klamm.storage.metadata.store import METADATA_FILE_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from klamm.history.change import RecordedChange
 
 logger = logging.getLogger(__name__)
+
+_ALL: Final = -1
+"""SQLite's limit for all rows."""
 
 
 def read_config_history(
@@ -56,6 +60,33 @@ def read_sound_history(
     Raises:
         DataDirectoryError: As there.
     """
+    with _opened(data_dir) as database:
+        entries = read_history(database, resource=resource, limit=limit)
+    sound = tuple(entry for entry in entries if entry.is_readable)
+    return sound, len(entries) - len(sound)
+
+
+def read_history_start(data_dir: Path) -> int | None:
+    """Return the time of the oldest entry in milliseconds since the epoch. None: no older ones were removed.
+
+    Raises:
+        DataDirectoryError: As in ``read_config_history``.
+    """
+    with _opened(data_dir) as database:
+        (first,) = database.execute("SELECT min(sequence) FROM history").fetchone()
+        if first in (None, 1):
+            return None
+        entries = read_history(database, resource=None, limit=_ALL)
+    return next((entry.at_ms for entry in reversed(entries) if entry.is_readable), None)
+
+
+@contextmanager
+def _opened(data_dir: Path) -> Iterator[sqlite3.Connection]:
+    """Open the metadata database of a broker to read it.
+
+    Raises:
+        DataDirectoryError: The directory does not exist, or is not a broker's data directory.
+    """
     path = data_dir / METADATA_FILE_NAME
     if not path.is_file():
         raise DataDirectoryError(
@@ -67,11 +98,9 @@ def read_sound_history(
         ) as database:
             if database.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 raise DataDirectoryError(f"{path} is not a metadata database of klamm")
-            entries = read_history(database, resource=resource, limit=limit)
+            yield database
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise DataDirectoryError(f"Cannot read {path}: {error}") from error
-    sound = tuple(entry for entry in entries if entry.is_readable)
-    return sound, len(entries) - len(sound)
 
 
 def _uri(path: Path) -> str:

@@ -10,7 +10,14 @@ from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.plan import ClientConfigChange
 from klamm.gateway.client_configs.config_log import history_records
 from klamm.gateway.history import log
-from klamm.gateway.history.log import CLIENT_CONFIGS_TOPIC, TOPIC, change_entries, change_record, read_change_history
+from klamm.gateway.history.log import (
+    CLIENT_CONFIGS_TOPIC,
+    TOPIC,
+    change_entries,
+    change_record,
+    read_change_history,
+    read_history_start,
+)
 from klamm.gateway.history.recorded_api import Change
 from klamm.history.change import Author, RecordedChange
 from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -66,11 +73,18 @@ def test_record_that_cannot_be_read_is_skipped(caplog: pytest.LogCaptureFixture)
 class FakeTopics:
     """Topics of a cluster by name, in the place of ``InternalTopic``."""
 
+    start = 0
+
     def __init__(self, **records: list[Record]) -> None:
         self._records = records
 
     def __call__(self, _: ConnectionSettings, name: str) -> FakeTopics:
-        return FakeTopics(all=self._records[name])
+        one = FakeTopics(all=self._records[name])
+        one.start = self.start
+        return one
+
+    def first_offset(self) -> int:
+        return self.start
 
     def read_all(self) -> Iterator[list[Record]]:
         yield self._records["all"]
@@ -103,3 +117,14 @@ def test_all_histories_of_gateways_are_read_newest_first(monkeypatch: pytest.Mon
     assert read(TOPIC, CLIENT_CONFIGS_TOPIC, limit=2) == newest_first[:2]
     assert read(TOPIC, resource="TOPIC:b") == [(7, "TOPIC:b")]
     assert read(CLIENT_CONFIGS_TOPIC) == [(5, "user 'billing'")]
+
+
+@pytest.mark.parametrize(("start", "start_ms"), [(0, None), (12, 3)])
+def test_history_starts_at_its_oldest_entry_if_older_ones_were_deleted(
+    monkeypatch: pytest.MonkeyPatch, start: int, start_ms: int | None
+) -> None:
+    records = [record(Change("TOPIC:a", "flush.ms", None, "5"), at_ms=at_ms) for at_ms in (3, 9)]
+    topics = FakeTopics(**{TOPIC: records})
+    topics.start = start
+    monkeypatch.setattr(log, "InternalTopic", topics)
+    assert read_history_start(SETTINGS, TOPIC) == start_ms

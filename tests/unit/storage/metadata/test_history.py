@@ -13,7 +13,7 @@ import klamm
 from klamm.admin import AdminClient, AlterConfigOp, ConfigEntry, ConfigResource, NewTopic, OpType, ResourceType
 from klamm.history.change import HIDDEN, UNKNOWN, RecordedChange, Reversal, plan_revert
 from klamm.storage.errors import DataDirectoryError
-from klamm.storage.metadata.history import read_config_history, read_sound_history
+from klamm.storage.metadata.history import read_config_history, read_history_start, read_sound_history
 from klamm.storage.metadata.statements import HISTORY_STEP
 from klamm.storage.metadata.store import METADATA_FILE_NAME, MetadataStore
 from tests.support.metadata import load_history
@@ -103,6 +103,7 @@ async def test_history_size_is_limited_and_pruned_gradually(tmp_path: Path) -> N
     store = MetadataStore.open(path)
     await store.submit([line(at, "flush.ms") for at in range(5000)])
     await store.close()
+    assert read_history_start(tmp_path) is None
     store = MetadataStore.open(path, max_history=10)
     await store.submit([line(5000, "flush.ms")])
     assert len(load_history(store, limit=10_000)) == 5001 - HISTORY_STEP
@@ -110,6 +111,7 @@ async def test_history_size_is_limited_and_pruned_gradually(tmp_path: Path) -> N
         await store.submit([line(at, "flush.ms")])
     assert [entry.at_ms for entry in load_history(store, limit=10_000)] == list(range(5009, 4999, -1))
     await store.close()
+    assert read_history_start(tmp_path) == 5000
 
 
 def test_revert_undoes_only_later_changes() -> None:

@@ -253,9 +253,9 @@ class _Collector:
         }
         if not lacking:
             return {}
-        nodes = self._admin.describe_cluster().result(self._left_s()).nodes
-        node = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
-        entries = self._available("broker configs", ~NO_NEED, self._admin.describe_configs([node])).get(node, {})
+        if not (nodes := self._nodes(~NO_NEED)):
+            return {}
+        entries = self._available("broker configs", ~NO_NEED, self._admin.describe_configs(nodes[:1])).get(nodes[0], {})
         layers = BrokerLayers(static={name: entry.value for name, entry in entries.items() if entry.value is not None})
         values = {key: layers.topic_default(key) for key in lacking} if entries else {}
         return {key: format_value(value) for key, value in values.items() if value is not None}
@@ -427,9 +427,13 @@ class _Collector:
             for place, records in fetched.items()
         )
 
+    def _nodes(self, need: Need) -> Sequence[ConfigResource]:
+        """Return the brokers as config resources; none if no broker answers, which is noted."""
+        cluster = self._optional("the list of brokers", need, self._admin.describe_cluster())
+        return [ConfigResource(ResourceType.BROKER, str(node.id)) for node in cluster.nodes] if cluster else []
+
     def _brokers(self) -> dict[int, Mapping[str, str]]:
-        nodes = self._admin.describe_cluster().result(self._left_s()).nodes
-        resources = {ConfigResource(ResourceType.BROKER, str(node.id)): BROKER_CONFIGS for node in nodes}
+        resources = dict.fromkeys(self._nodes(NO_NEED), BROKER_CONFIGS)
         configs = self._available("broker configs", NO_NEED, self._admin.describe_configs(resources))
         return {
             int(resource.name): {name: entry.value for name, entry in entries.items() if entry.value is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -114,3 +115,15 @@ def test_topic_unknown_to_any_broker_is_a_missing_fact_without_describe_cluster(
 
     assert impact.findings == ()
     assert impact.missing == ~NO_NEED
+
+
+def test_brokers_that_cannot_be_listed_are_a_missing_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = ConfigAltered(
+        resource_type=ResourceType.TOPIC, resource_name="new", name="max.message.bytes", value="10000"
+    )
+    with LaggingBroker(knows_topic=True) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        late = Mock(result=Mock(side_effect=TimeoutError("no broker answers")))
+        monkeypatch.setattr(admin, "describe_cluster", lambda: late)
+        impact = impact_of([change], admin)
+
+    assert "the list of brokers (no broker answers)" in impact.unknown

@@ -120,7 +120,7 @@ def first_cluster(flow: FlowSettings, cluster_id: str, *, stores: bool = True) -
 
     Args:
         flow: Settings of the flow.
-        cluster_id: Cluster id of the source now.
+        cluster_id: Cluster id of the source now. Empty: it reports none.
         stores: Whether to store it, if there was no call before.
 
     Raises:
@@ -136,7 +136,7 @@ def first_cluster(flow: FlowSettings, cluster_id: str, *, stores: bool = True) -
             raise ConnectionLostError(f"An open transaction hides source offsets in {stored.hidden}")
         record = stored.newest.get(_Key("cluster id"))
         first = None if record is None else source_offsets.parse_cluster_id(record.value)
-        if first is None and stores:
+        if first is None and stores and cluster_id:
             value = source_offsets.cluster_id_value(cluster_id)
             _write(cluster, topic, [Record(key=key, value=value, timestamp=wall_clock_ms())])
     return first or cluster_id

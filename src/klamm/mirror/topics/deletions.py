@@ -139,7 +139,7 @@ class TopicDeletion:
         """
         settings = self._settings.deletions
         self._forget_deleted()
-        cluster_id = self._source.describe_cluster().result().cluster_id
+        cluster_id = self._source.describe_cluster().result().cluster_id or ""
         if self._cluster_id is None:
             self._cluster_id = self._first_cluster(self._settings, cluster_id)
         if cluster_id != self._cluster_id:

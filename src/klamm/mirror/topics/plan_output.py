@@ -245,7 +245,7 @@ def _deletions(flow: FlowSettings, source: AdminClient, here: Collection[str], t
     mode, grace_s = flow.deletions.mode, flow.deletions.grace.total_seconds()
     if mode is TopicDeletions.OFF or flow.source_offsets_topic not in there:
         return []
-    cluster_id = source.describe_cluster().result().cluster_id
+    cluster_id = source.describe_cluster().result().cluster_id or ""
     if (first := first_cluster(flow, cluster_id, stores=False)) != cluster_id:
         return [
             f"{NO_CHANGE} {flow.name}: no remote topic is deleted, because {flow.source.alias} is cluster {cluster_id} "

@@ -290,7 +290,8 @@ class Relay:
             self._cut_once(READ_BUFFER[:count])
             if self._requests.is_stopped:
                 self._cut_kept()
-            if len(self.exchanges) != 1:
+            # None in flight: the request needs no response, unless it waits for the connection's next turn.
+            if len(self.exchanges) > 1 or not (self.exchanges or self._requests.is_stopped):
                 self._paced = PACED_READS
             self._after_read(self._client, count)
         except Exception as error:  # noqa: BLE001 - see _break

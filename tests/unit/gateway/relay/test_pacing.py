@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
 from klamm.gateway.relay.pacing import BUSY_PER_S, CALM_PER_S, PAUSE_S, RENEWED_S, RETRIED_S, SAMPLE, Pacer
+from klamm.server.time_slice import Turns
 from tests.support.relay_rig import RelayRig, request, response, shared_objects
 
 PIECE = 16_384
@@ -89,10 +91,22 @@ async def test_pauses_end_when_a_sample_shows_no_gain() -> None:
     assert not any((await load.play(RENEWED_S + 2 * SAMPLE / load.per_second))[-2:])
 
 
+class OverTurns(Turns):
+    """Turns that are over at once, as on a busy machine: a request waits until the connection has its turn again."""
+
+    def ends_at(self) -> float:
+        return 0.0
+
+    def take(self) -> float:
+        super().take()
+        return math.inf
+
+
+@pytest.mark.parametrize("turns", [Turns, OverTurns])
 @pytest.mark.parametrize("in_flight", [1, 2])
-async def test_only_pipelining_clients_make_the_loop_pause(in_flight: int) -> None:
+async def test_only_pipelining_clients_make_the_loop_pause(in_flight: int, turns: type[Turns]) -> None:
     load = Load()
-    with RelayRig(shared_objects(pacer=load.pacer)) as rig:
+    with RelayRig(shared_objects(pacer=load.pacer, turns=turns())) as rig:
         heartbeat = request(12, 0, b"body")
         for _ in range(40):
             await rig.client.send(heartbeat * in_flight)

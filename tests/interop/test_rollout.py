@@ -31,7 +31,9 @@ from klamm.admin import (
 )
 from klamm.cli import main
 from klamm.client_configs.rollout import client_class
-from klamm.rollout.record import Wave
+from klamm.clock import wall_clock_ms
+from klamm.rollout.record import RolloutEvent, RolloutRecord, Wave, advance
+from klamm.rollout.store import RolloutStore
 from tests.support.dynamic_clients import SILENT
 from tests.support.long_tests import long_only
 from tests.support.processes import free_port, wait_until
@@ -272,6 +274,29 @@ def test_decisions_about_a_roll_out_are_json_on_request(
         assert main(["rollout", action, rollout, "--bootstrap-server", broker.bootstrap_servers, "-o", "json"]) == 0
         # then
         assert json.loads(capsys.readouterr().out)["state"] == state
+
+
+@pytest.mark.parametrize(("action", "state"), [("pause", "held"), ("abort", "reverted")])
+def test_decision_counts_for_a_state_that_the_driver_writes_meanwhile(
+    broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch, action: str, state: str
+) -> None:
+    # given
+    user, replace = unique("USER:decided"), RolloutStore.replace
+    rollout = add_rollout(broker.bootstrap_servers, Wave(name="100%", settings={user: {"acks": "all"}}))
+    written: list[RolloutRecord] = []
+
+    def beaten(store: RolloutStore, old: RolloutRecord, new: RolloutRecord) -> RolloutRecord:
+        if not written:
+            applying = advance(old, RolloutEvent.NEXT, at_ms=wall_clock_ms(), before={user: {"acks": None}})
+            written.append(replace(store, old, applying))
+        return replace(store, old, new)
+
+    monkeypatch.setattr(RolloutStore, "replace", beaten)
+    # when
+    code, output = run(broker.bootstrap_servers, action, rollout)
+    # then
+    assert code == 0, output
+    assert of(broker.bootstrap_servers, user)["state"] == state
 
 
 def test_file_that_cannot_be_used_ends_with_1(servers: str, tmp_path: Path) -> None:

@@ -245,16 +245,27 @@ def _decide(options: argparse.Namespace) -> int:
     """Pause, resume or abort a roll-out. The process that drove it notices that the record has changed, and ends."""
     event = RolloutEvent(options.action)
     with _opened(options, options.id) as (admin, store):
-        record = _of_id(store, options.id)
-        reason = f"{event.value} by {_operator()}"
-        owned = _owned(record)
-        record = store.replace(record, advance(owned, event, at_ms=wall_clock_ms(), reason=reason))
+        record = _decided(store, _of_id(store, options.id), event)
         if event is RolloutEvent.PAUSE:
             print_result(options.output, to_document(record), lambda: [step_line(record)])
             return EXIT_OK
         if options.output == "human":
             print_line(escaped(step_line(record)))
         return _drive(options, admin, store, record)
+
+
+def _decided(store: RolloutStore, record: RolloutRecord, event: RolloutEvent) -> RolloutRecord:
+    """Write the decision of an operator. It may come while the driving process writes the next state."""
+    from klamm.rollout.store import StaleRecordError  # noqa: PLC0415  # wrong flags need no network library
+
+    while True:
+        after = advance(_owned(record), event, at_ms=wall_clock_ms(), reason=f"{event.value} by {_operator()}")
+        try:
+            return store.replace(record, after)
+        except StaleRecordError as error:
+            if event is RolloutEvent.RESUME:  # another process drives it
+                raise
+            record = error.latest
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -54,16 +54,23 @@ class Lab:
     def set(self, **configs: str) -> None:
         self.client.alter_topic(self.topic, [(name.replace("_", "."), SET, value) for name, value in configs.items()])
 
-    def set_on(self, kind: int, name: str, key: str, value: str | None) -> None:
-        config = IncrementalAlterConfigsRequest.AlterableConfig(
-            name=key, config_operation=SET if value is not None else 1, value=value
-        )
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=kind, resource_name=name, configs=[config]
-        )
-        request = IncrementalAlterConfigsRequest(resources=[resource])
-        (result,) = self.client.ask(request, IncrementalAlterConfigsResponse, 1).responses
-        assert (result.error_code, result.error_message) == (0, None)
+    def set_on(self, *changes: tuple[int, str, str, str | None]) -> None:
+        """Set or delete one config of each resource in one request: resource type, name, key, value or None."""
+        resources = [
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequest.AlterableConfig(
+                        name=key, config_operation=SET if value is not None else 1, value=value
+                    )
+                ],
+            )
+            for kind, name, key, value in changes
+        ]
+        request = IncrementalAlterConfigsRequest(resources=resources)
+        results = self.client.ask(request, IncrementalAlterConfigsResponse, 1).responses
+        assert {(result.error_code, result.error_message) for result in results} == {(0, None)}
 
     def produce(
         self, value: str | None, *, key: bytes = b"k", at: int | None = None, codec: Codec = Codec.NONE
@@ -133,10 +140,30 @@ def test_retention_bytes_deletes_segments_above_the_limit(lab: Lab) -> None:
 def test_cluster_default_applies_to_topics_without_override(lab: Lab) -> None:
     lab.fill(b"a", b"b", b"c")
     try:
-        lab.set_on(BROKER, "", "log.retention.ms", AS_LONG_AS_THE_THIRD)
+        lab.set_on((BROKER, "", "log.retention.ms", AS_LONG_AS_THE_THIRD))
         lab.wait_for(start_offset=2)
     finally:
-        lab.set_on(BROKER, "", "log.retention.ms", None)
+        lab.set_on((BROKER, "", "log.retention.ms", None))
+
+
+@pytest.mark.parametrize("topic_first", [True, False])
+def test_records_that_the_end_of_a_request_keeps_are_not_deleted_in_between(lab: Lab, topic_first: bool) -> None:
+    lab.fill(b"a", b"b", b"c", ago_ms=30 * 24 * HOUR_MS)
+    key, other = "log.retention.ms", Lab(lab.broker, lab.client, f"{lab.topic}-other")
+    other.fill(b"a", b"b", b"c")
+    if topic_first:
+        lab.set(retention_ms="-1")
+        changes = [(TOPIC, lab.topic, "retention.ms", None), (BROKER, "", key, "-1")]
+    else:
+        lab.set_on((TOPIC, lab.topic, "retention.ms", None), (BROKER, "", key, "-1"))
+        changes = [(BROKER, "", key, None), (TOPIC, lab.topic, "retention.ms", "-1")]
+    try:
+        lab.set_on(*changes)
+        other.set(retention_ms=AS_LONG_AS_THE_THIRD)  # so it is checked after the former change
+        other.wait_for(start_offset=2)
+        assert lab.start_offset == 0
+    finally:
+        lab.set_on((BROKER, "", key, None))
 
 
 def test_cleanup_policy_compact_keeps_the_last_record_of_each_key(lab: Lab) -> None:
@@ -246,11 +273,11 @@ def test_max_message_bytes_rejects_larger_batches(lab: Lab) -> None:
 
 def test_cluster_message_max_bytes_applies_to_topics_without_override(lab: Lab) -> None:
     try:
-        lab.set_on(BROKER, "", "message.max.bytes", "500")
+        lab.set_on((BROKER, "", "message.max.bytes", "500"))
         with pytest.raises(RejectedError):
             lab.produce("x" * 1000)
     finally:
-        lab.set_on(BROKER, "", "message.max.bytes", None)
+        lab.set_on((BROKER, "", "message.max.bytes", None))
     lab.produce("x" * 1000)
 
 
@@ -317,12 +344,12 @@ def test_min_insync_replicas_is_capped_at_the_replication_factor(lab: Lab) -> No
 
 def test_changed_logger_level_applies_at_once(lab: Lab) -> None:
     log = lab.broker.log_path
-    lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "ERROR")
+    lab.set_on((LOGGER, "1", "klamm.storage.log.housekeeping", "ERROR"))
     lab.fill(b"a", b"b", b"c")
     lab.set(retention_ms=AS_LONG_AS_THE_THIRD)
     lab.wait_for(start_offset=2)
     assert f"{lab.topic}-0: removed" not in log.read_text()
-    lab.set_on(LOGGER, "1", "klamm.storage.log.housekeeping", "INFO")
+    lab.set_on((LOGGER, "1", "klamm.storage.log.housekeeping", "INFO"))
     lab.set(retention_ms="1000")
     lab.wait_for(start_offset=3)
     wait_until(lambda: f"{lab.topic}-0: removed" in log.read_text(), timeout_s=30, what="a line in the log")

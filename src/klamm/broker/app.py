@@ -410,6 +410,8 @@ def _follow_configs(
                 tls.follow(ConfigsChanged(resource_type=broker, resource_name=name, names=frozenset(values)), values)
     configs.subscribe(topics.follow, ResourceType.TOPIC)
     configs.subscribe(lambda _: logs.update_configs(), broker)  # broker configs are the defaults of all topics
+    configs.on_settled(logs.check_again)
+    logs.topic_configs = configs
 
 
 def _metrics(settings: BrokerSettings, routes: Mapping[int, Route]) -> Metrics | None:

@@ -82,7 +82,8 @@ class ConfigService:
             decision differs from the checked one.
     apply   The image is replaced and listeners are notified.     not served
     commit  The rows are handed to the metadata store. The        served; they see the new values. Descriptions and
-            response is sent when they are durable.               changes without effect wait for the commit.
+            response is sent when they are durable.               changes without effect wait for the commit, and
+                                                                  so do retention and compaction.
     ======  ====================================================  ==================================================
 
     There is no ``await`` between the last decision and the hand-over to the store, so no update is lost. When the
@@ -118,6 +119,9 @@ class ConfigService:
             resource_type: [] for resource_type in ResourceType
         }
         self._last_commit: asyncio.Future[None] | None = None
+        self._altering = 0
+        """Requests that are applied in parts, or wait for their commit."""
+        self._settled_listeners: list[Callable[[], None]] = []
         self.revision: Final = Revision()
         """Revision of the configs and of the topics, which the catalog advances as well."""
         self.load()
@@ -152,6 +156,10 @@ class ConfigService:
         """
         for resource_type in resource_types or ResourceType:
             self._listeners[resource_type].append(listener)
+
+    def on_settled(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever ``is_settled`` may have become True after a request."""
+        self._settled_listeners.append(listener)
 
     # -- effective values
 
@@ -265,6 +273,26 @@ class ConfigService:
         Returns:
             For each alteration in order: its error; or None when it succeeded, or a text about what a policy changed.
         """
+        if validate_only:
+            return await self._alter(alterations, node_id, author, time_slice, validate_only=True)
+        self._altering += 1
+        try:
+            return await self._alter(alterations, node_id, author, time_slice, validate_only=False)
+        finally:
+            self._altering -= 1
+            if self.is_settled:
+                for listener in self._settled_listeners:
+                    listener()
+
+    async def _alter(
+        self,
+        alterations: Sequence[ResourceAlteration],
+        node_id: int,
+        author: Author,
+        time_slice: TimeSlice | None,
+        *,
+        validate_only: bool,
+    ) -> list[KafkaApiError | str | None]:
         slices = TimeSlice() if time_slice is None else time_slice
         repeated = await _repeated(alterations, slices) if len(alterations) > 1 else frozenset()
         altered: list[_Altered] = []
@@ -371,6 +399,15 @@ class ConfigService:
             return errors, None if self._is_settled else self._store.submit(())
         except StorageError as failure:
             return [error or failure for error in errors], None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all values are durable, and no request is applied in part.
+
+        Nothing may be deleted by others: a commit may fail, and the next part of a request may keep what the first one
+        does not.
+        """
+        return not self._altering and self._is_settled
 
     @property
     def _is_settled(self) -> bool:

@@ -35,7 +35,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.config import HousekeepingSettings
-from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, with_pauses
+from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, are_settled, with_pauses
 from klamm.storage.log.partition import overlapping
 from klamm.storage.log.segment_rewriter import (
     Pace,
@@ -76,6 +76,8 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._stop = threading.Event()
+        self._is_interrupted = False
+        """Whether logs were left out because their configs were not durable."""
         self._reports = ErrorReports()
 
     def start(self) -> None:
@@ -87,6 +89,11 @@ class Cleaner:
         if logs is None or any(log.config.is_compacted for log in logs):
             for log in logs or ():
                 log.is_uncleanable = False
+            self._woken.set()
+
+    def check_again(self) -> None:
+        """Check the logs now that were left out because their configs were not durable."""
+        if self._is_interrupted:
             self._woken.set()
 
     async def close(self) -> None:
@@ -119,8 +126,9 @@ class Cleaner:
             StoppedError: The broker is stopping.
         """
         saved = passes = 0
+        self._is_interrupted = False
         async for log in with_pauses(self._logs.loaded()):
-            if len(log.segments) < 2 or not _is_cleanable(log):  # noqa: PLR2004  # the last one is written to
+            if not await self._may_clean(log):
                 continue
             before = log.compacted_up_to
             settings = self._settings()
@@ -145,6 +153,15 @@ class Cleaner:
         if passes:
             await self._logs.checkpoint()
         return saved
+
+    async def _may_clean(self, log: PartitionLog) -> bool:
+        """Return whether a log is compacted. One whose configs are not durable is checked again later."""
+        if len(log.segments) < 2 or not _is_cleanable(log):  # noqa: PLR2004  # the last one is written to
+            return False
+        if await are_settled(self._logs.topic_configs):
+            return _is_cleanable(log)
+        self._is_interrupted = True
+        return False
 
     async def _is_checkpointed(self, log: PartitionLog) -> bool:
         """Return whether the checkpointed recovery point covers all closed segments; flush the log if it does not.

@@ -101,6 +101,24 @@ class ErrorReports:
             logger.error("%s, will be retried: %s", sentence, error, exc_info=None if is_expected else error)
 
 
+class TopicConfigs(Protocol):
+    """Owner of the configs of all topics. It applies changes before they are durable."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all values are durable, and no request is applied in part."""
+        ...
+
+    async def settle(self) -> bool:
+        """Wait for the commits in progress; return False if they failed."""
+        ...
+
+
+async def are_settled(configs: TopicConfigs | None) -> bool:
+    """Wait for the commits in progress, and return whether all values are durable. No other task runs after that."""
+    return configs is None or configs.is_settled or (await configs.settle() and configs.is_settled)
+
+
 class KeptLogs(Protocol):
     """The part of the log manager that housekeeping and the cleaner need.
 
@@ -109,6 +127,11 @@ class KeptLogs(Protocol):
 
     def loaded(self) -> Iterator[PartitionLog]:
         """Return the open logs."""
+        ...
+
+    @property
+    def topic_configs(self) -> TopicConfigs | None:
+        """Owner of the topics' configs; None if they are always durable."""
         ...
 
     def partitions(self) -> Sequence[tuple[UUID, int]]:
@@ -189,6 +212,11 @@ class Housekeeper:
         else:
             return
         self._woken.set()
+
+    def check_again(self) -> None:
+        """Check the logs now that were left out because their configs were not durable."""
+        if self._changed or self._all_changed:
+            self._woken.set()
 
     async def check_now(self) -> None:
         """Apply retention to all open logs, and return when that is done."""
@@ -299,15 +327,22 @@ class Housekeeper:
     async def _check_all(self, logs: Sequence[PartitionLog]) -> int:
         removed = 0
         async for log in with_pauses(logs):
-            if not log.segments or log.is_deleted or log.failure is not None:
-                continue
             try:
-                while count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE):
+                while await self._may_delete(log) and (
+                    count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE)
+                ):
                     removed += count
                     await asyncio.sleep(0)
             except Exception as error:  # noqa: BLE001 -- other logs are checked
                 self._reports.report(log.name, "cannot remove old segments", error)
         return removed
+
+    async def _may_delete(self, log: PartitionLog) -> bool:
+        """Return whether a log is in use and its configs are durable. If they are not, it is checked again later."""
+        if await are_settled(self._logs.topic_configs):
+            return bool(log.segments) and not log.is_deleted and log.failure is None
+        self._changed.append(log)
+        return False
 
     async def _checkpoint(self) -> None:
         """Write the checkpoint files, which renames the files of old segments, and remove those without a delay."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.storage.log.config import LogConfig
+    from klamm.storage.log.housekeeping import TopicConfigs
     from klamm.storage.log.partition import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
@@ -137,6 +138,8 @@ class LogManager:
         """Tasks that rename the directories of deleted topics with many partitions."""
         self._deleted_topics: dict[str, dict[UUID, _Topic]] = {}
         """Deleted topics by name and id, with the partitions whose directories are not renamed yet."""
+        self.topic_configs: TopicConfigs | None = None
+        """Owner of the topics' configs. Nothing is deleted by values that are not durable. None: they always are."""
         self.housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
         self.cleaner = Cleaner(self, now_ms=now_ms, settings=settings)
 
@@ -404,6 +407,11 @@ class LogManager:
         self._epoch.number += 1
         self.housekeeper.check_soon(None)
         self.cleaner.check_soon(None)
+
+    def check_again(self) -> None:
+        """Let housekeeping and the cleaner check the logs whose configs were not durable."""
+        self.housekeeper.check_again()
+        self.cleaner.check_again()
 
     async def check_retention(self) -> None:
         """Apply retention to all open logs now, and return when that is done."""

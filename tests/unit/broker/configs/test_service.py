@@ -152,6 +152,24 @@ async def test_failed_write_rolls_the_change_back() -> None:
     assert await at_once(service, topic("t", FLUSH)) == [None]
 
 
+async def test_configs_are_settled_once_the_last_part_of_a_request_is_durable() -> None:
+    store = MemoryConfigStore()
+    service = make_service(store)
+    settled: list[bool] = []
+    service.subscribe(lambda _: settled.append(service.is_settled))
+    service.on_settled(lambda: settled.append(service.is_settled))
+    store.hold = True
+    change = asyncio.ensure_future(
+        at_once(service, topic("t", FLUSH), alteration(BROKER, "", operation("log.flush.interval.ms", SET, "7")))
+    )
+    while len(settled) < 2:  # noqa: ASYNC110  # no event tells
+        await asyncio.sleep(0)
+    assert settled == [False, False]
+    store.release()
+    assert await change == [None, None]
+    assert settled == [False, False, True]
+
+
 def test_changes_of_one_request_are_one_commit() -> None:
     store = MemoryConfigStore(topics=["a", "b"])
     alter(make_service(store), topic("a", FLUSH), topic("b", FLUSH))

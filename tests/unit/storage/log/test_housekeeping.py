@@ -331,3 +331,33 @@ async def test_housekeeping_continues_after_an_unexpected_error_of_one_log(
         await manager.housekeeper.check_now()
     assert bad.log_start_offset == 4
     await manager.close()
+
+
+class UnsettledConfigs:
+    """Configs of topics that are applied and not durable yet, until a test says so."""
+
+    is_settled = False
+
+    async def settle(self) -> bool:
+        return True
+
+
+async def test_nothing_is_deleted_by_configs_that_are_not_durable(tmp_path: Path) -> None:
+    """Their commit may fail, and the next part of a request may keep what the first one does not."""
+    # given
+    crashable = filled(tmp_path, 10, step_ms=DAY_MS, retention_ms=str(5 * DAY_MS))
+    manager, configs = crashable.manager, UnsettledConfigs()
+    manager.topic_configs = configs
+    await manager.start()
+    async with asyncio.timeout(20):
+        # when
+        await manager.check_retention()
+        # then
+        assert crashable.log.log_start_offset == 0
+        # when
+        configs.is_settled = True
+        manager.check_again()
+        # then
+        while crashable.log.log_start_offset != 4:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0)
+    await manager.close()

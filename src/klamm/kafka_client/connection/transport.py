@@ -322,17 +322,36 @@ def connect(
 
     Raises:
         TlsRejectedError: One side rejects the other's certificate.
-        OSError: The broker is unreachable, or its listener has no TLS.
+        OSError: The host name is invalid, the broker is unreachable, its listener has no TLS, or a store of
+            certificates cannot be read now.
     """
-    connected = socket.create_connection((host, port), timeout=settings.connect_timeout_s)
+    try:
+        connected = socket.create_connection((host, port), timeout=settings.connect_timeout_s)
+    except UnicodeError as error:  # an empty label, or one of more than 63 bytes
+        raise OSError(f"invalid host name: {error}") from error
     try:
         if on_connected is not None:
             on_connected(connected)
         for option in settings.socket_options:
             connected.setsockopt(*option)
         if settings.security.uses_tls:
-            return TlsTransport(connected, settings.security.tls_context(), host)
+            return TlsTransport(connected, _tls_context(settings.security), host)
         return PlainTransport(connected)
     except BaseException:
         connected.close()
         raise
+
+
+def _tls_context(security: Security) -> ssl.SSLContext:
+    """Return the TLS context of a connection, from the present files.
+
+    The settings were checked when the client was created. A file that cannot be used now may be half written, because
+    it is being replaced, so a later connection may succeed.
+
+    Raises:
+        OSError: A store cannot be opened at present.
+    """
+    try:
+        return security.tls_context()
+    except SettingsError as error:
+        raise OSError(str(error)) from error

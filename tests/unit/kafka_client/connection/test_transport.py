@@ -1,11 +1,19 @@
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from klamm.kafka_client.connection.buffers import BufferPool
+from klamm.kafka_client.connection.login import open_connection
+from klamm.kafka_client.connection.security import Security
 from klamm.kafka_client.connection.transport import ConnectionSettings, TlsStream
+from klamm.kafka_client.errors import FATAL_ERRORS, ConnectionLostError
 from klamm.properties import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_client_properties_become_connection_settings() -> None:
@@ -52,3 +60,18 @@ def test_bytes_before_a_reset_are_received_over_tls() -> None:
     assert bytes(view[:8]) == b"response"
     with pytest.raises(ConnectionResetError):
         stream.receive_into(view)
+
+
+def test_half_written_store_is_a_retryable_error_of_the_connection(tmp_path: Path) -> None:
+    """The stores are read for each connection. One that is being replaced is whole a moment later."""
+    store = tmp_path / "trusted.pem"
+    store.write_text("-----BEGIN CERTIFICATE-----\nMIIB")
+    tls = {"ssl.truststore.location": str(store), "ssl.truststore.type": "PEM"}
+    security = Security(protocol="SSL", tls=tls)  # as if it had been checked before
+    settings = ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="test", security=security)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(ConnectionLostError, match=r"ssl\.truststore\.location=.*cannot be read") as lost,
+    ):
+        open_connection("127.0.0.1", server.getsockname()[1], settings, BufferPool(max_free_bytes=0))
+    assert not isinstance(lost.value, FATAL_ERRORS)

@@ -139,6 +139,12 @@ def test_bootstrap_servers_are_used_when_all_brokers_are_lost(cluster: Cluster) 
         create_topics(pool, node_id=CONTROLLER)
 
 
+def test_bootstrap_server_with_an_invalid_host_name_is_skipped(cluster: Cluster) -> None:
+    servers = ("a..b:9092", cluster.brokers[0].bootstrap_servers)
+    with contextlib.closing(ConnectionPool(ConnectionSettings(bootstrap_servers=servers, client_id="test"))) as pool:
+        create_topics(pool, node_id=None)
+
+
 def test_looked_up_node_fails_without_retry(cluster: Cluster) -> None:
     with connected(cluster.brokers[2]) as pool:
         create_topics(pool, node_id=0, looked_up=True)

@@ -65,7 +65,7 @@ class AdminCalls:
 def controller_change(
     what: str,
     ask: Ask[Key, Value],
-    settle: Callable[[Key, Value | KafkaApiError], None],
+    settle: Callable[[Key, Value | Exception], None],
     check: Callable[[Key], KafkaApiError | None] = lambda _: None,
 ) -> KeyedCall[Key, Value]:
     """Return a change that the controller makes. It is not repeated after an error that leaves its outcome open."""

@@ -18,7 +18,6 @@ from klamm.admin.types import (
 )
 from klamm.kafka_client.pool.calls import Outcome
 from klamm.policy.answers import PolicyOverride
-from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -85,9 +84,9 @@ class PerKeyResult(Generic[Key, Value]):
         """Wait for all keys in a coroutine. Raises the first error, in the order of the keys."""
         return self.all().__await__()
 
-    def settle(self, key: Key, outcome: Value | KafkaApiError) -> None:
+    def settle(self, key: Key, outcome: Value | Exception) -> None:
         """Settle a key with its value or error unless it is already settled."""
-        if isinstance(outcome, KafkaApiError):
+        if isinstance(outcome, Exception):
             self.fail(key, outcome)
         else:
             self.succeed(key, outcome)

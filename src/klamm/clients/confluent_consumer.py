@@ -237,7 +237,7 @@ async def _leave(pool: ConnectionPool, deadline: Deadline, group_id: str, group_
         rejected = next((member.error_code for member in response.members if member.error_code), ErrorCode.NONE)
         return {group_id: result_of(rejected, None, None)}
 
-    def settle(_: str, outcome: KafkaApiError | None) -> None:
+    def settle(_: str, outcome: Exception | None) -> None:
         if outcome is not None:
             raise outcome
 

@@ -3,10 +3,14 @@
 Kafka's Java client does the same in ``AdminApiDriver``. A response has an error code per key. A retriable code keeps
 its key waiting for the next attempt, while the other keys are settled. Every call of the admin client that changes or
 reads several things is made here, so that none takes a passing state of a broker for its result.
+
+The brokers of an attempt are asked at the same time. One that does not respond, or fails permanently, affects its own
+keys only.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
@@ -42,7 +46,7 @@ class KeyedCall(Generic[Key, Value]):
     """Name of the request, for messages."""
     ask: Ask[Key, Value]
     """Sends the request. With ``find`` it sets ``looked_up``, so that a node that failed is looked up again at once."""
-    settle: Callable[[Key, Value | KafkaApiError], None]
+    settle: Callable[[Key, Value | Exception], None]
     """Receives the final outcome of each key."""
     find: Find[Key] | None = None
     """Looks up the leaders or coordinators of keys. None: all keys are asked of ``node_id``."""
@@ -58,11 +62,13 @@ class KeyedCall(Generic[Key, Value]):
 
         Raises:
             TimeoutError: Some keys have none before the deadline.
-            ConnectionLostError: A retry does not help, or the cluster has no broker ``node_id``.
-            KafkaApiError: The request itself cannot be sent, for example because the broker lacks the API.
+            ConnectionLostError: A retry does not help, or the cluster has no broker ``node_id``. With ``find``, only if
+                the lookup fails: such an error of one of several brokers is the outcome of its keys.
+            KafkaApiError: The request itself cannot be sent, for example because the broker lacks the API. With
+                ``find``, as above.
         """
 
-        def settle(key: Key, outcome: Value | KafkaApiError) -> None:
+        def settle(key: Key, outcome: Value | Exception) -> None:
             if isinstance(outcome, KafkaApiError):
                 name_right(outcome, self.what, key, pool.security)
             self.settle(key, outcome)
@@ -93,27 +99,36 @@ class KeyedCall(Generic[Key, Value]):
             keys = list(waiting)
             waiting.take(keys, await self.ask(self.node_id, keys, deadline), self.retriable)
             return
-        for node_id, some in (await _nodes(self.find, waiting)).items():
-            attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
-            try:
-                waiting.take(some, await self.ask(node_id, some, attempt), self.retriable)
-            except FATAL_ERRORS:
-                raise
-            except (ConnectionLostError, TimeoutError) as error:
-                waiting.reason = error_text(error)
+        by_node = await _nodes(self.find, waiting)
+        calls = (self._ask_node(waiting, deadline, node_id, some) for node_id, some in by_node.items())
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _ask_node(self, waiting: _Waiting[Key, Value], deadline: Deadline, node_id: int, keys: list[Key]) -> None:
+        """Send the request to one of the nodes that were looked up. A permanent error settles its keys."""
+        attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
+        try:
+            outcomes = await self.ask(node_id, keys, attempt)
+        except (KafkaApiError, *FATAL_ERRORS) as error:
+            waiting.take(keys, dict.fromkeys(keys, error), frozenset())
+        except (ConnectionLostError, TimeoutError) as error:
+            waiting.reason = error_text(error)
+        else:
+            waiting.take(keys, outcomes, self.retriable)
 
 
 class _Waiting(dict[Key, None], Generic[Key, Value]):
     """Keys without a final outcome so far, in the order of the call."""
 
-    def __init__(self, keys: Iterable[Key], settle: Callable[[Key, Value | KafkaApiError], None]) -> None:
+    def __init__(self, keys: Iterable[Key], settle: Callable[[Key, Value | Exception], None]) -> None:
         super().__init__(dict.fromkeys(keys))
         self._settle = settle
         self.reason: str | None = None
         """Latest reason why a key had to wait."""
 
     def take(
-        self, keys: Iterable[Key], outcomes: Mapping[Key, Value | KafkaApiError], retriable: frozenset[ErrorCode]
+        self, keys: Iterable[Key], outcomes: Mapping[Key, Value | Exception], retriable: frozenset[ErrorCode]
     ) -> None:
         """Settle the keys that were asked for, except those with a retriable error."""
         for key in keys:

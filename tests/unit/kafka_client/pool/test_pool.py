@@ -292,9 +292,11 @@ def test_connection_with_only_timed_out_calls_is_replaced(cluster: Cluster) -> N
                 create_topics(pool, node_id=0, timeout_ms=100)
 
 
-def test_rejected_login_fails_coordinator_lookup(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_login_fails_the_keys_of_its_broker(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    rejection = SaslAuthenticationFailedError("wrong password")
+
     def reject(*_: object) -> Never:
-        raise SaslAuthenticationFailedError("wrong password")
+        raise rejection
 
     with connected(cluster.brokers[2]) as pool:
         pool.submit(pool.offered_versions).result(20)
@@ -313,10 +315,10 @@ def test_rejected_login_fails_coordinator_lookup(cluster: Cluster, monkeypatch: 
         call: KeyedCall[str, None] = KeyedCall(
             what="Test", ask=ask, find=find, settle=lambda *outcome: outcomes.append(outcome)
         )
-        # then
-        with pytest.raises(SaslAuthenticationFailedError):
-            pool.submit(lambda deadline: call.run(pool, deadline, ["g"])).result(20)
-    assert not outcomes
+        # when
+        pool.submit(lambda deadline: call.run(pool, deadline, ["g"])).result(20)
+    # then
+    assert outcomes == [("g", rejection)]
 
 
 def test_throttled_connection_pauses(cluster: Cluster) -> None:

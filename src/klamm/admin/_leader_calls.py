@@ -9,9 +9,10 @@ from uuid import UUID
 from klamm.admin import _topics
 from klamm.admin._calls import NO_LEADERS, AdminCalls
 from klamm.admin.results import PerKeyResult
-from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions
+from klamm.kafka_client.data.fetch import FetchLimits, WantedRecords, fetch_request, fetched_partitions, throttled_s
 from klamm.kafka_client.described import describe_producers_request
 from klamm.kafka_client.pool.keyed_calls import result_of
+from klamm.kafka_client.pool.node import NotReadyError
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.messages.describe_producers import DescribeProducersResponse
 from klamm.protocol.messages.fetch import FetchResponse
@@ -162,6 +163,8 @@ async def _batches(
             looked_up=True,
             max_version=_LAST_WITH_TOPIC_NAMES,
         )
+        if throttled_s(response):  # the connection itself waits for this time before its next request
+            raise NotReadyError("a quota does not allow the fetch now")
         return {
             TopicPartition(entry.topic, entry.partition): result_of(entry.error_code, entry.topic, entry.records)
             for entry in fetched_partitions(response, {}, with_topic_ids=False, read_committed=False)

@@ -56,6 +56,7 @@ from klamm.protocol.messages.describe_groups import DescribeGroupsResponse
 from klamm.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsResponse
 from klamm.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsResponse
 from klamm.protocol.messages.elect_leaders import ElectLeadersResponse
+from klamm.protocol.messages.fetch import FetchResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorResponse
 from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 from klamm.protocol.messages.list_config_resources import ListConfigResourcesResponse
@@ -111,6 +112,11 @@ def _offsets(code: int) -> Message:
     return ListOffsetsResponse(
         topics=[ListOffsetsResponse.ListOffsetsTopicResponse(name="stub", partitions=[partition])]
     )
+
+
+def _records(code: int) -> Message:
+    partition = FetchResponse.PartitionData(partition_index=0, error_code=code, high_watermark=5, records=b"batch")
+    return FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic="stub", partitions=[partition])])
 
 
 def _committed(code: int) -> Message:
@@ -269,6 +275,11 @@ CASES: Final = {
         lambda admin: admin.describe_user_scram_credentials(["alice"]), _described_user
     ),
     "elect_leaders": Case(lambda admin: admin.elect_leaders(ElectionType.PREFERRED, [PARTITION]), _elected),
+    "fetch_batches": Case(
+        lambda admin: admin.fetch_batches({PARTITION: 0}, max_bytes=100, partition_max_bytes=100),
+        _records,
+        RETRIABLE_LEADER_CODES,
+    ),
     "incremental_alter_configs": Case(lambda admin: admin.incremental_alter_configs({TOPIC: [SET]}), _altered),
     "list_config_resources": Case(
         lambda admin: admin.list_config_resources(ResourceType.GROUP),
@@ -431,3 +442,13 @@ def test_given_leader_is_looked_up_only_after_it_moved(
     requests: list[Any] = [request.read(MetadataRequest) for request in broker.requests(3)[earlier:]]
     assert sum(bool(request.topics) for request in requests) == lookups
     assert offsets[PARTITION].offset == 5
+
+
+def test_fetch_that_a_quota_does_not_allow_is_repeated(broker: StubBroker, admin: AdminClient) -> None:
+    """The broker responds with a throttle time and without partitions."""
+    responses = [FetchResponse(throttle_time_ms=1), _records(0)]
+    broker.answer(FetchResponse.API_KEY, lambda _: responses.pop(0))
+    # when
+    batches = admin.fetch_batches({PARTITION: 0}, max_bytes=100, partition_max_bytes=100).result(30)
+    # then
+    assert bytes(batches[PARTITION]) == b"batch"

@@ -229,4 +229,5 @@ async def delete(
         return _per_partition(response)
 
     find = functools.partial(_find_one, pool, deadline, group_id)
-    await KeyedCall(what="OffsetDelete", ask=ask, settle=result.settle, find=find).run(pool, deadline, result.values())
+    call = KeyedCall(what="OffsetDelete", ask=ask, settle=result.settle, find=find, attempt_ms=deadline.limit_ms)
+    await call.run(pool, deadline, result.values())

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from klamm.admin import AdminClient, OffsetAndMetadata, TopicPartition
 from klamm.admin._groups import partitions_of
+from klamm.kafka_client.pool.pool import ConnectionPool
 from klamm.protocol.errors import ErrorCode, GroupAuthorizationError, KafkaApiError, UnsupportedVersionError
-from klamm.protocol.messages.delete_groups import DeleteGroupsResponse
+from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from klamm.protocol.messages.describe_groups import DescribeGroupsResponse
 from klamm.protocol.messages.find_coordinator import FindCoordinatorResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from klamm.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from tests.support.stub_broker import NODE_ID, SILENCE, StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from klamm.kafka_client.pool.calls import Deadline
+    from klamm.protocol.schema import Message
 
 KAFKA_2_3 = {8: (0, 7), 9: (0, 5), 10: (0, 2), 15: (0, 3), 42: (0, 1)}
 KAFKA_4_1 = {8: (2, 10), 9: (1, 10), 10: (0, 6), 15: (0, 6), 42: (0, 2), 47: (0, 0)}
@@ -131,6 +136,34 @@ def test_silent_coordinator_times_out(broker: StubBroker) -> None:
         future = admin.delete_groups(["g"], timeout_ms=500).values()["g"]
         # then
         assert isinstance(future.exception(30), TimeoutError)
+
+
+def test_deletion_is_not_sent_again_before_the_request_timeout(
+    broker: StubBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The response to a second request would be that the group or the offset does not exist."""
+    # given
+    limits_ms: dict[type[Message], int] = {}
+    send = ConnectionPool.send
+
+    async def recording_send(pool: ConnectionPool, request: Message, *arguments: Any, **options: Any) -> Message:
+        deadline: Deadline = options["deadline"]
+        limits_ms[type(request)] = deadline.limit_ms
+        return await send(pool, request, *arguments, **options)
+
+    monkeypatch.setattr(ConnectionPool, "send", recording_send)
+    topic = OffsetDeleteResponse.OffsetDeleteResponseTopic(
+        name="orders", partitions=[OffsetDeleteResponse.OffsetDeleteResponsePartition(partition_index=3)]
+    )
+    broker.answer(42, lambda _: DeleteGroupsResponse(results=[DeleteGroupsResponse.DeletableGroupResult(group_id="g")]))
+    broker.answer(47, lambda _: OffsetDeleteResponse(topics=[topic]))
+    # when
+    with AdminClient(broker.bootstrap_servers, timeout_ms=60_000, request_timeout_ms=30_000) as admin:
+        admin.delete_groups(["g"]).result()
+        admin.delete_group_offsets("g", [ORDERS]).result()
+    # then
+    assert limits_ms[DeleteGroupsRequest] > 30_000
+    assert limits_ms[OffsetDeleteRequest] > 30_000
 
 
 def test_errors_are_reported_per_group_and_partition(broker: StubBroker) -> None:

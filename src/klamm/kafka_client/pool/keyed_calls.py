@@ -54,6 +54,10 @@ class KeyedCall(Generic[Key, Value]):
     """Node id for ``ask`` without ``find``: a broker, ``CONTROLLER``, or None for any broker."""
     retriable: frozenset[ErrorCode] = RETRIABLE_CODES
     """Error codes of a response that keep a key waiting."""
+    attempt_ms: int = _ATTEMPT_MS
+    """Limit in milliseconds for the response of a node that ``find`` has looked up. A deletion sets the limit of the
+    whole call: sent again while the first request is in progress, it would report what that one deletes as unknown.
+    """
     check: Callable[[Key], KafkaApiError | None] = lambda _: None
     """Returns the error of a key that must not be sent."""
 
@@ -107,7 +111,7 @@ class KeyedCall(Generic[Key, Value]):
 
     async def _ask_node(self, waiting: _Waiting[Key, Value], deadline: Deadline, node_id: int, keys: list[Key]) -> None:
         """Send the request to one of the nodes that were looked up. A permanent error settles its keys."""
-        attempt = Deadline(min(deadline.left_ms(), _ATTEMPT_MS))
+        attempt = Deadline(min(deadline.left_ms(), self.attempt_ms))
         try:
             outcomes = await self.ask(node_id, keys, attempt)
         except (KafkaApiError, *FATAL_ERRORS) as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.kafka_client.errors import RETRIABLE_CODES, api_error
+from klamm.kafka_client.errors import RETRIABLE_CODES
 from klamm.kafka_client.pool.calls import Deadline
 from klamm.kafka_client.pool.node import NotReadyError
 from klamm.kafka_client.pool.pool import CONTROLLER
@@ -104,7 +104,7 @@ async def current_node(
             raise NotReadyError("the cluster has no controller yet")
         if DescribeQuorumRequest.API_KEY in link.versions:
             if committed is None:
-                committed = await _committed_offset(link, limit)
+                committed = await _committed_offset(pool, link, limit)
             await _wait_until_applied(pool, link, committed, limit)
             if has_broker_configs:
                 with contextlib.suppress(TimeoutError):  # the controller may be set to write no records while idle
@@ -114,7 +114,7 @@ async def current_node(
     return await pool.until_answered(attempt, deadline, what="A broker that has applied the committed metadata")
 
 
-async def _committed_offset(link: PooledConnection, deadline: Deadline) -> int:
+async def _committed_offset(pool: ConnectionPool, link: PooledConnection, deadline: Deadline) -> int:
     """Return the offset of the last committed metadata record, from a DescribeQuorum request to a broker."""
     partition = DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = DescribeQuorumRequest.TopicData(topic_name=_METADATA_TOPIC, partitions=[partition])
@@ -122,8 +122,8 @@ async def _committed_offset(link: PooledConnection, deadline: Deadline) -> int:
     response = await link.call(
         DescribeQuorumRequest(topics=[topic]), DescribeQuorumResponse, version, timeout_s=deadline.left_s()
     )
-    if response.error_code != ErrorCode.NONE and response.error_code not in RETRIABLE_CODES:
-        raise api_error(response.error_code, response.error_message)
+    if response.error_code not in RETRIABLE_CODES:
+        pool.check(response)
     for entry in (each for topic in response.topics for each in topic.partitions):
         if entry.error_code == ErrorCode.NONE and entry.high_watermark > 0:
             return entry.high_watermark - 1

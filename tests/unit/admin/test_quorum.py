@@ -69,6 +69,7 @@ def test_principal_without_describe_cluster_gets_authorization_error() -> None:
         with pytest.raises(KafkaApiError) as caught:
             admin.describe_configs([TOPIC], is_current=True).result(60)
         assert caught.value.error_code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert caught.value.missing_right == "User:ANONYMOUS needs DESCRIBE on the cluster"
         assert broker.requests(ApiKey.DESCRIBE_CONFIGS) == []
 
 

@@ -31,6 +31,7 @@ _OPERATIONS: Final = {
     "DescribeConfigs": "DESCRIBE_CONFIGS",
     "DescribeGroups": "DESCRIBE",
     "DescribeLogDirs": "DESCRIBE",
+    "DescribeQuorum": "DESCRIBE",
     "DescribeTopicPartitions": "DESCRIBE",
     "DescribeUserScramCredentials": "DESCRIBE",
     "ElectLeaders": "ALTER",

@@ -98,10 +98,14 @@ async def current_node(
     async def attempt() -> int:
         nonlocal committed
         limit = Deadline(min(_ATTEMPT_MS, deadline.left_ms()))
-        link = await pool.connection(limit, CONTROLLER if node_id is None else node_id)
-        chosen = pool.controller_id if node_id is None else node_id
+        chosen = node_id
         if chosen is None:
-            raise NotReadyError("the cluster has no controller yet")
+            await pool.connection(limit, CONTROLLER)
+            chosen = pool.controller_id
+            if chosen is None:
+                raise NotReadyError("the cluster has no controller yet")
+        # By its id: another call may have changed the controller while the connection was opened.
+        link = await pool.connection(limit, chosen)
         if DescribeQuorumRequest.API_KEY in link.versions:
             if committed is None:
                 committed = await _committed_offset(pool, link, limit)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
 from klamm.admin import AdminClient, ConfigResource, KafkaApiError, ResourceType
+from klamm.admin._quorum import current_node
+from klamm.kafka_client.pool.calls import Deadline
+from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.api import ApiKey
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
@@ -15,6 +19,9 @@ from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
 from tests.support.stub_broker import Request, StubBroker
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from klamm.kafka_client.pool.pool import ConnectionPool
     from klamm.protocol.schema import Message
 
 TOPIC: Final = ConfigResource(ResourceType.TOPIC, "stub")
@@ -77,3 +84,50 @@ def test_cluster_without_a_metadata_quorum_is_read_at_once() -> None:
     with StubBroker(versions=CONFIGS) as broker, AdminClient(broker.bootstrap_servers) as admin:
         broker.answer(ApiKey.DESCRIBE_CONFIGS, described)
         assert admin.describe_configs([TOPIC], is_current=True).result(60) == {TOPIC: {}}
+
+
+class MovingPool:
+    """Connections to a cluster whose controller moves from node 1 to node 2 while the first connection is opened."""
+
+    def __init__(self) -> None:
+        self.controller_id = 1
+        self.asked: list[int] = []
+        """Node of each request."""
+
+    async def connection(self, _: Deadline, node_id: int) -> Link:
+        if node_id != CONTROLLER:
+            return Link(self, node_id)
+        link = Link(self, self.controller_id)
+        self.controller_id = 2
+        return link
+
+    async def until_answered(self, attempt: Callable[[], Awaitable[int]], *_: object, **__: object) -> int:
+        return await attempt()
+
+    def check(self, _: object) -> None:
+        """Accept every response."""
+
+
+class Link:
+    """Connection to a broker that has applied all metadata."""
+
+    versions = QUORUM
+
+    def __init__(self, pool: MovingPool, node_id: int) -> None:
+        self._pool = pool
+        self._node_id = node_id
+
+    def version_of(self, *_: object, **__: object) -> int:
+        return 0
+
+    async def call(self, _: object, response_class: Any, *__: object, **___: object) -> Message:
+        self._pool.asked.append(self._node_id)
+        return (
+            quorum(1) if response_class is DescribeQuorumResponse else ApiVersionsResponse(finalized_features_epoch=0)
+        )
+
+
+def test_returned_node_is_the_one_that_was_asked_when_the_controller_moves() -> None:
+    pool = MovingPool()
+    chosen = asyncio.run(current_node(cast("ConnectionPool", pool), Deadline(10_000)))
+    assert set(pool.asked) == {chosen}

@@ -11,6 +11,7 @@ Error codes of a coordinator and the reaction to them:
 - COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: The coordinator is looked up again and the request repeated.
 - Every other code of ``RETRIABLE_CODES``, such as CONCURRENT_TRANSACTIONS (the markers of the previous transaction are
   not written yet) and COORDINATOR_LOAD_IN_PROGRESS: The request is repeated after a short pause.
+- UNKNOWN_TOPIC_OR_PARTITION of TxnOffsetCommit: As above, because the broker may not know a new topic yet.
 - Missing ACLs: ``DeniedError``.
 - Any other code, such as INVALID_PRODUCER_EPOCH after a newer producer has fenced this one: ``TransactionLostError``.
 
@@ -72,6 +73,8 @@ _LAST_END: Final = 4
 _OF_A_PARTITION: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
+_RETRIABLE_OFFSET_CODES: Final = RETRIABLE_CODES | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+"""Retriable codes of TxnOffsetCommit (Kafka's ``TxnOffsetCommitHandler``)."""
 _OFFSETS_PATIENCE_S: Final = 30.0
 _REQUIRE_STABLE_SINCE: Final = 7
 _LAST_FETCH: Final = 7
@@ -99,12 +102,19 @@ class CoordinatorCalls:
         self._patience_s = patience_s
         self._node: int | None = None
 
-    def until_answered(self, ask: Callable[[Connection], Iterable[int]], what: str) -> None:
+    def until_answered(
+        self,
+        ask: Callable[[Connection], Iterable[int]],
+        what: str,
+        *,
+        retriable: frozenset[ErrorCode] = RETRIABLE_CODES,
+    ) -> None:
         """Repeat a request until the coordinator returns a final result.
 
         Args:
             ask: Function that sends the request on a connection and returns the error codes of the response.
             what: Name of the request, for messages.
+            retriable: Error codes after which the request is repeated.
 
         Raises:
             DeniedError: The principal lacks a required ACL.
@@ -118,7 +128,7 @@ class CoordinatorCalls:
             text = f"{what} for {key}: {', '.join(map(error_name, sorted(codes)))}"
             if codes & _DENIED:
                 raise DeniedError(text)
-            if codes - RETRIABLE_CODES:
+            if codes - retriable:
                 raise TransactionLostError(text)
             if codes & _ELSEWHERE:
                 self._node = None
@@ -452,4 +462,4 @@ class TransactionOffsets:
             answer = connection.call(request, TxnOffsetCommitResponse, version=version, timeout_s=_TIMEOUT_S)
             return {one.error_code for topic in answer.topics for one in topic.partitions}
 
-        self._group_calls.until_answered(ask, "TxnOffsetCommit")
+        self._group_calls.until_answered(ask, "TxnOffsetCommit", retriable=_RETRIABLE_OFFSET_CODES)

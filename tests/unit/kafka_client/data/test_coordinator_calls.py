@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.kafka_client.data.transactions import CoordinatorCalls
+from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.data.transactions import CommittedOffset, CoordinatorCalls, TransactionOffsets
 from klamm.kafka_client.errors import ConnectionLostError, DeniedError, TransactionLostError
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 from klamm.protocol.types import CoordinatorType
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def test_retriable_codes_are_retried_on_the_same_or_next_coordinator(code: Error
     ("codes", "error"),
     [
         ([ErrorCode.INVALID_PRODUCER_EPOCH], TransactionLostError),
+        ([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], TransactionLostError),
         ([ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.NOT_COORDINATOR], TransactionLostError),
         ([ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED], DeniedError),
         ([ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_EPOCH], DeniedError),
@@ -96,3 +99,19 @@ def test_retries_end_at_the_time_limit(kind: CoordinatorType, message: str) -> N
     coordinators = Coordinators([ErrorCode.CONCURRENT_TRANSACTIONS])
     with pytest.raises(ConnectionLostError, match=message):
         coordinators.calls(patience_s=0, kind=kind).until_answered(coordinators.ask, "EndTxn")
+
+
+def test_offset_of_a_topic_that_the_broker_does_not_know_yet_is_committed_again() -> None:
+    """Kafka's ``TxnOffsetCommitHandler`` retries, too. In other responses the code ends the transaction."""
+    codes = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, OK]
+
+    def call(*_: object, **__: object) -> TxnOffsetCommitResponse:
+        partition = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(error_code=codes.pop(0))
+        topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(name="orders", partitions=[partition])
+        return TxnOffsetCommitResponse(topics=[topic])
+
+    connection = SimpleNamespace(version_of=lambda *_, **__: 3, call=call)
+    cluster = SimpleNamespace(coordinator=lambda *_: 1, connection=lambda _: connection)
+    offsets = TransactionOffsets(cast("Cluster", cluster), "id", "group")
+    offsets.commit(ProducerStamp(1, 0, is_transactional=True), ("orders", 0), CommittedOffset(5, ""))
+    assert not codes

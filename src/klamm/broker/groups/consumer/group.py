@@ -295,13 +295,8 @@ class ConsumerGroup(ConsumerHeartbeats):
         return ErrorCode.NONE
 
     def _subscription_of(self, attempt: JoinAttempt) -> ClassicSubscription:
-        classic = [member.classic for member in self.members.values() if member.classic is not None]
-        common = [
-            metadata
-            for name, metadata in attempt.protocols
-            if all(name in dict(traits.protocols) for traits in classic)
-        ]
-        if attempt.protocol_type != CONSUMER_PROTOCOL_TYPE or not common:
+        is_supported = self.supports_any(name for name, _ in attempt.protocols)
+        if attempt.protocol_type != CONSUMER_PROTOCOL_TYPE or not is_supported:
             raise InconsistentGroupProtocolError
         try:
             return read_subscription(attempt.protocols[0][1])

@@ -14,7 +14,7 @@ from klamm.broker.groups.errors import UnknownMemberIdError
 from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from uuid import UUID
 
     from klamm.broker.groups.classic.model import Moment
@@ -90,6 +90,8 @@ class Membership:
         self._patterns: Final[Counter[str]] = Counter()
         self._votes: Final[Counter[str]] = Counter()
         """Number of members that prefer an assignor."""
+        self._support: Final[Counter[str]] = Counter()
+        """Number of members with the classic protocol that support a protocol name."""
         self._deadlines: Final[dict[tuple[DeadlineKind, str], float]] = {}
         self._is_unsaved = False
 
@@ -152,6 +154,11 @@ class Membership:
             if pattern in self.regexes:
                 yield from self.regexes[pattern].names
 
+    def supports_any(self, names: Iterable[str]) -> bool:
+        """Return whether all members with the classic protocol support at least one of these protocol names."""
+        classic = sum(member.classic is not None for member in self.members.values())
+        return any(self._support[name] == classic for name in names)
+
     # ---- members
 
     def put(self, member: ConsumerMember) -> None:
@@ -167,6 +174,8 @@ class Membership:
             self._patterns[member.topic_regex] += 1
         if member.server_assignor is not None:
             self._votes[member.server_assignor] += 1
+        if member.classic is not None:
+            self._support.update(dict(member.classic.protocols).keys())
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
         for assignment in (member.assigned, member.pending_revocation):
@@ -197,6 +206,8 @@ class Membership:
             _subtract(self._patterns, member.topic_regex)
         if member.server_assignor is not None:
             _subtract(self._votes, member.server_assignor)
+        for name in () if member.classic is None else dict(member.classic.protocols):
+            _subtract(self._support, name)
         if member.instance_id is not None:
             self._static.pop(member.instance_id, None)
         for assignment in (member.assigned, member.pending_revocation):

@@ -21,7 +21,7 @@ from tests.support.consumer_groups import ConsumerGroupClients, FakeMember
 from tests.support.groups import ClassicGroupClients, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from klamm.broker.groups.classic.model import JoinAttempt
 
@@ -279,6 +279,48 @@ def test_classic_members_wait_for_the_next_assignment_and_then_join_again() -> N
     assert clients.classic_beat("c1", joined.generation_id) is ErrorCode.REBALANCE_IN_PROGRESS
     again = clients.group.join(request, clients.topics, clients.now, assignment_interval_ms=1_000)
     assert (again.generation_id, clients.group.is_target_stale) == (joined.generation_id + 1, False)
+
+
+def test_classic_member_needs_a_protocol_of_all_other_classic_members() -> None:
+    clients = MixedGroupClients(t=2)
+    clients.join("n", "t")
+    metadata = subscription("t")
+    clients.classic_join(attempt("c1", protocols=(("range", metadata), ("sticky", metadata))))
+    clients.classic_join(attempt("c2", protocols=(("roundrobin", metadata), ("sticky", metadata))))
+    request = attempt("c3", protocols=(("roundrobin", metadata),))
+
+    assert clients.rejected(lambda: clients.classic_join(request)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    clients.classic_join(attempt("c1", protocols=(("roundrobin", metadata), ("sticky", metadata))))
+    assert clients.rejected(lambda: clients.classic_join(request)) is ErrorCode.NONE
+    request = attempt("c4", protocols=(("sticky", metadata),))
+    assert clients.rejected(lambda: clients.classic_join(request)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    clients.group.remove("c3")
+    assert clients.rejected(lambda: clients.classic_join(request)) is ErrorCode.NONE
+
+
+class CountedProtocols(tuple[tuple[str, bytes], ...]):
+    """Protocols of a member that count how often they are iterated over."""
+
+    __slots__ = ()
+    iterations = 0
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        type(self).iterations += 1
+        return super().__iter__()
+
+
+def test_join_does_not_read_the_protocols_of_other_members() -> None:
+    clients = MixedGroupClients(t=1)
+    clients.join("n", "t")
+    metadata = subscription("t")
+    clients.classic_join(attempt("c1", protocols=CountedProtocols((("last", metadata),))))
+    CountedProtocols.iterations = 0
+
+    clients.classic_join(
+        attempt("c2", protocols=(*((f"p{number}", metadata) for number in range(9)), ("last", metadata)))
+    )
+
+    assert CountedProtocols.iterations == 0
 
 
 def test_requests_of_the_wrong_protocol_are_rejected() -> None:

@@ -27,13 +27,31 @@ class ClassicSubscription:
     rack_id: str | None = None
 
 
-def read_subscription(metadata: bytes) -> ClassicSubscription:
+class ElementLimit:
+    """Number of topics and partitions that may still be read, from several subscriptions and assignments together."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        """Negative once more of them were found."""
+
+    def take(self, count: int) -> None:
+        """Reduce the number.
+
+        Raises:
+            ValueError: Fewer than ``count`` are left.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise ValueError(f"{-self.left} topics and partitions too many")
+
+
+def read_subscription(metadata: bytes, limit: ElementLimit | None = None) -> ClassicSubscription:
     """Return the subscription in the metadata of a JoinGroup request.
 
     Raises:
-        ValueError: The bytes are not a subscription.
+        ValueError: The bytes are not a subscription, or it exceeds the limit.
     """
-    reader = _Reader(metadata)
+    reader = _Reader(metadata, limit)
     version = min(reader.number(">h"), LAST_VERSION)
     if version < 0:
         raise ValueError(f"Not a subscription: version {version}")
@@ -73,15 +91,15 @@ def read_topics(metadata: bytes) -> tuple[str, ...]:
     return tuple(reader.required_text() for _ in range(count))
 
 
-def read_assignment(data: bytes) -> dict[str, tuple[int, ...]]:
+def read_assignment(data: bytes, limit: ElementLimit | None = None) -> dict[str, tuple[int, ...]]:
     """Return the partitions by topic name in an assignment of SyncGroup; empty bytes mean none.
 
     Raises:
-        ValueError: The bytes are not an assignment.
+        ValueError: The bytes are not an assignment, or it exceeds the limit.
     """
     if not data:
         return {}
-    reader = _Reader(data)
+    reader = _Reader(data, limit)
     reader.number(">h")
     return reader.partitions()
 
@@ -99,9 +117,10 @@ def write_assignment(partitions: Mapping[str, Sequence[int]], version: int) -> b
 class _Reader:
     """Big-endian values, read one after the other. Each method raises ValueError where the bytes end too early."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, limit: ElementLimit | None = None) -> None:
         self._data = data
         self._position = 0
+        self._limit = limit
 
     @property
     def is_at_end(self) -> bool:
@@ -109,18 +128,24 @@ class _Reader:
         return self._position >= len(self._data)
 
     def number(self, form: str) -> int:
+        (value,) = self._numbers(form)
+        return value
+
+    def _numbers(self, form: str) -> tuple[int, ...]:
         try:
-            (value,) = struct.unpack_from(form, self._data, self._position)
+            values = struct.unpack_from(form, self._data, self._position)
         except struct.error as error:
             raise ValueError(f"Not of the consumer protocol: {error}") from error
         self._position += struct.calcsize(form)
-        return int(value)
+        return values
 
     def count(self) -> int:
         """Return a number of elements. Each of them needs at least two bytes."""
         value = self.number(">i")
         if not -1 <= value <= len(self._data) // 2:
             raise ValueError(f"Not of the consumer protocol: an array of {value} elements")
+        if self._limit is not None:
+            self._limit.take(max(value, 0))
         return max(value, 0)
 
     def text(self) -> str | None:
@@ -139,7 +164,7 @@ class _Reader:
             self._take(length)
 
     def partitions(self) -> dict[str, tuple[int, ...]]:
-        return {self.text() or "": tuple(self.number(">i") for _ in range(self.count())) for _ in range(self.count())}
+        return {self.text() or "": self._numbers(f">{self.count()}i") for _ in range(self.count())}
 
     def _take(self, length: int) -> bytes:
         end = self._position + length

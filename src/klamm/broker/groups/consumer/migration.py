@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.classic.group import ClassicGroup
 from klamm.broker.groups.classic.members import Member
 from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE
 from klamm.broker.groups.consumer.consumer_protocol import (
+    ElementLimit,
     read_assignment,
     read_subscription,
     read_version,
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
 
+MAX_ELEMENTS: Final = 500_000
+"""Largest number of topics and partitions in the subscriptions and assignments of a classic group that is converted. No
+other request is served while they are read."""
+
 
 def can_become_consumer(group: ClassicGroup, limits: ConsumerLimits) -> bool:
     """Return whether a classic group with members may be converted to a consumer group."""
@@ -41,20 +46,23 @@ def to_consumer(
     """Return a consumer group with the members of a classic group, which is not changed.
 
     Raises:
-        GroupIdNotFoundError: A subscription or an assignment is not of Kafka's ConsumerProtocol.
+        GroupIdNotFoundError: A subscription or an assignment is not of Kafka's ConsumerProtocol, or they have more than
+            ``MAX_ELEMENTS`` topics and partitions in total.
     """
     group = ConsumerGroup(classic.group_id, limits, now)
     group.group_epoch = group.assignment_epoch = epoch = max(classic.generation_id, FIRST_EPOCH)
     taken: set[tuple[UUID, int]] = set()
+    limit = ElementLimit(MAX_ELEMENTS)
     try:
         for member in classic.members:
-            converted = _consumer_member(classic, member, topics, taken, epoch)
+            converted = _consumer_member(classic, member, topics, taken, epoch=epoch, limit=limit)
             group.put(converted)
             group.target[member.member_id] = converted.assigned
     except ValueError as error:
+        reason = "is malformed" if limit.left >= 0 else f"has more than {MAX_ELEMENTS} topics and partitions"
         raise GroupIdNotFoundError(
             f"Cannot upgrade the classic group {classic.group_id} to consumer group because the embedded consumer "
-            "protocol is malformed."
+            f"protocol {reason}."
         ) from error
     group.resume(0, now)
     return group
@@ -94,18 +102,29 @@ def to_classic(group: ConsumerGroup, topics: SubscribableTopics, limits: GroupLi
 
 
 def _consumer_member(
-    classic: ClassicGroup, member: Member, topics: SubscribableTopics, taken: set[tuple[UUID, int]], epoch: int
+    classic: ClassicGroup,
+    member: Member,
+    topics: SubscribableTopics,
+    taken: set[tuple[UUID, int]],
+    *,
+    epoch: int,
+    limit: ElementLimit,
 ) -> ConsumerMember:
-    """Return a member in its new form, without partitions that an earlier member has. Add its partitions to ``taken``.
+    """Return a member in its new form, without partitions that do not exist or that an earlier member has.
+
+    Its partitions are added to ``taken``.
 
     Raises:
-        ValueError: The subscription or the assignment cannot be read.
+        ValueError: The subscription or the assignment cannot be read, or exceeds the limit.
     """
     name = classic.protocol_name or member.protocols[0][0]
-    subscription = read_subscription(member.metadata(name))
-    named = ((topics.get(topic), indexes) for topic, indexes in read_assignment(member.assignment).items())
+    subscription = read_subscription(member.metadata(name), limit)
+    named = ((topics.get(topic), indexes) for topic, indexes in read_assignment(member.assignment, limit).items())
     assigned = assignment_of(
-        (topic.topic_id, [index for index in indexes if (topic.topic_id, index) not in taken])
+        (
+            topic.topic_id,
+            [index for index in indexes if 0 <= index < len(topic.partitions) and (topic.topic_id, index) not in taken],
+        )
         for topic, indexes in named
         if topic is not None
     )

@@ -12,7 +12,7 @@ from klamm.broker.groups.classic.group import ClassicGroup
 from klamm.broker.groups.classic.model import GroupLimits, GroupState, JoinReply, MemberIdentity, SyncAttempt
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment, write_assignment
 from klamm.broker.groups.consumer.group import ConsumerGroup
-from klamm.broker.groups.consumer.migration import can_become_consumer, to_classic, to_consumer
+from klamm.broker.groups.consumer.migration import MAX_ELEMENTS, can_become_consumer, to_classic, to_consumer
 from klamm.broker.groups.consumer.model import STATIC_LEAVE_EPOCH, ConsumerLimits
 from klamm.broker.groups.consumer.snapshot import GroupWriter, from_payload
 from klamm.broker.groups.errors import GroupIdNotFoundError
@@ -249,6 +249,40 @@ def test_group_of_another_protocol_type_is_not_converted() -> None:
     with pytest.raises(GroupIdNotFoundError, match="malformed"):
         to_consumer(classic.group, MixedGroupClients().topics, ConsumerLimits(), classic.now)
     assert classic.state is GroupState.STABLE
+
+
+def test_partitions_that_do_not_exist_are_left_out_of_the_upgrade() -> None:
+    _, classic = upgraded(partitions=4)
+    for member in classic.group.members:
+        shares = read_assignment(member.assignment)
+        member.assignment = write_assignment({"t": (-1, *shares["t"], 2**31 - 1), "gone": (0,)}, 3)
+    clients = MixedGroupClients(t=3)
+
+    group = to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+
+    assert {name: sorted(*member.assigned.values()) for name, member in group.members.items()} == {
+        "c1": [0, 2],
+        "c2": [1],
+    }
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_group_with_too_many_partitions_and_topics_is_not_converted(excess: int) -> None:
+    """To read them would keep the broker from all other requests."""
+    clients, classic = upgraded()
+    topics = 4  # each of the two members names one, in its subscription and in its assignment
+    count = (MAX_ELEMENTS - topics) // 2
+    for member, more in zip(classic.group.members, (0, excess), strict=True):
+        member.assignment = write_assignment({"t": range(count + more)}, 3)
+
+    def convert() -> ConsumerGroup:
+        return to_consumer(classic.group, clients.topics, ConsumerLimits(), clients.now)
+
+    if excess:
+        with pytest.raises(GroupIdNotFoundError, match=f"more than {MAX_ELEMENTS} topics and partitions"):
+            convert()
+    else:
+        assert list(convert().members) == ["c1", "c2"]
 
 
 def test_joining_members_rejoin_after_the_upgrade() -> None:

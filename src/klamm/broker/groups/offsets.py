@@ -101,8 +101,8 @@ class OffsetTable:
             group: Group. Its state decides whether offsets expire, and from when the retention counts.
             wall_ms: Milliseconds since the epoch.
             retention_ms: ``offsets.retention.minutes``, in milliseconds.
-            in_use: Function that returns those of the group's topics to which it is subscribed. It parses the
-                subscription of every member.
+            in_use: Function that returns those of the group's topics to which it is subscribed. It may parse
+                the subscription of every member.
         """
         since_ms = group.offsets_expire_since_ms
         commits = self.of_group(group.group_id)

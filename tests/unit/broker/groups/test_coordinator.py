@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.groups import offset_coordinator
+from klamm.broker.groups.classic import members as group_members
 from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
 from klamm.broker.groups.classic_coordinator import MAX_ASSIGNMENT_BYTES, MAX_MEMBER_METADATA_BYTES
 from klamm.broker.groups.coordinator import GroupCoordinator, ServedClock
@@ -491,13 +491,17 @@ async def test_offsets_of_deleted_topics_expire(host: CoordinatorHost) -> None:
         assert list(groups.list_groups()) == []
 
 
-async def test_expiration_parses_each_subscription_once(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsed for every topic, the subscriptions of a large group would hold the event loop for seconds."""
+async def test_subscriptions_are_parsed_once_in_a_generation(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsed for every topic or request, the subscriptions of a large group would hold the event loop for seconds."""
     read_topics = MagicMock(return_value=("a",))
-    monkeypatch.setattr(offset_coordinator, "read_topics", read_topics)
+    monkeypatch.setattr(group_members, "read_topics", read_topics)
     async with host.running() as groups:
         joined = await stable(groups)
         await commit(groups, offset("a"), offset("b"), member_id=joined.member_id, generation_id=1)
+        assert await groups.offsets.delete("g", [("a", 0)]) == (ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,)
+        assert await groups.offsets.delete("g", [("b", 1)]) == (ErrorCode.NONE,)
         host.clock.skipped_s = 3601
         await groups.offsets.expire()
         assert read_topics.call_count == 1

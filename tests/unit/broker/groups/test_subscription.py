@@ -48,6 +48,21 @@ def test_group_subscribes_to_topics_of_all_members() -> None:
     assert not topics_in_use(clients.group, {"d"})
 
 
+def test_subscribed_topics_follow_every_change_of_members() -> None:
+    clients = ClassicGroupClients()
+    clients.new_dynamic("m1", protocols=(("range", subscription("a")),))
+    clients.wait(6)
+    members = clients.group.members
+    assert subscribed_topics(clients.group) == frozenset({"a"})
+
+    clients.new_dynamic("m2", protocols=(("range", subscription("b")),))
+    assert subscribed_topics(clients.group) == frozenset({"a", "b"})
+    members.update_protocols(members.find("m1", None), (("range", subscription("c")),))
+    assert subscribed_topics(clients.group) == frozenset({"b", "c"})
+    members.remove("m2")
+    assert subscribed_topics(clients.group) == frozenset({"c"})
+
+
 def test_unreadable_subscription_counts_as_every_topic() -> None:
     clients = ClassicGroupClients()
     clients.stable("m1", protocols=(("range", b"?"),))

@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from klamm.broker.groups.classic.model import JoinedMember, JoinReply, SyncReply
+from klamm.broker.groups.consumer.consumer_protocol import read_topics
 from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
@@ -60,6 +61,8 @@ class GroupMembers:
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self.support: Counter[str] = Counter()
+        self._topics: tuple[str, frozenset[str] | None] | None = None
+        """Result of ``topics`` with its protocol; None when members or their protocols have changed since."""
         self._joining: dict[str, JoinWaiter] = {}
         self._syncing: dict[str, SyncWaiter] = {}
 
@@ -131,6 +134,7 @@ class GroupMembers:
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
         self.support.update(dict(member.protocols).keys())
+        self._topics = None
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.pending.pop(member.member_id, None)
@@ -168,6 +172,7 @@ class GroupMembers:
         self.support.update(dict(protocols).keys())
 
     def _withdraw_support(self, member: Member) -> None:
+        self._topics = None
         for name in dict(member.protocols):
             self.support[name] -= 1
             if not self.support[name]:
@@ -196,6 +201,19 @@ class GroupMembers:
         candidates = {name for name, count in self.support.items() if count == len(self)}
         votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in self)
         return max(votes, key=votes.__getitem__, default=None)
+
+    def topics(self, protocol_name: str) -> frozenset[str] | None:
+        """Return the topics in the metadata of consumers for a protocol; None if a member's metadata cannot be parsed.
+
+        The metadata of all members is parsed once after a change, not for every request that needs the topics.
+        """
+        if self._topics is None or self._topics[0] != protocol_name:
+            try:
+                topics = frozenset(topic for member in self for topic in read_topics(member.metadata(protocol_name)))
+            except ValueError:
+                topics = None
+            self._topics = protocol_name, topics
+        return self._topics[1]
 
     def listing(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
         """Return the members for the leader's assignment."""

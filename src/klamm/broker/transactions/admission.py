@@ -78,6 +78,8 @@ class ProduceAdmission:
         self._coordinator = coordinator
         self._transactional_id = transactional_id
         self._ability = ability
+        self._failed: dict[ProducerIdentity, KafkaApiError] = {}
+        """Errors of ``add``."""
 
     @property
     def begins_at_zero(self) -> bool:
@@ -87,7 +89,9 @@ class ProduceAdmission:
     async def add(self, wanted: Sequence[tuple[PartitionLog, memoryview]], slices: TimeSlice) -> None:
         """Add the partitions to the transaction if the client leaves that to the broker (``transaction.version`` 2).
 
-        An error is dropped here: ``check`` meets the same error for each partition and reports it.
+        ``check`` reports an error for each partition of the producer. It cannot detect the error itself: once the
+        transaction has ended or the addition was rolled back, it would only find that the partition was not added. The
+        client would then abort its transaction instead of retrying the request.
         """
         if not self._ability.adds:
             return
@@ -99,22 +103,25 @@ class ProduceAdmission:
         for producer, partitions in by_producer.items():
             try:
                 await self._coordinator.add(self._transactional_id, producer, partitions=partitions)
-            except KafkaApiError:
-                continue
+            except KafkaApiError as error:
+                self._failed[producer] = error.with_traceback(None)  # it refers to this frame, and so to the request
 
     def check(self, log: PartitionLog, records: memoryview) -> bool:
         """Return whether the batch may open a transaction in the partition. The caller must append before it awaits.
 
         Raises:
-            KafkaApiError: The partition does not belong to the producer's transaction, translated for the client's
-                version.
+            KafkaApiError: The partition does not belong to the producer's transaction, or could not be added to it,
+                translated for the client's version.
         """
         producer = _producer(records)
         if producer is None or log.producers.has_open(*producer):
             return False
         if not self._ability.adds and not self._coordinator.verifies_partitions:
             return True
+        failed = self._failed.get(producer)
         try:
+            if failed is not None:
+                raise type(failed)(failed.error_message)  # a new one: its traceback refers to this frame
             self._coordinator.verify(
                 self._transactional_id, producer, TransactionPartition(log.topic_id, log.partition)
             )

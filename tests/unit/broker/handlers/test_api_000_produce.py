@@ -9,8 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from klamm.broker.groups.errors import NotCoordinatorError
 from klamm.broker.handlers.api_000_produce import API, ROUTE
-from klamm.protocol.errors import ErrorCode, ProtocolError
+from klamm.broker.transactions.model import ConcurrentTransactionsError
+from klamm.protocol.errors import ErrorCode, KafkaApiError, ProtocolError
 from klamm.protocol.messages.produce import ProduceRequest, ProduceResponse
 from klamm.protocol.records import Codec, Record, encode_batch
 from klamm.storage.log.directories import write_topic_id
@@ -184,6 +186,37 @@ def test_produce_without_a_transaction_is_rejected(broker: DataPath) -> None:
 
     assert named.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert unnamed.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConcurrentTransactionsError(), ErrorCode.CONCURRENT_TRANSACTIONS),
+        (NotCoordinatorError(), ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+def test_producer_retries_when_partition_cannot_be_added_to_its_transaction(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch, error: KafkaApiError, code: ErrorCode
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    asyncio.run(broker.transactions.start())
+    identity = asyncio.run(broker.transactions.initialize("x", timeout_ms=1000, expected=None))
+    in_transaction = batch(
+        "a",
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.transactions, "add", fail)
+        rejected = produce(broker, request(in_transaction, transactional_id="x"))
+    retried = produce(broker, request(in_transaction, transactional_id="x"))
+
+    assert (rejected.error_code, rejected.base_offset) == (code, -1)
+    assert (retried.error_code, retried.base_offset) == (ErrorCode.NONE, 0)
 
 
 def test_full_disk_is_a_storage_error(broker: DataPath) -> None:

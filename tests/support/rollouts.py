@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from klamm.rollout.entities import RejectedSettingsError
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.rollout.entities import EntityValues, RejectedSettingsError
 from klamm.rollout.guards import GuardOutcome, GuardResult
 from klamm.rollout.record import from_document, to_document
 from klamm.rollout.runner import Runner
@@ -32,6 +33,8 @@ class RolloutWorld:
     outcomes: Iterator[GuardOutcome]
     """Outcome of each evaluation of a guard."""
     rejects: dict[str, KafkaApiError] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    """Entities that can neither be read nor written."""
     at_ms: int = 0
     calls_left: int = 10**9
     """Calls until the process is killed, before or after the effect of the last one."""
@@ -55,20 +58,26 @@ class RolloutWorld:
 
     # -- the cluster
 
-    def values(self, entities: Collection[str]) -> Values:
+    def values(self, entities: Collection[str]) -> EntityValues:
         self._call("values")
-        return {name: dict(self.configs[name]) for name in entities if name in self.configs}
+        return EntityValues(
+            values={
+                name: dict(self.configs[name]) for name in entities if name in self.configs and name not in self.down
+            },
+            unreadable={name: ConnectionLostError("down") for name in sorted(self.down.intersection(entities))},
+        )
 
     def write(self, settings: Values) -> None:
         self._call("write", lambda: self._write(settings))
 
     def _write(self, settings: Values) -> None:
+        rejects = {**self.rejects, **{name: ConnectionLostError("down") for name in self.down}}
         for entity, values in settings.items():
-            if entity in self.rejects or entity not in self.configs:
+            if entity in rejects or entity not in self.configs:
                 continue
             self.touched.append(entity)
             self.configs[entity].update(values)
-        if wrong := {entity: error for entity, error in self.rejects.items() if entity in settings}:
+        if wrong := {entity: error for entity, error in rejects.items() if entity in settings}:
             raise RejectedSettingsError(wrong)
 
     # -- the records

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import (
@@ -26,6 +25,8 @@ from klamm.client_configs.rollout import PREFIX
 from klamm.configs.definitions import is_secret
 from klamm.configs.quotas import QUOTA_RESOURCE, parse_quota_resource, quota_resource, quota_text
 from klamm.impact.changes import ClientConfigAltered, ConfigAltered, QuotaAltered
+from klamm.kafka_client.errors import CLUSTER_ERRORS, explain
+from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError, UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 
@@ -37,18 +38,33 @@ if TYPE_CHECKING:
     from klamm.rollout.record import Values, Wave
 
 _USER: Final = "USER"
+_BROKER: Final = "BROKER:"
 
 
 class RejectedSettingsError(Exception):
-    """The cluster rejects settings of some entities; those of the others were written.
+    """The cluster rejects settings of some entities, or a broker does not respond; those of the others were written.
 
     Args:
         reasons: Error by entity.
     """
 
-    def __init__(self, reasons: Mapping[str, KafkaApiError]) -> None:
+    def __init__(self, reasons: Mapping[str, Exception]) -> None:
         self.reasons = reasons
-        super().__init__("; ".join(f"{entity}: {error}" for entity, error in reasons.items()))
+        super().__init__("; ".join(f"{entity}: {explain(error)}" for entity, error in reasons.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityValues:
+    """Present values of entities. Those that do not exist are left out."""
+
+    values: Values
+    unreadable: Mapping[str, Exception]
+    """Error by entity that cannot be read, such as a broker that is down."""
+
+    @property
+    def trouble(self) -> str:
+        """The entities that cannot be read with their errors, as text for people; empty if there are none."""
+        return "; ".join(f"{entity} cannot be read: {explain(error)}" for entity, error in self.unreadable.items())
 
 
 def configs_of(admin: AdminClient, entity: ClientConfigEntity) -> dict[str, str]:
@@ -93,7 +109,8 @@ def changes_of(waves: Iterable[Wave]) -> tuple[Change, ...]:
 class Entities:
     """Entities of one cluster.
 
-    Calls raise one of ``CLUSTER_ERRORS`` if the cluster does not respond or denies a request.
+    Calls raise one of ``CLUSTER_ERRORS`` if the cluster does not respond or denies a request. ``values`` and ``write``
+    report an error that concerns single entities by entity, as when one of the brokers is down.
 
     Args:
         admin: Admin client.
@@ -102,9 +119,10 @@ class Entities:
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
 
-    def values(self, entities: Collection[str]) -> Values:
-        """Return the values that are set on entities. Entities that do not exist are left out.
+    def values(self, entities: Collection[str]) -> EntityValues:
+        """Return the values that are set on entities.
 
+        A broker that is down does not hinder the others: its configs are requested from itself.
         Quotas and configs are read from a broker that has applied all committed changes: the brokers of Kafka apply a
         change after its response was sent, and a revert must not take the value before it for the restored one.
         """
@@ -112,10 +130,17 @@ class Entities:
         users = {name: _user(name) for name in by_kind.pop(_USER, ())}
         quotas = by_kind.pop(QUOTA_RESOURCE, [])
         by_entity: dict[str, Mapping[str, str | None]] = {}
+        unreadable: dict[str, Exception] = {}
         resources = {_resource(entity): entity for kind in by_kind.values() for entity in kind}
         for resource, outcome in self._admin.describe_configs(list(resources), is_current=True).values().items():
-            with suppress(UnknownTopicOrPartitionError):
+            try:
                 by_entity[resources[resource]] = own_values(resource, outcome.result())
+            except UnknownTopicOrPartitionError:
+                continue
+            except CLUSTER_ERRORS as error:
+                if not _is_of_entity(resources[resource], error):
+                    raise
+                unreadable[resources[resource]] = error
         if quotas:
             described = self._admin.describe_client_quotas(ClientQuotaFilter(), is_current=True).result()
             values = {quota_resource(entity.parts): of for entity, of in described.items()}
@@ -123,7 +148,7 @@ class Entities:
                 by_entity[entity] = {key: quota_text(value) for key, value in values.get(entity, {}).items()}
         for entity, user in users.items():
             by_entity[entity] = configs_of(self._admin, user)
-        return by_entity
+        return EntityValues(values=by_entity, unreadable=unreadable)
 
     def secrets(self, settings: Values) -> list[str]:
         """Return each config of settings whose value the cluster does not show, so that it cannot be restored."""
@@ -150,7 +175,7 @@ class Entities:
             Values that a policy of klamm stores in place of those in the settings.
 
         Raises:
-            RejectedSettingsError: The cluster rejects settings of some entities.
+            RejectedSettingsError: The cluster rejects settings of some entities, or a broker does not respond.
         """
         by_kind = _by_kind(settings)
         users, quotas = by_kind.pop(_USER, []), by_kind.pop(QUOTA_RESOURCE, [])
@@ -177,12 +202,14 @@ class Entities:
 
 def _stored(settings: Values, results: Mapping[str, Any]) -> Values:
     """Wait for all results and return the values that policies stored in place of the requested ones."""
-    reasons: dict[str, KafkaApiError] = {}
+    reasons: dict[str, Exception] = {}
     overrides: dict[str, Mapping[str, str | None]] = {}
     for entity, outcome in results.items():
         try:
             override: PolicyOverride | None = outcome.result()
-        except KafkaApiError as error:
+        except CLUSTER_ERRORS as error:
+            if not _is_of_entity(entity, error):
+                raise
             reasons[entity] = error
             continue
         if override is not None:
@@ -190,6 +217,11 @@ def _stored(settings: Values, results: Mapping[str, Any]) -> Values:
     if reasons:
         raise RejectedSettingsError(reasons)
     return overrides
+
+
+def _is_of_entity(entity: str, error: Exception) -> bool:
+    """Return whether an error concerns this entity alone. Any broker serves the others, so none of them responds."""
+    return isinstance(error, KafkaApiError) or entity.startswith(_BROKER)
 
 
 def _by_kind(entities: Collection[str]) -> defaultdict[str, list[str]]:

@@ -26,6 +26,7 @@ from klamm.rollout.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from klamm.rollout.entities import EntityValues
     from klamm.rollout.guards import Guard, GuardResult
 
 _MAX_PASSES: Final = 10
@@ -35,8 +36,8 @@ _MAX_PASSES: Final = 10
 class RolloutCluster(Protocol):
     """Entities of a cluster, as ``Entities``."""
 
-    def values(self, entities: Collection[str]) -> Values:
-        """Return the values that are set on entities. Entities that do not exist are left out."""
+    def values(self, entities: Collection[str]) -> EntityValues:
+        """Return the values that are set on entities."""
         ...
 
     def write(self, settings: Values) -> object:
@@ -136,9 +137,11 @@ class Runner:
         """Begin the next wave."""
         wave = record.waves[record.wave + 1]
         current = self._cluster.values(wave.settings)
-        if missing := sorted(wave.settings.keys() - current.keys()):
+        if current.unreadable:
+            return self._write(record, RolloutEvent.PAUSE, reason=current.trouble)
+        if missing := sorted(wave.settings.keys() - current.values.keys()):
             return self._write(record, RolloutEvent.PAUSE, reason=f"{', '.join(missing)} does not exist any more")
-        before = values_before([wave], current)  # the record may be of a release that read them wave by wave
+        before = values_before([wave], current.values)  # the record may be of a release that read them wave by wave
         begun = record if baselines is None else replace(record, baselines=baselines)
         return self._write(begun, RolloutEvent.NEXT, before=before, reason=f"wave {wave.name}")
 
@@ -146,9 +149,11 @@ class Runner:
         wave = record.waves[record.wave]
         self._records.check(record)
         current = self._cluster.values(wave.settings)
+        if current.unreadable:
+            return self._write(record, RolloutEvent.PAUSE, reason=current.trouble)
         # Another operator may have changed a value since the roll-out was planned, or since an earlier wave set it.
         concerned = replace(record, before={entity: record.before[entity] for entity in wave.settings})
-        if changed := plan_revert_of(concerned, current).left_alone:
+        if changed := plan_revert_of(concerned, current.values).left_alone:
             return self._write(record, RolloutEvent.PAUSE, reason="; ".join(changed))
         try:
             self._cluster.write(wave.settings)
@@ -180,18 +185,24 @@ class Runner:
         return self._write(record, RolloutEvent.FINISHED)
 
     def _revert(self, record: RolloutRecord) -> RolloutRecord:
-        rejected = ""
+        trouble = ""
         for _ in range(_MAX_PASSES):
             self._records.check(record)
-            plan = plan_revert_of(record, self._cluster.values(entities_so_far(record)))
-            if not plan.settings:
+            current = self._cluster.values(entities_so_far(record))
+            # What cannot be read now cannot be compared. It is restored when the roll-out is resumed.
+            before = {entity: of for entity, of in record.before.items() if entity not in current.unreadable}
+            plan = plan_revert_of(replace(record, before=before), current.values)
+            if not plan.settings and not current.unreadable:
                 return self._write(record, RolloutEvent.RESTORED, left_alone=plan.left_alone)
+            trouble = current.trouble
+            if not plan.settings:
+                break
             try:
                 self._cluster.write(plan.settings)
             except (RejectedSettingsError, KafkaApiError) as error:
-                rejected = str(error)
+                trouble = "; ".join(filter(None, (trouble, str(error))))
         raise RevertError(
-            f"roll-out {record.id}: values before it cannot be restored: {rejected or 'they do not stay'}; remove the"
+            f"roll-out {record.id}: values before it cannot be restored: {trouble or 'they do not stay'}; remove the"
             f" cause, then continue with klamm rollout resume {record.id}"
         )
 

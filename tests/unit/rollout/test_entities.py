@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from klamm.admin import AdminClient
+from unittest.mock import create_autospec
+
+import pytest
+
+from klamm.admin import AdminClient, ConfigResource, ResourceType
+from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
 from klamm.protocol.messages.api_versions import ApiVersionsResponse
 from klamm.protocol.messages.describe_client_quotas import DescribeClientQuotasResponse
+from klamm.protocol.messages.describe_configs import DescribeConfigsResponse
 from klamm.protocol.messages.describe_quorum import DescribeQuorumResponse
-from klamm.rollout.entities import Entities
-from tests.support.stub_broker import Request, StubBroker
+from klamm.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+from klamm.rollout.entities import Entities, RejectedSettingsError
+from tests.support.stub_broker import NODE_ID, Request, StubBroker
 
+ALIVE, DOWN = f"BROKER:{NODE_ID}", "BROKER:8"
 ALICE = "QUOTA:user=alice"
 COMMITTED = 10
 
@@ -43,6 +52,47 @@ def test_quotas_are_those_of_the_committed_metadata() -> None:
         broker.answer(ApiKey.DESCRIBE_QUORUM, lambda _: DescribeQuorumResponse(topics=[topic]))
         broker.answer(ApiKey.DESCRIBE_CLIENT_QUOTAS, lambda _: rate(1000 if applied == COMMITTED - 1 else 500))
         # when
-        values = Entities(admin).values([ALICE])
+        values = Entities(admin).values([ALICE]).values
     # then
     assert values == {ALICE: {"producer_byte_rate": "1000"}}
+
+
+def test_broker_that_is_down_hinders_no_other_broker() -> None:
+    # given
+    broker_type, name = int(ResourceType.BROKER), str(NODE_ID)
+    described = DescribeConfigsResponse.DescribeConfigsResult(
+        error_message=None, resource_type=broker_type, resource_name=name, configs=[]
+    )
+    altered = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        error_message=None, resource_type=broker_type, resource_name=name
+    )
+    apis = {int(ApiKey.DESCRIBE_CONFIGS): (1, 1), int(ApiKey.INCREMENTAL_ALTER_CONFIGS): (0, 0)}
+    with StubBroker(versions=apis) as broker, AdminClient(broker.bootstrap_servers) as admin:
+        broker.answer(ApiKey.DESCRIBE_CONFIGS, lambda _: DescribeConfigsResponse(results=[described]))
+        broker.answer(ApiKey.INCREMENTAL_ALTER_CONFIGS, lambda _: IncrementalAlterConfigsResponse(responses=[altered]))
+        # when
+        present = Entities(admin).values([ALIVE, DOWN])
+        with pytest.raises(RejectedSettingsError) as rejected:
+            Entities(admin).write({entity: {"background.threads": "5"} for entity in (DOWN, ALIVE)})
+    # then
+    assert present.values == {ALIVE: {}}
+    assert present.trouble == "BROKER:8 cannot be read: The cluster has no broker 8"
+    assert str(rejected.value) == "BROKER:8: The cluster has no broker 8"
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionLostError("no broker responds")])
+def test_cluster_that_does_not_respond_rejects_no_topic(error: Exception) -> None:
+    """The roll-out continues once the cluster is back."""
+    # given
+    topic = ConfigResource(ResourceType.TOPIC, "t")
+    described, altered = DescribeConfigsResult([topic]), AlterConfigsResult([topic])
+    described.values()[topic].set_exception(error)
+    altered.values()[topic].set_exception(error)
+    admin = create_autospec(AdminClient, instance=True)
+    admin.describe_configs.return_value = described
+    admin.incremental_alter_configs.return_value = altered
+    # then
+    with pytest.raises(type(error)):
+        Entities(admin).values(["TOPIC:t"])
+    with pytest.raises(type(error)):
+        Entities(admin).write({"TOPIC:t": {"retention.ms": "1"}})

@@ -25,6 +25,7 @@ from tests.support.rollouts import KilledError, RolloutWorld
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from klamm.rollout.entities import EntityValues
     from klamm.rollout.record import Values
 
 PASSED, FAILED, NO_DATA = GuardOutcome.PASSED, GuardOutcome.FAILED, GuardOutcome.NO_DATA
@@ -184,6 +185,52 @@ def test_rejected_revert_stays_reverting_and_resumes_later() -> None:
     assert present(rig) == START
 
 
+def test_revert_restores_the_other_entities_while_one_cannot_be_read() -> None:
+    # given
+    rig = world([*[PASSED] * 5, FAILED])
+    rig.on_call = lambda _: rig.down.update({"TOPIC:b"} if rig.record.state is RolloutState.REVERTING else ())
+    # when
+    with pytest.raises(RevertError, match=r"cannot be restored: TOPIC:b cannot be read: down; .* resume 1"):
+        rig.runner().run(rig.record)
+    # then
+    assert rig.record.state is RolloutState.REVERTING
+    assert present(rig) == {**START, "TOPIC:b": {"k": "1"}}
+    # when
+    rig.on_call = lambda _: None
+    rig.down.clear()
+    # then
+    assert finish(rig).state is RolloutState.REVERTED
+    assert rig.record.left_alone == ()
+    assert present(rig) == START
+
+
+def test_entity_going_down_while_its_wave_is_written_reverts_the_roll_out() -> None:
+    rig = world()
+    rig.on_call = lambda name: rig.down.update({"TOPIC:a"} if name == "write" and not rig.touched else ())
+    with pytest.raises(RevertError, match="TOPIC:a cannot be read: down"):
+        rig.runner().run(rig.record)
+    assert rig.record.state is RolloutState.REVERTING
+    assert any("rejected: TOPIC:a: down" in step.reason for step in rig.record.steps)
+    assert present(rig) == START
+
+
+@pytest.mark.parametrize("state", [RolloutState.PLANNED, RolloutState.APPLYING, RolloutState.GUARDED])
+def test_wave_that_cannot_be_read_holds_the_roll_out(state: RolloutState) -> None:
+    # given
+    rig = world()
+    rig.on_call = lambda _: rig.down.update({"USER:u"} if rig.record.state is state else ())
+    # when
+    held = rig.runner().run(rig.record)
+    # then
+    assert (held.state, held.resumes_in, held.reason) == (RolloutState.HELD, state, "USER:u cannot be read: down")
+    # when
+    rig.on_call = lambda _: None
+    rig.down.clear()
+    # then
+    assert finish(rig).state is RolloutState.DONE
+    assert present(rig) == DONE
+
+
 def test_change_by_another_operator_holds_the_roll_out() -> None:
     rig = world()
 
@@ -244,7 +291,7 @@ def test_revert_does_not_need_what_only_later_waves_would_set(monkeypatch: pytes
     described: list[str] = []
     values = rig.values
 
-    def describe(entities: Collection[str]) -> Values:
+    def describe(entities: Collection[str]) -> EntityValues:
         described.extend(entities)
         return values(entities)
 

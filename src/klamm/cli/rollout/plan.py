@@ -92,9 +92,7 @@ def _waves(
     percentages = division.parse_percentages(options.waves or division.DEFAULT_PERCENTAGES)
     wanted = _from_flags(options, admin, which[0]) if files is None else _from_file(options, admin, files)
     is_of_clients = any(entity.startswith(division.USER) for entity in wanted)
-    current = entities.values(wanted)
-    if missing := sorted(wanted.keys() - current.keys()):
-        raise RequestError(f"{', '.join(missing)} does not exist")
+    current = _present(entities, wanted)
     wanted = _differing(wanted, current)
     if not wanted:
         raise RequestError("nothing to roll out: every value is set already")
@@ -187,6 +185,20 @@ def _from_file(
         for diff in diffs
         if diff.config_changes
     }
+
+
+def _present(entities: Entities, wanted: Values) -> Values:
+    """Return the values that are set on the entities.
+
+    Raises:
+        RequestError: One cannot be read or does not exist.
+    """
+    present = entities.values(wanted)
+    if present.unreadable:
+        raise RequestError(present.trouble)
+    if missing := sorted(wanted.keys() - present.values.keys()):
+        raise RequestError(f"{', '.join(missing)} does not exist")
+    return present.values
 
 
 def _differing(wanted: Values, current: Values) -> dict[str, dict[str, str | None]]:

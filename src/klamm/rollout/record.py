@@ -25,8 +25,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from klamm.client_configs.rollout import PREFIX
-from klamm.configs.topics import is_same
+from klamm.configs.quotas import QUOTA_RESOURCE
 from klamm.lazy_dataclass import dataclass
+from klamm.resources.equality import is_same
+from klamm.resources.model import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,6 +39,9 @@ Values: TypeAlias = "Mapping[str, Mapping[str, str | None]]"
 
 FORMAT: Final = 0
 _MAX_STEPS: Final = 200
+_KINDS: Final = MappingProxyType(
+    {"TOPIC": Kind.TOPIC, "BROKER": Kind.BROKER, QUOTA_RESOURCE: Kind.QUOTA, "USER": Kind.CLIENT_CONFIGS}
+)
 _NO_VALUES: Final[Values] = MappingProxyType({})
 
 
@@ -309,9 +314,9 @@ def plan_revert_of(record: RolloutRecord, current: Values) -> RevertPlan:
             left_alone.append(f"{entity} does not exist any more")
             continue
         value = current[entity].get(key)
-        if is_equal(key, value, old):
+        if is_equal(entity, key, value, old):
             continue
-        if any(is_equal(key, value, each) for each in written):
+        if any(is_equal(entity, key, value, each) for each in written):
             restored.setdefault(entity, {})[key] = old
             if old is not None and key.startswith(PREFIX):
                 # The cluster makes the value of a complete roll-out the plain one when another roll-out replaces it.
@@ -338,9 +343,11 @@ def _entries(values: Values) -> Iterator[tuple[str, str, str | None]]:
     return ((entity, key, value) for entity, of in values.items() for key, value in of.items())
 
 
-def is_equal(key: str, value: str | None, other: str | None) -> bool:
-    """Return whether two values of a config mean the same. None means that it is not set."""
-    return value == other or (value is not None and other is not None and is_same(key, value, other))
+def is_equal(entity: str, key: str, value: str | None, other: str | None) -> bool:
+    """Return whether two values of a config of an entity mean the same. None means that it is not set."""
+    if other is None:
+        return value is None
+    return is_same(_KINDS[entity.partition(":")[0]], key, value, other)
 
 
 def _text(value: str | None) -> str:

@@ -113,9 +113,22 @@ def test_revert_keeps_and_reports_changes_by_others_and_deleted_topics() -> None
     )
 
 
-def test_value_in_another_notation_still_belongs_to_the_roll_out() -> None:
-    record = after(RolloutEvent.NEXT)
-    assert plan_revert_of(record, {"TOPIC:a": {"retention.ms": " 1"}}).settings == {"TOPIC:a": {"retention.ms": None}}
+@pytest.mark.parametrize(
+    ("entity", "key", "old", "new", "described"),
+    [
+        ("TOPIC:a", "retention.ms", "7", "1", " 1"),
+        ("BROKER:1", "log.cleaner.io.max.bytes.per.second", "2.0E7", "10000000", "1.0E7"),
+        ("BROKER:1", "log.cleanup.policy", None, "compact, delete", "delete,compact"),
+        ("QUOTA:user=alice", "producer_byte_rate", None, "1e6", "1000000"),
+        ("USER:alice", "rollout.acks", None, "10:all", "10.00:-1"),
+    ],
+)
+def test_value_in_another_notation_still_belongs_to_the_roll_out(
+    entity: str, key: str, old: str | None, new: str, described: str
+) -> None:
+    waves = (Wave(name="100%", settings={entity: {key: new}}),)
+    record = advance(replace(RECORD, waves=waves, before={entity: {key: old}}), RolloutEvent.NEXT, at_ms=7)
+    assert plan_revert_of(record, {entity: {key: described}}).settings == {entity: {key: old}}
 
 
 def test_roll_outs_of_one_entity_exclude_each_other() -> None:

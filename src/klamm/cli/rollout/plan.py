@@ -203,11 +203,12 @@ def _present(entities: Entities, wanted: Values) -> Values:
 
 def _differing(wanted: Values, current: Values) -> dict[str, dict[str, str | None]]:
     """Return the settings without those that are set already."""
-    return {
-        entity: left
-        for entity, values in wanted.items()
-        if (left := {key: value for key, value in values.items() if not is_equal(key, current[entity].get(key), value)})
-    }
+    differing: dict[str, dict[str, str | None]] = {}
+    for entity, values in wanted.items():
+        for key, value in values.items():
+            if not is_equal(entity, key, current[entity].get(key), value):
+                differing.setdefault(entity, {})[key] = value
+    return differing
 
 
 def _validated(entities: Entities, waves: tuple[Wave, ...]) -> tuple[Wave, ...]:

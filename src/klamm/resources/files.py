@@ -89,19 +89,30 @@ class _Layer:
 
 
 def read_files(path: Path) -> tuple[ClusterFiles, ...]:
-    """Return what a file or a directory declares, for each cluster in it.
+    """Return what a file or a directory declares, for each cluster in it. Hidden directories are skipped.
 
     Raises:
-        SettingsError: A file cannot be read or is invalid. The message has the file, the resource, the key, the value
-            and what is allowed.
+        SettingsError: A file cannot be read or is invalid, or two directories declare the same cluster. The message has
+            the file, the resource, the key, the value and what is allowed.
     """
     if not path.is_dir():
         return (_cluster_files(path),)
     if not (path / CLUSTER_FILE).exists():
-        below = sorted(file.parent for file in path.rglob(CLUSTER_FILE))
-        clusters = [files for files in map(_cluster_files, below) if files.cluster is not None]
+        clusters: dict[str, ClusterFiles] = {}
+        for directory in sorted(file.parent for file in path.rglob(CLUSTER_FILE)):
+            if any(name.startswith(".") for name in directory.relative_to(path).parts):
+                continue
+            files = _cluster_files(directory)
+            if files.cluster is None:
+                continue
+            if files.cluster in clusters:  # with --prune, each would delete what only the other declares
+                other = clusters[files.cluster].path
+                raise SettingsError(
+                    f"{directory}: cluster {files.cluster} is declared in {other} as well; expected once"
+                )
+            clusters[files.cluster] = files
         if clusters:
-            return tuple(clusters)
+            return tuple(clusters.values())
     return (_cluster_files(path),)
 
 

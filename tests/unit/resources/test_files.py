@@ -384,6 +384,7 @@ def test_overlay_changes_its_bases_and_a_tree_has_several_clusters(tmp_path: Pat
             "envs/prod/klamm.yaml": "{cluster: prod, bases: [../../base], defaults: {topics: {replication_factor: 3}}}",
             "envs/prod/more/orders.yml": "topics: {orders: {partitions: 12, configs: {flush.ms: }}, audit: }",
             "envs/prod/notes.txt": "no resources",
+            "envs/.old/prod/klamm.yaml": "{cluster: prod, topics: {gone: }}",
         },
     )
     # when
@@ -431,6 +432,10 @@ def test_null_in_an_overlay_removes_a_declaration_of_its_bases(tmp_path: Path) -
         ),
         ({"klamm.yaml": "bases: [low]", "low/klamm.yaml": "bases: [..]"}, "are bases of each other"),
         ({"a.yaml": "cluster: prod"}, "unknown key cluster"),
+        (
+            {"new/klamm.yaml": "{cluster: prod, topics: {t: }}", "old/klamm.yaml": "cluster: prod"},
+            "new as well; expected once",
+        ),
         ({"notes.txt": "topics: {}"}, "expected at least one file *.yaml"),
         ({"klamm.yaml": "bases: [low]", "low/notes.txt": ""}, "low: expected at least one file *.yaml"),
     ],

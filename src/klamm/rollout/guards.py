@@ -11,7 +11,8 @@ Guard                                                  Figure
                                                        any other percentile, ``avg``, ``max``, ``min`` or ``sum``, over
                                                        the changed clients
 ``metrics: NAME{label="value"} < 5``                   sum of the samples of a metric of klamm
-``metrics: increase NAME{label="value"} < 5``          the same, as the increase since the start of the roll-out
+``metrics: increase NAME{label="value"} < 5``          the same, as the increase since the start of the roll-out; a
+                                                       counter without a sample is 0
 ``prometheus: URL EXPRESSION < 0.01``                  each sample of the result of a Prometheus query
 ``command: COMMAND``                                   exit code of a shell command, which must be 0
 =====================================================  ================================================================
@@ -154,6 +155,9 @@ class Figures:
 
     now: float | None
     before: float | None = None
+    counters: tuple[float | None, ...] = ()
+    """Sum of the samples of each page of metrics, for an increase. None: the page lacks the metric."""
+    counters_before: tuple[float | None, ...] = ()
     unchanged: float | None = None
     """The same figure of the clients that are not changed yet."""
     trouble: str = ""
@@ -256,10 +260,9 @@ def judge(guard: Guard, figures: Figures) -> GuardResult:
     if now is None:
         return _no_data(guard, figures.trouble or "there is no figure")
     if guard.is_increase:
-        if figures.before is None:
+        if not figures.counters_before:
             return _no_data(guard, "there was no figure before the roll-out")
-        # A counter that is smaller than before belongs to a process that was restarted.
-        now = now - figures.before if now >= figures.before else now
+        now = _increase(figures.counters, figures.counters_before)
     elif limit.base is not None:
         # Once every client is changed, only the figure before the roll-out is left to compare with.
         is_beside = limit.base is LimitBase.UNCHANGED and figures.unchanged is not None
@@ -273,6 +276,15 @@ def judge(guard: Guard, figures: Figures) -> GuardResult:
     return GuardResult(
         guard=guard.text, outcome=outcome, reason=f"{now:g}, wanted {limit.operator} {bound:g}{reference}"
     )
+
+
+def _increase(counters: Sequence[float | None], before: Sequence[float | None]) -> float:
+    """Return the sum of the increases of counters, each of another process.
+
+    A counter that is smaller than before, or was missing, belongs to a process that was restarted.
+    """
+    pairs = [(now or 0.0, earlier or 0.0) for now, earlier in zip(counters, before, strict=True)]
+    return sum(now - earlier if now >= earlier else now for now, earlier in pairs)
 
 
 def _no_data(guard: Guard, reason: str) -> GuardResult:

@@ -60,17 +60,24 @@ class Probe:
         """Return the outcome of a guard for the present wave of a roll-out."""
         figures = self._figures(guard, record, record.wave)
         baselines = record.baselines.get(guard.text, ())
+        if guard.is_increase:
+            return judge(guard, replace(figures, counters_before=baselines))
         before = baselines[record.wave] if 0 <= record.wave < len(baselines) else None
         return judge(guard, replace(figures, before=before))
 
     def before(self, guard: Guard, record: RolloutRecord) -> tuple[tuple[float | None, ...], GuardResult]:
-        """Return the figures before a roll-out for the clients of each wave, and whether the roll-out may begin."""
+        """Return the figures before a roll-out, and whether the roll-out may begin.
+
+        The figures are those for the clients of each wave, or the counters of each page for an increase.
+        """
         waves = range(len(record.waves))
         # Only the figures of clients differ from wave to wave.
         each = [
             self._figures(guard, record, wave) for wave in (waves if guard.kind is GuardKind.CLIENTS else waves[:1])
         ]
         figures = tuple(figure.now for figure in each) if len(each) > 1 else (each[0].now,) * len(waves)
+        if guard.is_increase:
+            figures = each[0].counters
         available = next((figure for figure in each if figure.now is not None), each[0])
         if guard.needs_baseline:
             outcome = GuardOutcome.NO_DATA if available.now is None else GuardOutcome.PASSED
@@ -130,17 +137,17 @@ class Probe:
         return Figures(now=statistic(guard.stat, changed), unchanged=statistic(guard.stat, unchanged), trouble=trouble)
 
     def _metrics(self, guard: Guard, record: RolloutRecord, _: int) -> Figures:
-        wanted = guard.labels.items()
-        values = [value for labels, value in self._samples(record, guard.subject) if wanted <= labels.items()]
-        if not values:
+        counters = tuple(_sum(_page(address), guard) for address in record.metrics)
+        available = [counter for counter in counters if counter is not None]
+        if not available:
             raise NoDataError(
                 f"no page of {', '.join(record.metrics)} has a sample of {guard.subject} with these labels"
             )
-        return Figures(now=sum(values))
+        return Figures(now=sum(available), counters=counters)
 
     def _samples(self, record: RolloutRecord, name: str) -> Iterator[Sample]:
         for address in record.metrics:
-            yield from samples(_get(f"http://{address}/metrics").decode().splitlines(), name)
+            yield from samples(_page(address), name)
 
     def _prometheus(self, guard: Guard, *_: object) -> Figures:
         query = urllib.parse.urlencode({"query": guard.subject})
@@ -165,6 +172,29 @@ class Probe:
         if done.returncode in _NOT_RUN:
             raise NoDataError(f"the command cannot be run: {done.stderr.decode(errors='replace').strip()}")
         return Figures(now=float(done.returncode))
+
+
+def _page(address: str) -> list[str]:
+    """Return the lines of a page of metrics."""
+    return _get(f"http://{address}/metrics").decode().split("\n")
+
+
+def _sum(page: Sequence[str], guard: Guard) -> float | None:
+    """Return the sum of the samples that a guard selects on a page; None without any.
+
+    A counter with labels has no sample before its first event, such as the first error. For an increase it is 0 then.
+    """
+    wanted = guard.labels.items()
+    values = [value for labels, value in samples(page, guard.subject) if wanted <= labels.items()]
+    if values or (guard.is_increase and _has_type(page, guard.subject)):
+        return sum(values)
+    return None
+
+
+def _has_type(page: Sequence[str], name: str) -> bool:
+    """Return whether a page announces a metric, or the histogram that it belongs to."""
+    names = {name, *(name.removesuffix(suffix) for suffix in ("_bucket", "_count", "_sum"))}
+    return any(line.startswith("# TYPE ") and line.split(" ")[2] in names for line in page)
 
 
 def samples(lines: Iterable[str], name: str) -> Iterator[Sample]:

@@ -177,7 +177,8 @@ class RolloutRecord:
     before: Values = field(default_factory=lambda: MappingProxyType({}))
     """Values that the roll-out was planned from: what it changes, as it was before. None: not set."""
     baselines: Mapping[str, tuple[float | None, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """Figures before the first wave by guard, for the clients of each wave. None: no data."""
+    """Figures before the first wave by guard: for the clients of each wave, or for an increase of each page of
+    ``metrics``. None: no data."""
     left_alone: tuple[str, ...] = ()
     """Sentence for each value that a revert did not restore, because another change replaced it."""
     steps: tuple[RolloutStep, ...] = ()

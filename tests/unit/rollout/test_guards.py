@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import urllib.parse
+from dataclasses import replace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -80,6 +82,10 @@ def test_invalid_guard_is_rejected_with_the_allowed_forms(text: str, message: st
     assert message in str(raised.value) or re.search(message, str(raised.value))
 
 
+def increase(counters: tuple[float | None, ...], before: tuple[float | None, ...]) -> Figures:
+    return Figures(now=sum(filter(None, counters)), counters=counters, counters_before=before)
+
+
 @pytest.mark.parametrize(
     ("text", "figures", "outcome", "reason"),
     [
@@ -92,9 +98,12 @@ def test_invalid_guard_is_rejected_with_the_allowed_forms(text: str, message: st
         ("clients: m < 2x unchanged", Figures(now=7, unchanged=3), FAILED, "7, wanted < 6 (2 x 3 unchanged)"),
         ("clients: m < 2x unchanged", Figures(now=5, before=1), FAILED, "5, wanted < 2 (2 x 1 before)"),
         ("clients: m < 2x unchanged", Figures(now=5), NO_DATA, "there is no figure of unchanged"),
-        ("metrics: increase m < 3", Figures(now=12, before=10), PASSED, "2, wanted < 3"),
-        ("metrics: increase m < 3", Figures(now=4, before=10), FAILED, "4, wanted < 3"),
-        ("metrics: increase m < 3", Figures(now=4), NO_DATA, "there was no figure before the roll-out"),
+        ("metrics: increase m < 3", increase((12,), (10,)), PASSED, "2, wanted < 3"),
+        ("metrics: increase m < 3", increase((4,), (10,)), FAILED, "4, wanted < 3"),
+        ("metrics: increase m < 8", increase((4, 7), (10, 0)), FAILED, "11, wanted < 8"),
+        ("metrics: increase m < 3", increase((2, 101), (10, 100)), FAILED, "3, wanted < 3"),
+        ("metrics: increase m < 3", increase((None, 7), (None, 5)), PASSED, "2, wanted < 3"),
+        ("metrics: increase m < 3", increase((4,), ()), NO_DATA, "there was no figure before the roll-out"),
     ],
 )  # fmt: skip
 def test_figures_decide_the_guards_outcome(text: str, figures: Figures, outcome: GuardOutcome, reason: str) -> None:
@@ -133,6 +142,58 @@ def test_prometheus_vectors_and_scalars_have_values() -> None:
 def test_answer_of_another_server_is_no_data(document: Any) -> None:
     with pytest.raises(NoDataError, match="does not answer like Prometheus"):
         prometheus_values(document)
+
+
+ERRORS = 'metrics: increase errors_total{api="PRODUCE"} < 10'
+TYPE = "# TYPE errors_total counter"
+
+
+@pytest.mark.parametrize(
+    ("text", "pages", "later", "outcomes"),
+    [
+        (ERRORS, {"a": [TYPE]}, {"a": [TYPE]}, (PASSED, PASSED)),
+        (ERRORS, {"a": [TYPE]}, {"a": [TYPE, 'errors_total{api="PRODUCE"} 10']}, (PASSED, FAILED)),
+        (
+            ERRORS,
+            {"a": [TYPE, 'errors_total{api="PRODUCE",error="X"} 10'], "b": [TYPE]},
+            {"a": [TYPE, 'errors_total{api="PRODUCE",error="Y"} 4'], "b": [TYPE, 'errors_total{api="PRODUCE"} 7']},
+            (PASSED, FAILED),
+        ),
+        (ERRORS, {"a": ["# TYPE other_total counter"]}, {}, (NO_DATA,)),
+        (ERRORS.replace("increase ", ""), {"a": [TYPE]}, {}, (NO_DATA,)),
+        (
+            "metrics: increase duration_seconds_count < 2",
+            {"a": ["# TYPE duration_seconds histogram"], "b": ["# TYPE other_total counter"]},
+            {"a": ["# TYPE duration_seconds histogram", "duration_seconds_count 1"], "b": []},
+            (PASSED, PASSED),
+        ),
+    ],
+)
+def test_increase_is_counted_for_each_page_from_0_without_a_sample(
+    text: str,
+    pages: dict[str, list[str]],
+    later: dict[str, list[str]],
+    outcomes: tuple[GuardOutcome, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # given
+    guard, probe = parse_guard(text), Probe(create_autospec(AdminClient))
+    record = RolloutRecord(
+        id="a", waves=(Wave(name="1", settings={}),) * 3, bake_ms=1, check_ms=1, metrics=tuple(pages), wave=2
+    )
+    present = pages
+    monkeypatch.setattr(
+        "klamm.rollout.probes._get",
+        lambda url: "\n".join(present[urllib.parse.urlsplit(url).netloc]).encode(),
+    )
+    # when
+    before, result = probe.before(guard, record)
+    results = [result.outcome]
+    if later:
+        present = later
+        results.append(probe.evaluate(guard, replace(record, baselines={text: before})).outcome)
+    # then
+    assert tuple(results) == outcomes
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from klamm.admin import AlterConfigOp, ConfigEntry, ConfigResource, ConfigSource, OpType
+from klamm.protocol.errors import UnknownTopicOrPartitionError
 from klamm.protocol.types import ResourceType
 from klamm.resources.model import THROTTLED_RATES, THROTTLED_REPLICAS
 
@@ -37,10 +39,13 @@ class MoveThrottle:
         self._rate = str(bytes_per_s)
         self._replicas: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         """Elements ``partition:broker`` of the lists of each topic that this throttle removes at its end."""
+        self._brokers: set[int] = set()
+        """Brokers with a rate of an earlier run, which may have been interrupted after it emptied the lists."""
 
     def take_over(self, topics: Collection[str]) -> None:
         """Adopt the throttle of an earlier run that was interrupted, even if its replicas have moved since then."""
         rates = self._rates()
+        self._brokers = {broker for broker, own in rates.items() if self._rate in own.values()}
         for topic, lists in self._lists(topics).items():
             for name, replicas in lists.items():
                 ours = {replica for replica in replicas if self._rate_of(rates, name, replica) == self._rate}
@@ -75,7 +80,9 @@ class MoveThrottle:
     def end(self) -> None:
         """Remove the throttle. The rate of a broker stays while another topic has throttled replicas on it."""
         self._alter({_topic(t): _list_operations(OpType.SUBTRACT, lists) for t, lists in self._replicas.items()})
-        ours = {int(r.partition(":")[2]) for lists in self._replicas.values() for rs in lists.values() for r in rs}
+        ours = self._brokers.union(
+            int(r.partition(":")[2]) for lists in self._replicas.values() for rs in lists.values() for r in rs
+        )
         others = (
             self._lists(set(self._admin.list_topics(include_internal=True).result()) - self._replicas.keys())
             if ours
@@ -93,6 +100,7 @@ class MoveThrottle:
             operations[_broker(broker)] = [_operation(OpType.DELETE, name, None) for name in due]
         self._alter(operations)
         self._replicas.clear()
+        self._brokers.clear()
 
     def _rate_of(self, rates: Mapping[int, Mapping[str, str]], name: str, replica: str) -> str | None:
         """Return the rate of the broker of a replica in a list."""
@@ -126,8 +134,9 @@ class MoveThrottle:
 
     def _alter(self, operations: Mapping[ConfigResource, list[AlterConfigOp]]) -> None:
         due = {resource: changes for resource, changes in operations.items() if changes}
-        if due:
-            self._admin.incremental_alter_configs(due).result()
+        for outcome in self._admin.incremental_alter_configs(due).values().values() if due else ():
+            with suppress(UnknownTopicOrPartitionError):  # the topic was deleted while its replicas moved
+                outcome.result()
 
 
 def wait_for_moves(admin: AdminClient, partitions: Collection[TopicPartition], report: Callable[[int], None]) -> None:

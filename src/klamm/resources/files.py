@@ -39,6 +39,8 @@ _MANAGED: Final = "strimzi.io/managed"
 _MANIFESTS: Final = {"KafkaTopic": "topics", "KafkaUser": "users"}
 _SECTIONS: Final = dict.fromkeys(KIND_OF, named_shape("definitions", "mapping"))
 _MANIFEST: Final = named_shape("manifest")
+_REMOVED: Final = object()
+"""Value of a key that an overlay removes. It stays until the defaults are merged, because it removes a default, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,16 @@ def merged(base: Any, over: Any) -> Any:
     result = dict(base)
     for key, value in over.items():
         if value is None:
-            result.pop(key, None)
+            result[key] = _REMOVED
         else:
             result[key] = merged(result[key], value) if key in result else value
     return result
+
+
+def _without_removed(spec: Any) -> Any:
+    if not isinstance(spec, dict):
+        return spec
+    return {key: _without_removed(value) for key, value in spec.items() if value is not _REMOVED}
 
 
 def _cluster_files(path: Path) -> ClusterFiles:
@@ -151,9 +159,9 @@ def _declared(layer: _Layer) -> tuple[Declared, ...]:
         place = layer.places[section, name]
         if layer.managed.get((section, name), True):
             spec_with_defaults = merged(layer.defaults.get(section, {}), {} if spec is None else spec)
-            declared = declared_resources(section, name, spec_with_defaults, place)
+            declared = declared_resources(section, name, _without_removed(spec_with_defaults), place)
         else:
-            declared = unmanaged_resources(section, name, spec, place)
+            declared = unmanaged_resources(section, name, _without_removed(spec), place)
         for resource in declared:
             if resource.key in resources:
                 other = resources[resource.key].place

@@ -422,6 +422,46 @@ def test_null_in_an_overlay_removes_a_declaration_of_its_bases(tmp_path: Path) -
     assert {topic.name for topic in test if topic.is_managed} == {"audit", "new", "orders", "theirs"}
 
 
+@pytest.mark.parametrize("layer", ["base", "mid", "top"])
+def test_null_in_an_overlay_removes_a_default(layer: str, tmp_path: Path) -> None:
+    # given
+    write(
+        tmp_path,
+        {
+            f"{layer}/defaults.yaml": (
+                "defaults: {topics: {partitions: 3, configs: {flush.ms: 1, max.message.bytes: 9}}}"
+            ),
+            "base/topics.yaml": "topics: {orders: {configs: {retention.ms: 5}}}",
+            "mid/klamm.yaml": "{bases: [../base], topics: {orders: {partitions: , configs: {flush.ms: }}}}",
+            "top/klamm.yaml": "{bases: [../mid], topics: {orders: {configs: {segment.ms: 7}}}}",
+        },
+    )
+    # when
+    (top,) = read_files(tmp_path / "top")
+    # then
+    assert [dict(topic.values) for topic in top.resources] == [
+        {"retention.ms": "5", "segment.ms": "7", "max.message.bytes": "9"}
+    ]
+
+
+def test_overlay_declares_again_what_a_lower_one_removes(tmp_path: Path) -> None:
+    # given
+    write(
+        tmp_path,
+        {
+            "base/topics.yaml": "topics: {orders: {partitions: 3, configs: {flush.ms: 1, retention.ms: 5}}}",
+            "mid/klamm.yaml": "{bases: [../base], topics: {orders: {partitions: , configs: {flush.ms: }}}}",
+            "top/klamm.yaml": "{bases: [../mid], topics: {orders: {partitions: 6, configs: {flush.ms: 2}}}}",
+        },
+    )
+    # when
+    (top,) = read_files(tmp_path / "top")
+    # then
+    assert [dict(topic.values) for topic in top.resources] == [
+        {"partitions": "6", "flush.ms": "2", "retention.ms": "5"}
+    ]
+
+
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import PREFIX, Rollout, client_class, parse_rollout, rollout_key
-from klamm.configs.quotas import QUOTA_RESOURCE
+from klamm.configs.quotas import QUOTA_RESOURCE, quota_resource
+from klamm.configs.quotas import USER as QUOTA_USER
 from klamm.patterns import compile_pattern
 from klamm.properties import SettingsError
 from klamm.rollout.record import Wave
@@ -173,21 +174,17 @@ def is_changed(record: RolloutRecord, wave: int, application: ClientConfigEntity
     Returns:
         None for a client that no wave of the roll-out changes. Configs of topics and brokers concern every client.
     """
+    users = {None, application.user}
+    own = {f"{USER}{user or ''}" for user in users} | {quota_resource(((QUOTA_USER, user),)) for user in users}
     concerned = False
     for number, each in enumerate(record.waves):
         for entity, values in each.settings.items():
-            if not _concerns(entity, application):
+            if entity.startswith((USER, f"{QUOTA_RESOURCE}:")) and entity not in own:
                 continue
             concerned = True
             if number <= wave and (not entity.startswith(USER) or _is_selected(values, application)):
                 return True
     return False if concerned else None
-
-
-def _concerns(entity: str, application: ClientConfigEntity) -> bool:
-    if entity.startswith((USER, f"{QUOTA_RESOURCE}:")):
-        return name_of(entity) in {"", application.user}
-    return True
 
 
 def _is_selected(values: Mapping[str, str | None], application: ClientConfigEntity) -> bool:

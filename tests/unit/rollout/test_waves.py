@@ -6,6 +6,7 @@ import pytest
 
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.client_configs.rollout import client_class
+from klamm.configs.quotas import quota_resource
 from klamm.properties import SettingsError
 from klamm.rollout.record import RolloutRecord, Values, Wave
 from klamm.rollout.waves import is_changed, parse_percentages, waves_by_name, waves_by_percentage, waves_of_clients
@@ -98,3 +99,11 @@ def test_quotas_change_clients_of_their_user_and_topics_all_clients() -> None:
     record = record_of(waves_by_name(quotas, ["alice", "bob"]))
     assert [is_changed(record, 0, each) for each in (alice, bob)] == [True, False]
     assert is_changed(record_of(waves_by_percentage(TOPICS, (1, 100))), 0, bob) is True
+
+
+def test_quota_of_the_default_user_changes_all_clients_and_that_of_an_escaped_name_those_of_the_user() -> None:
+    alice, certified = (ClientConfigEntity.of_client(user, "c") for user in ("alice", "CN=a,O=b"))
+    for users, changed in (([None], [True, True]), (["CN=a,O=b"], [None, True]), (["CN=a,O=b", None], [True, True])):
+        quotas: Values = {quota_resource((("user", user),)): {"producer_byte_rate": "1"} for user in users}
+        record = record_of(waves_by_percentage(quotas, (100,)))
+        assert [is_changed(record, 0, each) for each in (alice, certified)] == changed

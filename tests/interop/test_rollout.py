@@ -93,6 +93,7 @@ def broker(metrics: str) -> Iterator[klamm.Broker]:
         "group.min.session.timeout.ms": "100",
         "metrics.listen": metrics,
         "log.retention.check.interval.ms": "300",
+        "log.flush.interval.ms": "60000",
     }
     with klamm.Broker(config=config, control=True) as running:
         running.create_topic("t")
@@ -348,6 +349,32 @@ def test_topics_of_a_file_and_brokers_are_changed_and_shown(broker: klamm.Broker
     assert (
         run(servers, "status", "none")[1] == "klamm rollout: there is no roll-out none; klamm rollout list shows all\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("declared", "settings"),
+    [
+        ("prune: true, configs: {retention.ms: 7200000}", {"retention.ms": "7200000", "flush.ms": None}),
+        ("prune: true", {"retention.ms": None, "flush.ms": None}),
+    ],
+)
+def test_file_that_owns_all_keys_removes_undeclared_ones(
+    broker: klamm.Broker, tmp_path: Path, declared: str, settings: dict[str, str | None]
+) -> None:
+    # given
+    servers, topic = broker.bootstrap_servers, unique("pruned")
+    file = tmp_path / "topics.yaml"
+    file.write_text(f"topics: {{{topic}: {{{declared}}}}}")
+    with AdminClient(servers) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, configs={"retention.ms": "9000", "flush.ms": "5"})]).all().result()
+    # when
+    code, output = run(servers, "start", "--file", str(file), "--bake", "0ms", *FAST)
+    # then
+    assert code == 0, output
+    (wave,) = of(servers, f"TOPIC:{topic}")["waves"]
+    assert wave["settings"] == {f"TOPIC:{topic}": settings}
+    for key, value in settings.items():
+        assert own_values(servers, [topic], key) == [value]
 
 
 def test_retention_that_strands_a_group_is_reverted_in_the_first_wave(servers: str, topics: list[str]) -> None:

@@ -19,7 +19,7 @@ from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.resources.cluster import observe
 from klamm.resources.diff import plan_resources
-from klamm.resources.model import NUMBERS, Kind
+from klamm.resources.model import NUMBERS, Kind, Mark
 from klamm.rollout import waves as division
 from klamm.rollout.entities import Entities, RejectedSettingsError
 from klamm.rollout.guards import GuardKind, LimitBase, parse_guard
@@ -171,7 +171,9 @@ def _from_file(
     others = [str(resource.key) for resource in declared if resource.kind is not Kind.TOPIC]
     if others:
         raise RequestError(f"{options.file}: {', '.join(others)}: only topics can be rolled out from a file")
-    keys = {topic.key: [key for key in topic.values if key not in NUMBERS] for topic in declared}
+    keys = {
+        topic.key: None if topic.owns_all else [key for key in topic.values if key not in NUMBERS] for topic in declared
+    }
     diffs = plan_resources(declared, observe(admin, keys).resources)
     problems = [problem for diff in diffs for problem in diff.problems]
     for diff in diffs:
@@ -181,7 +183,9 @@ def _from_file(
     if problems:
         raise RequestError("; ".join(problems))
     return {
-        f"TOPIC:{diff.key.name}": {change.key: change.new for change in diff.config_changes}
+        f"TOPIC:{diff.key.name}": {
+            change.key: None if change.mark is Mark.REMOVE else change.new for change in diff.config_changes
+        }
         for diff in diffs
         if diff.config_changes
     }

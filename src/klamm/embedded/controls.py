@@ -176,8 +176,8 @@ class BrokerControls:
             no_answer: Whether the connection stays open but never answers this request, nor any later one.
             times: Number of requests that the fault affects. None means no limit; then remove it with the returned
                 object or with ``clear_faults``.
-            topic: Only requests, or parts of requests, that name this topic.
-            partition: Only parts of requests that name this partition.
+            topic: Only requests, or parts of requests, that name this topic or ask for all topics.
+            partition: Only parts of requests that name this partition or ask for all partitions.
             client_id: Only requests with this client id.
             acks: Only Produce requests that are served by these acks: 0, 1 or "all". With enforced client configs
                 these may be higher than the requested ones.

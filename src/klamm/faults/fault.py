@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from klamm.lazy_dataclass import dataclass
 from klamm.properties import did_you_mean
+from klamm.protocol.error_response import PartKind
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from klamm.protocol.error_response import Part
+
+    NamedParts = Callable[[PartKind], Sequence[Part] | None]
 
 _ACKS: Final = {"0": 0, "1": 1, "-1": -1, "all": -1}
 _LONGEST_DELAY_S: Final = 24 * 3600.0
@@ -193,7 +196,7 @@ class FaultQueue:
     def select(
         self,
         request: Mapping[str, Any],
-        parts: Callable[[], Sequence[Part] | None],
+        parts: NamedParts,
         *,
         acks: int | None = None,
     ) -> Selection:
@@ -201,8 +204,8 @@ class FaultQueue:
 
         Args:
             request: Summary of the request; see ``klamm.broker.faults.requests``.
-            parts: Function that returns the parts of the request; None if it does not list them. Then every filter by
-                topic or partition matches.
+            parts: Function that returns the parts that the request names; None if it asks for all topics or
+                partitions, as its argument says. Then every filter by topic or partition matches.
             acks: Acks by which a Produce request is served. None for other requests.
         """
         selection = Selection()
@@ -225,7 +228,7 @@ class FaultQueue:
         return fault.probability >= 1.0 or self._draw() < fault.probability
 
     @staticmethod
-    def _is_used(fault: Fault, selection: Selection, parts: Callable[[], Sequence[Part] | None]) -> bool:
+    def _is_used(fault: Fault, selection: Selection, parts: NamedParts) -> bool:
         """Add a fault to the selection if it concerns a part of the request that has none yet."""
         if fault.is_only_slow:
             if any(each.is_only_slow for each in selection.delays) or not _concerns_any(fault, (), parts):
@@ -246,14 +249,14 @@ class FaultQueue:
         return True
 
 
-def _concerns_any(fault: Fault, used: Sequence[Fault], parts: Callable[[], Sequence[Part] | None]) -> bool:
+def _concerns_any(fault: Fault, used: Sequence[Fault], parts: NamedParts) -> bool:
     """Return whether a fault concerns a part of a request that no used fault concerns."""
     if not fault.selects_parts or any(not each.selects_parts for each in used):
         return not used
-    listed = parts()
-    if listed is None:
+    named = parts(PartKind.TOPIC if fault.partition is None else PartKind.PARTITION)
+    if named is None:
         return not used
-    return any(fault.concerns(part) and not any(each.concerns(part) for each in used) for part in listed)
+    return any(fault.concerns(part) and not any(each.concerns(part) for each in used) for part in named)
 
 
 def parse_fault(options: Mapping[str, Any], *, apis: Mapping[str, frozenset[str]]) -> Fault:

@@ -49,6 +49,8 @@ _NOT_PARTS: Final = frozenset({"forgotten_topics_data"})
 _PARTITION_NAMES: Final = frozenset({"index", "partition", "partition_index", "partition_id"})
 _SAME_NAMES: Final = (_PARTITION_NAMES, frozenset({"name", "topic", "user"}))
 """Names that different messages use for the same thing."""
+_ALL_IF_EMPTY: Final = frozenset({("MetadataRequest", 0), ("DescribeTopicPartitionsRequest", 0)})
+"""Requests, by class and version, that ask for all topics by an empty list. In other requests, only null does so."""
 _INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64"})
 
 
@@ -314,9 +316,19 @@ class Exchange:
         if self.levels:
             yield from _parts(self.request, self.levels, Part(), self.name_of)
 
-    def listed_parts(self) -> list[Part] | None:
-        """Return the innermost parts of the request, None if it does not list them."""
-        return list(self.parts()) if self.lists_parts else None
+    def named_parts(self, kind: PartKind) -> list[Part] | None:
+        """Return the innermost parts that the request names, None if it asks for all topics or partitions instead.
+
+        The list is empty for a request without names, such as Heartbeat, or Metadata with an empty list of topics.
+
+        Args:
+            kind: TOPIC or PARTITION. Metadata of all topics, for example, asks for all topics, but for no partition.
+        """
+        parts = list(self.parts())
+        if kind not in {level.kind for level in self.levels}:
+            return parts
+        is_empty_all = not parts and (type(self.request).__name__, self.version) in _ALL_IF_EMPTY
+        return None if is_empty_all or _has_null(self.request, self.levels) else parts
 
     def with_request(self, request: Message) -> Exchange:
         """Return the exchange for another request of the same kind."""
@@ -432,6 +444,14 @@ def _is_listed(request: Struct, inner: Sequence[Level]) -> bool:
     level, *rest = inner
     elements = list(level.elements(request))
     return bool(elements) and (not rest or all(_is_listed(element, rest) for element in elements))
+
+
+def _has_null(request: Struct, inner: Sequence[Level]) -> bool:
+    """Return whether a request, or an outer part of it, has null in place of a list of parts."""
+    level, *rest = inner
+    if any(getattr(request, field.name) is None for field in level.requested):
+        return True
+    return bool(rest) and any(_has_null(element, rest) for element in level.elements(request))
 
 
 def _parts(

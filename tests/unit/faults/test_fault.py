@@ -39,7 +39,7 @@ def queue(*faults: Fault) -> FaultQueue:
 def select(
     faults: FaultQueue, api: str = "Produce", client_id: str = "c", parts: list[Part] | None = PARTS
 ) -> Selection:
-    return faults.select(request(api, client_id=client_id), lambda: parts)
+    return faults.select(request(api, client_id=client_id), lambda _: parts)
 
 
 def request(api: str = "Produce", **fields: object) -> dict[str, object]:
@@ -150,8 +150,8 @@ def test_faults_before_and_after_serving_affect_different_requests() -> None:
 @pytest.mark.parametrize("name", ["node_id", "group_id"])
 def test_fault_affects_only_requests_of_its_node_or_group(name: str) -> None:
     faults = queue(fault(no_answer=True, times=None, **{name: 2 if name == "node_id" else "g"}))
-    assert not faults.select(request(), lambda: None)
-    assert faults.select(request(node_id=2, group_id="g"), lambda: None)
+    assert not faults.select(request(), lambda _: None)
+    assert faults.select(request(node_id=2, group_id="g"), lambda _: None)
 
 
 def test_fault_with_probability_affects_a_share_of_requests() -> None:
@@ -166,7 +166,7 @@ def even_versions(request: Mapping[str, Any]) -> bool:
 
 def test_fault_with_function_affects_matching_requests() -> None:
     faults = queue(fault(no_answer=True, times=None, when=f"{__name__}:even_versions"))
-    affected = [bool(faults.select(request(version=version), lambda: None)) for version in range(4)]
+    affected = [bool(faults.select(request(version=version), lambda _: None)) for version in range(4)]
     assert affected == [True, False, True, False]
 
 
@@ -187,7 +187,7 @@ def test_description_shows_arguments_that_differ_from_their_defaults() -> None:
 @pytest.mark.parametrize(("acks", "affected"), [("all", {-1}), (-1, {-1}), (1, {1}), ("0", {0}), (None, {-1, 0, 1})])
 def test_acks_filter_selects_produce_requests(acks: str | int | None, affected: set[int]) -> None:
     faults = queue(fault(api="Produce", error="NOT_ENOUGH_REPLICAS", acks=acks, times=None))
-    selected = {value for value in (-1, 0, 1) if faults.select(request(), lambda: PARTS, acks=value)}
+    selected = {value for value in (-1, 0, 1) if faults.select(request(), lambda _: PARTS, acks=value)}
     assert selected == affected
 
 

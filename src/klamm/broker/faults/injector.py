@@ -77,9 +77,7 @@ class Injector:
             logged = self._requests.add(exchange, context)
             if not self._faults:
                 return await handle(request, context)
-            selection = self._faults.select(
-                logged.summary(), exchange.listed_parts, acks=_served_acks(request, context)
-            )
+            selection = self._faults.select(logged.summary(), exchange.named_parts, acks=_served_acks(request, context))
             if not selection:
                 return await handle(request, context)
             logged.fault = _description(selection)

@@ -23,6 +23,7 @@ from klamm.faults.fault import FaultQueue, parse_fault
 from klamm.protocol.codec import decode
 from klamm.protocol.error_response import response_class
 from klamm.protocol.errors import ErrorCode
+from klamm.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from klamm.protocol.messages.fetch import FetchRequest
 from klamm.protocol.messages.metadata import MetadataRequest
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest
@@ -410,6 +411,43 @@ def test_topic_fault_applies_to_metadata_of_all_topics(rig: Rig) -> None:
     code_of = {topic.name: topic.error_code for topic in response.topics}
     assert [code_of[name] for name in TOPICS] == [0, 5]
     assert [node.port for node in response.brokers] == [9092]
+
+
+def test_topic_fault_of_every_api_ignores_requests_that_name_no_topic(rig: Rig) -> None:
+    for effect in ({"error": OF_A_PART.name}, {"drop_connection": True}, {"throttle_s": 1.0}):
+        rig.inject(topic=TOPICS[1], **effect)
+    for name in REQUESTS:
+        if "topic" not in FILTERS[name]:
+            with case(name):
+                assert OF_A_PART not in all_codes(rig.ask(name, VERSIONS[name][-1]))
+    assert [fault.count for fault in rig.faults] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("request_without_topics", "version", "is_affected"),
+    [
+        (MetadataRequest(topics=[]), 0, True),
+        (MetadataRequest(topics=[]), 1, False),
+        (MetadataRequest(topics=None), 1, True),
+        (DescribeTopicPartitionsRequest(topics=[]), 0, True),
+        (OffsetFetchRequest(group_id="g", topics=[]), 7, False),
+        (OffsetFetchRequest(group_id="g", topics=None), 7, True),
+        (FetchRequest(session_id=99, session_epoch=3, topics=[]), 12, False),
+        (FetchRequest(session_id=99, session_epoch=-1, topics=[]), 12, False),
+    ],
+)
+def test_topic_fault_affects_a_request_without_topics_only_if_it_asks_for_all(
+    rig: Rig, request_without_topics: Message, version: int, is_affected: bool
+) -> None:
+    rig.inject(error=OF_A_PART.name, topic=TOPICS[1])
+    rig.run(rig.response(request_without_topics, version))
+    assert [fault.count for fault in rig.faults] == [int(is_affected)]
+
+
+def test_partition_fault_ignores_metadata_of_all_topics(rig: Rig) -> None:
+    rig.inject(error=OF_A_PART.name, topic=TOPICS[1], partition=0)
+    assert OF_A_PART not in all_codes(rig.run(rig.response(MetadataRequest(topics=None), 12)))
+    assert OF_A_PART in all_codes(rig.ask("ListOffsets", 7))
 
 
 def test_offsets_of_a_whole_group_have_the_error_of_the_group(rig: Rig) -> None:

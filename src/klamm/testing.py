@@ -42,6 +42,8 @@ Expected: TypeAlias = "bytes | str | Callable[[bytes | None], bool] | None"
 WITHIN_S: Final = 5.0
 """Default time in seconds that an assertion waits until it holds."""
 _PAUSE_S: Final = 0.01
+_STABLE: Final = "Stable"
+"""State of a group that is not in a rebalance."""
 _SHOWN: Final = 10
 
 
@@ -116,6 +118,8 @@ def assert_assigned(
 ) -> list[MemberAssignment]:
     """Assert that all partitions of some topics are assigned to the members of a group, and return its members.
 
+    The group must be stable: during a rebalance, its members still have their previous partitions.
+
     Args:
         broker: Running broker with control.
         group_id: Group id.
@@ -124,16 +128,17 @@ def assert_assigned(
         within_s: Time to wait, in seconds.
 
     Raises:
-        AssertionError: A partition was assigned to no member to the end, or the number of members is another. The
-            message shows the assignments of the group.
+        AssertionError: A partition was assigned to no member to the end, the number of members is another, or the group
+            is not stable. The message shows the assignments of the group.
         LookupError: A topic does not exist.
     """
     expected = {(topic, index) for topic in topics for index in range(broker.partition_count(topic))}
     deadline = time.monotonic() + within_s
     while True:
-        group = broker.assignments(group_id)
+        state, group = broker._state_and_members(group_id)
         assigned = {each for member in group for each in member.partitions}
-        if (expected <= assigned if topics else assigned) and (members is None or len(group) == members):
+        is_assigned = bool(assigned) and expected <= assigned
+        if state == _STABLE and is_assigned and (members is None or len(group) == members):
             return group
         if time.monotonic() > deadline:
             missing = ", ".join(f"{topic}-{index}" for topic, index in sorted(expected - assigned)) or "none"
@@ -142,7 +147,8 @@ def assert_assigned(
                 for member in group
             )
             raise AssertionError(
-                f"Group {group_id} has {counted(len(group), 'member')}, expected {members or 'at least one'}."
+                f"Group {group_id} is {state} and has {counted(len(group), 'member')},"
+                f" expected {_STABLE} and {members or 'at least one'}."
                 f" Partitions without a member: {missing}\n{shown}"
             )
         time.sleep(_PAUSE_S)

@@ -36,10 +36,10 @@ class Contents:
     def partition_count(self, topic: str) -> int:
         return 1
 
-    def assignments(self, group_id: str) -> list[MemberAssignment]:
+    def _state_and_members(self, group_id: str) -> tuple[str, list[MemberAssignment]]:
         self.looks += 1
         members = [MemberAssignment(client_id="c", member_id="c-1", partitions=(("t", 0),))]
-        return members if group_id == "g" and self.looks > 1 else []
+        return ("Stable", members) if group_id == "g" and self.looks > 1 else ("Dead", [])
 
     def requests(self, api: str | None = None, **_: Any) -> list[SeenRequest]:
         self.looks += 1
@@ -87,7 +87,9 @@ def test_records_without_the_headers_fail() -> None:
 def test_assert_assigned_requires_all_partitions() -> None:
     (member,) = assert_assigned(broker(), "g", "t", members=1)
     assert member.client_id == "c"
-    with pytest.raises(AssertionError, match=r"(?s)Group g has 1 member.*Partitions without a member: u-0.*c: t-0"):
+    with pytest.raises(
+        AssertionError, match=r"(?s)Group g is Stable and has 1 member, .*Partitions without a member: u-0.*c: t-0"
+    ):
         assert_assigned(broker(), "g", "u", within_s=0.05)
 
 

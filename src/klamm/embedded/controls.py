@@ -339,13 +339,19 @@ class BrokerControls:
 
     def assignments(self, group_id: str) -> list[MemberAssignment]:
         """Return the members of a consumer group with their partitions, by client id. Empty for an unknown group."""
-        return [
+        _, members = self._state_and_members(group_id)
+        return members
+
+    def _state_and_members(self, group_id: str) -> tuple[str, list[MemberAssignment]]:
+        """Return Kafka's name of the state of a group, and its members as of the same moment."""
+        state, members = self._call("members", group_id=group_id)
+        return state, [
             MemberAssignment(
                 client_id=client_id,
                 member_id=member_id,
                 partitions=tuple((topic, partition) for topic, partition in partitions),
             )
-            for client_id, member_id, partitions in sorted(self._call("members", group_id=group_id))
+            for client_id, member_id, partitions in sorted(members)
         ]
 
     def produce(

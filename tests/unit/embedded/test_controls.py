@@ -19,11 +19,13 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.admin import AdminClient, ConfigResource, ResourceType
+from klamm.broker.groups.consumer.consumer_protocol import write_assignment
 from klamm.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from klamm.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from klamm.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from klamm.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from klamm.protocol.records import Record, encode_batch
+from klamm.testing import assert_assigned
 from tests.support.processes import wait_until
 from tests.support.wire import RejectedError, WireClient
 
@@ -329,6 +331,35 @@ def test_offsets_of_a_group_whose_only_member_is_gone_expire_with_the_advanced_c
     # then
     assert broker.assignments("left") == []
     assert broker.committed_offsets("left") == {}
+
+
+def test_group_in_a_rebalance_is_not_assigned(broker: klamm.Broker) -> None:
+    # given
+    broker.create_topic("moving")
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    join = JoinGroupRequest(
+        group_id="moving", session_timeout_ms=45_000, rebalance_timeout_ms=60_000, member_id="",
+        protocol_type="consumer", protocols=[protocol],
+    )  # fmt: skip
+    with client(broker) as first, client(broker) as second:
+        joined = first.ask(join, JoinGroupResponse, 2)
+        assignment = SyncGroupRequest.SyncGroupRequestAssignment(
+            member_id=joined.member_id, assignment=write_assignment({"moving": (0,)}, 0)
+        )
+        sync = SyncGroupRequest(
+            group_id="moving",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments=[assignment],
+        )
+        first.ask(sync, SyncGroupResponse, 2)
+        assert_assigned(broker, "moving", "moving", members=1)
+        # when: the first member, which has to join again, still has its partition
+        second.send(join, 2)
+        wait_until(lambda: len(broker.assignments("moving")) == 2, timeout_s=20, what="the second member")
+        # then
+        with pytest.raises(AssertionError, match="Group moving is PreparingRebalance and has 2 members, expected Stab"):
+            assert_assigned(broker, "moving", "moving", members=2, within_s=0)
 
 
 def test_compaction_runs_after_the_clock_advances() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from klamm.broker.groups.classic.model import GroupState
 from klamm.broker.groups.consumer.consumer_protocol import read_assignment
 from klamm.broker.groups.coordinator import CLASSIC_TYPE
 from klamm.broker.topics.placement import check_request_size, place
@@ -267,29 +268,30 @@ class Commands:
         return Answer()
 
     async def _on_members(self, group_id: str) -> Answer:
-        """Return client id, member id and assigned partitions of each member of a group; none for an unknown group."""
+        """Return the state of a group, and the client id, member id and assigned partitions of each of its members.
+
+        As in DescribeGroups, an unknown group is ``Dead`` and has no members.
+        """
         groups, topics = self._services.groups, self._services.topics
-        group_type = next((each.group_type for each in groups.list_groups() if each.group_id == group_id), None)
-        if group_type is None:
-            return Answer([])
-        if group_type == CLASSIC_TYPE:
-            return Answer(
-                [
-                    (member.client_id, member.member_id, _listed(read_assignment(member.assignment)))
-                    for member in groups.describe(group_id).members
-                ]
-            )
-        named = {topic.topic_id: topic.name for topic in topics.all()}
-        return Answer(
-            [
-                (
-                    member.client_id,
-                    member.member_id,
-                    _listed({named[topic_id]: each for topic_id, each in member.assigned.items() if topic_id in named}),
-                )
-                for member in groups.consumers.describe(group_id).members.values()
+        group = next((each for each in groups.list_groups() if each.group_id == group_id), None)
+        if group is None:
+            return Answer((GroupState.DEAD.value, []))
+        if group.group_type == CLASSIC_TYPE:
+            members = [
+                (member.client_id, member.member_id, _listed(read_assignment(member.assignment)))
+                for member in groups.describe(group_id).members
             ]
-        )
+            return Answer((group.state.value, members))
+        named = {topic.topic_id: topic.name for topic in topics.all()}
+        members = [
+            (
+                member.client_id,
+                member.member_id,
+                _listed({named[topic_id]: each for topic_id, each in member.assigned.items() if topic_id in named}),
+            )
+            for member in groups.consumers.describe(group_id).members.values()
+        ]
+        return Answer((group.state.value, members))
 
     def _check_node(self, node_id: int) -> None:
         node_ids = [node.node_id for node in self._services.cluster.nodes]

@@ -25,6 +25,17 @@ _HANDLED: Final = (
     "config.providers",
 )
 """Beginnings of properties that the connection is made from, and of those that say where secrets are."""
+_JAVA_CLASSES: Final = frozenset(
+    {
+        "key.serializer",
+        "value.serializer",
+        "key.deserializer",
+        "value.deserializer",
+        "partition.assignment.strategy",
+        "metric.reporters",
+    }
+)
+"""Properties with names of Java classes. Settings of kafka-python with the same names expect Python objects."""
 _CODES: Final = frozenset(map(int, ErrorCode))
 _NUMBERS: Final = (int, float)
 
@@ -57,6 +68,8 @@ def read_pairs(path: str | None, texts: Sequence[str], flag: str) -> dict[str, s
 def kafka_python_settings(properties: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Translate properties of a Java client to settings of kafka-python. Properties without a counterpart are left out.
 
+    Those with names of Java classes are left out, too. Kafka's console tools replace the serializers and deserializers.
+
     Args:
         properties: Properties of the Java client, including those of the connection.
         defaults: Settings of the kafka-python client with their defaults, by name.
@@ -68,9 +81,13 @@ def kafka_python_settings(properties: Mapping[str, str], defaults: Mapping[str, 
     settings = _security(properties)
     for key, text in properties.items():
         name = key.replace(".", "_")
-        if name in defaults and name not in settings and not key.startswith(_HANDLED):
+        if name not in settings and _is_setting(key, defaults) and not key.startswith(_HANDLED):
             settings[name] = _value(key, text.strip(), defaults[name])
     return settings
+
+
+def _is_setting(key: str, defaults: Mapping[str, Any]) -> bool:
+    return key.replace(".", "_") in defaults and key not in _JAVA_CLASSES
 
 
 def _security(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -108,4 +125,4 @@ def explain_client_error(error: Exception) -> str:
 
 def unknown_properties(properties: Mapping[str, str], defaults: Mapping[str, Any]) -> list[str]:
     """Return the properties that have no effect."""
-    return [key for key in properties if key.replace(".", "_") not in defaults and not key.startswith(_HANDLED)]
+    return [key for key in properties if not _is_setting(key, defaults) and not key.startswith(_HANDLED)]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import (
     InvalidGroupIdError,
     KafkaConfigurationError,
@@ -18,7 +18,7 @@ from kafka.errors import (
 from klamm.cli.connection import RequestError
 from klamm.cli.console import receiver
 from klamm.cli.console.receiver import Interest, RecordReceiver
-from klamm.cli.console.settings import explain_client_error, kafka_python_settings
+from klamm.cli.console.settings import explain_client_error, kafka_python_settings, unknown_properties
 from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
@@ -150,3 +150,19 @@ def test_numbers_of_properties_fit_the_requests_of_the_client_library() -> None:
     assert settings["metadata_max_age_ms"] == 2**31 - 1
     with pytest.raises(RequestError, match="=9223372036854775808: expected a whole number"):
         kafka_python_settings({"metadata.max.age.ms": str(2**63)}, defaults)
+
+
+@pytest.mark.parametrize("client", [KafkaConsumer, KafkaProducer])
+def test_java_classes_of_properties_have_no_effect(client: Any) -> None:
+    java_properties = {
+        "key.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+        "value.serializer": "org.apache.kafka.common.serialization.StringSerializer",
+        "key.deserializer": "org.apache.kafka.common.serialization.StringDeserializer",
+        "value.deserializer": "org.apache.kafka.common.serialization.StringDeserializer",
+        "partition.assignment.strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+        "metric.reporters": "org.apache.kafka.common.metrics.JmxReporter",
+    }
+    properties = {**java_properties, "client.id": "orders"}
+    settings = kafka_python_settings(properties, client.DEFAULT_CONFIG)
+    assert settings == {"security_protocol": "PLAINTEXT", "client_id": "orders"}
+    assert unknown_properties(properties, client.DEFAULT_CONFIG) == list(java_properties)

@@ -1,4 +1,4 @@
-"""``klamm consume --last`` and ``--from-time``: the first record of each partition, by number and by time."""
+"""``klamm consume`` on a broker: the first record of each partition, by number and by time, and header names."""
 
 from __future__ import annotations
 
@@ -79,3 +79,14 @@ def test_consume_rejects_two_first_records(flags: list[str], capsys: pytest.Capt
     with pytest.raises(SystemExit, match="2"):
         cli.main(["consume", "--bootstrap-server", "127.0.0.1:1", "--topic", "t", *flags])
     assert flags[0] in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_header_name_that_is_not_utf_8_is_printed_with_replacement_characters(
+    klamm_session_broker: klamm.Broker, klamm_topic: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for name in ("caf\udce9", "café"):  # a surrogate escape stands for a byte that is not UTF-8
+        klamm_session_broker.produce(klamm_topic, "v", headers={name: "x"})
+    where = ["consume", "--bootstrap-server", klamm_session_broker.bootstrap_servers, "--topic", klamm_topic]
+    assert cli.main([*where, "--from-beginning", "--max-messages", "2", "--property", "print.headers=true"]) == 0
+    assert capfdbinary.readouterr().out.decode().splitlines() == ["caf\ufffd:x\tv", "café:x\tv"]

@@ -10,7 +10,7 @@ from kafka import TopicPartition
 from kafka.errors import KafkaError
 
 from klamm.cli.connection import RequestError
-from klamm.cli.console.codecs import add_codecs
+from klamm.cli.console.codecs import accept_any_header_name, add_codecs
 from klamm.cli.console.formatter import ConsumedRecord
 from klamm.cli.console.settings import explain_client_error
 from klamm.cli.output import print_error
@@ -65,6 +65,7 @@ class RecordReceiver:
 
     def __init__(self, interest: Interest, settings: Mapping[str, Any], *, flush: Callable[[], object]) -> None:
         add_codecs()
+        accept_any_header_name()
         self.count = 0
         """Number of records returned so far."""
         self._first: dict[TopicPartition, int] = {}

@@ -203,7 +203,7 @@ class FaultQueue:
         """Return the faults of a request, and count them.
 
         Args:
-            request: Summary of the request; see ``klamm.broker.faults.requests``.
+            request: Entry of the request in ``klamm.broker.faults.requests.RequestLog``.
             parts: Function that returns the parts that the request names; None if it asks for all topics or
                 partitions, as its argument says. Then every filter by topic or partition matches.
             acks: Acks by which a Produce request is served. None for other requests.

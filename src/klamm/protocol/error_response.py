@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from dataclasses import replace
 from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
@@ -329,10 +328,6 @@ class Exchange:
             return parts
         is_empty_all = not parts and (type(self.request).__name__, self.version) in _ALL_IF_EMPTY
         return None if is_empty_all or _has_null(self.request, self.levels) else parts
-
-    def with_request(self, request: Message) -> Exchange:
-        """Return the exchange for another request of the same kind."""
-        return replace(self, request=request)
 
     # ---- errors of the whole request
 

@@ -343,7 +343,7 @@ class Commands:
     async def _on_requests(self, api: str | None) -> Answer:
         if api is not None:
             api = find_api(api, self._filters)
-        return Answer([logged.summary() for logged in self._requests if api in {None, logged.api}])
+        return Answer([entry for entry in self._requests if api in {None, entry["api"]}])
 
     async def _on_clear_requests(self) -> Answer:
         self._requests.clear()

@@ -74,13 +74,13 @@ class Injector:
             if context.node_id in context.services.cluster.down:
                 raise InjectedEndError(f"a test has stopped broker {context.node_id}")
             exchange = exchange_of(request, context)
-            logged = self._requests.add(exchange, context)
+            entry = self._requests.add(exchange, context)
             if not self._faults:
                 return await handle(request, context)
-            selection = self._faults.select(logged.summary(), exchange.named_parts, acks=_served_acks(request, context))
+            selection = self._faults.select(entry, exchange.named_parts, acks=_served_acks(request, context))
             if not selection:
                 return await handle(request, context)
-            logged.fault = _description(selection)
+            entry["fault"] = _description(selection)
             call = _Call(handle=handle, request=request, context=context, exchange=exchange)
             await asyncio.sleep(selection.delay_s(after_serving=False))
             response = await self._response(call, selection)

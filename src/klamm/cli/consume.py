@@ -30,7 +30,7 @@ from klamm.cli.arguments import (
     searched_ms,
 )
 from klamm.cli.connection import RequestError, connect, guarded
-from klamm.cli.console.formatter import RecordFormatter, document
+from klamm.cli.console.formatter import RecordFormatter
 from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
 from klamm.cli.output import print_document, print_error, print_line
 from klamm.config_providers import resolve
@@ -234,18 +234,20 @@ def _run(flags: ToolParser, options: argparse.Namespace, offset: int) -> int:
 def _writer(options: argparse.Namespace, formatter: RecordFormatter) -> Callable[[ConsumedRecord], object]:
     if (options.formatter or "").endswith(_NO_OUTPUT):
         return lambda record: None
-    if options.output != "human":
-        return lambda record: print_document(options.output, document(record))
+
+    def print_record(record: ConsumedRecord) -> None:
+        if options.output == "human":
+            sys.stdout.buffer.write(formatter.line(record))
+        else:
+            print_document(options.output, formatter.document(record))
 
     def write(record: ConsumedRecord) -> None:
         try:
-            line = formatter.line(record)
+            print_record(record)
         except RequestError as error:
             if not options.skip_message_on_error:
                 raise
             print_error(f"Error processing message, skipping this message: {error}")
-        else:
-            sys.stdout.buffer.write(line)
 
     return write
 

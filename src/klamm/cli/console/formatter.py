@@ -47,7 +47,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFormatter:
-    """Formatter of records as lines of Kafka's console consumer."""
+    """Formatter of records: as lines of Kafka's console consumer, or as documents for JSON and YAML."""
 
     columns: frozenset[str]
     """The properties ``print.*`` that are true."""
@@ -56,7 +56,7 @@ class RecordFormatter:
     headers_separator: bytes
     null_literal: bytes
     deserializers: Mapping[str, Deserializer]
-    """Functions by ``key``, ``value`` and ``headers``. Fields without one are printed as they are."""
+    """Functions by ``key``, ``value`` and ``headers``. Lines have the bytes of fields without one."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> RecordFormatter:
@@ -99,6 +99,25 @@ class RecordFormatter:
         columns = [fields[name]() for name in _COLUMNS if name in self.columns]
         return self.separator.join(columns) + self.line_separator if columns else b""
 
+    def document(self, record: ConsumedRecord) -> dict[str, Any]:
+        """Return a record for JSON or YAML output.
+
+        Fields without a deserializer are text; if they are not UTF-8, they become ``{"base64": ...}``.
+
+        Raises:
+            RequestError: A field does not fit its deserializer.
+        """
+        return {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "timestamp_type": _TIMESTAMP_TYPES.get(record.timestamp_type),
+            "headers": [{"key": name, "value": self._plain("headers", value)} for name, value in record.headers],
+            "key": self._plain("key", record.key),
+            "value": self._plain("value", record.value),
+        }
+
     def _headers(self, headers: Sequence[tuple[str, bytes | None]]) -> bytes:
         shown = [name.encode() + b":" + self._field("headers", value) for name, value in headers]
         return self.headers_separator.join(shown) or b"NO_HEADERS"
@@ -106,36 +125,23 @@ class RecordFormatter:
     def _field(self, field: str, content: bytes | None) -> bytes:
         if content is None:
             return self.null_literal
-        deserializer = self.deserializers.get(field)
-        if deserializer is None:
-            return content
+        return self._text(field, content).encode() if field in self.deserializers else content
+
+    def _plain(self, field: str, content: bytes | None) -> str | dict[str, str] | None:
+        if content is None:
+            return None
+        if field in self.deserializers:
+            return self._text(field, content)
         try:
-            return deserializer(content).encode()
+            return content.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(content).decode()}
+
+    def _text(self, field: str, content: bytes) -> str:
+        try:
+            return self.deserializers[field](content)
         except (struct.error, ValueError) as error:
             raise RequestError(f"The {field} {content!r} does not fit its deserializer: {error}") from error
-
-
-def document(record: ConsumedRecord) -> dict[str, Any]:
-    """Return a record for JSON or YAML output. Bytes that are not UTF-8 become ``{"base64": ...}``."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestamp_type": _TIMESTAMP_TYPES.get(record.timestamp_type),
-        "headers": [{"key": name, "value": _plain(value)} for name, value in record.headers],
-        "key": _plain(record.key),
-        "value": _plain(record.value),
-    }
-
-
-def _plain(content: bytes | None) -> str | dict[str, str] | None:
-    if content is None:
-        return None
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(content).decode()}
 
 
 def _timestamp(record: ConsumedRecord) -> str:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from klamm.cli.connection import RequestError
-from klamm.cli.console.formatter import ConsumedRecord, RecordFormatter, document
+from klamm.cli.console.formatter import ConsumedRecord, RecordFormatter
 
 
 def record(key: bytes | None = b"k", value: bytes | None = b"v", timestamp_type: int = 0) -> ConsumedRecord:
@@ -76,7 +76,7 @@ def test_undeserializable_value_is_rejected() -> None:
 
 
 def test_document_encodes_binary_values() -> None:
-    assert document(record(key=None, value=b"\xff")) == {
+    assert RecordFormatter.of({}).document(record(key=None, value=b"\xff")) == {
         "topic": "t",
         "partition": 1,
         "offset": 2,
@@ -86,3 +86,13 @@ def test_document_encodes_binary_values() -> None:
         "key": None,
         "value": {"base64": "/w=="},
     }
+
+
+def test_document_has_deserialized_fields() -> None:
+    formatter = RecordFormatter.of(
+        {"key.deserializer": "StringDeserializer", "value.deserializer": "ShortDeserializer"}
+    )
+    document = formatter.document(record(key=b"\xff", value=b"\x00\x05"))
+    assert (document["key"], document["value"]) == ("\ufffd", "5")
+    with pytest.raises(RequestError, match="The value b'v' does not fit its deserializer"):
+        formatter.document(record())

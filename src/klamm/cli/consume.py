@@ -31,7 +31,12 @@ from klamm.cli.arguments import (
 )
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.formatter import RecordFormatter
-from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
+from klamm.cli.console.settings import (
+    kafka_python_settings,
+    read_pairs,
+    unknown_properties,
+    with_socket_options,
+)
 from klamm.cli.output import print_document, print_error, print_line
 from klamm.config_providers import resolve
 from klamm.properties import split_servers
@@ -276,7 +281,10 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str], group:
     properties_of_flags = read_pairs(None, options.consumer_property, "--consumer-property")
     for name in unknown_properties(properties_of_flags, defaults):
         print_error(f"Warning: the property {name} has no effect on this consumer")
-    settings = {"client_id": "console-consumer", **kafka_python_settings(properties, defaults)}
+    settings = {
+        "client_id": "console-consumer",
+        **with_socket_options(kafka_python_settings(properties, defaults), defaults),
+    }
     if options.isolation_level is not None:
         settings["isolation_level"] = options.isolation_level
     if group is None:

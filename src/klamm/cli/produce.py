@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
 from klamm.cli.connection import RequestError, connect, guarded
 from klamm.cli.console.line_reader import Interrupts, LineReader
-from klamm.cli.console.settings import kafka_python_settings, read_pairs, unknown_properties
+from klamm.cli.console.settings import (
+    kafka_python_settings,
+    read_pairs,
+    unknown_properties,
+    with_socket_options,
+)
 from klamm.cli.output import print_error
 from klamm.config_providers import resolve
 from klamm.properties import split_servers
@@ -192,7 +197,7 @@ def _settings(options: argparse.Namespace, properties: Mapping[str, str]) -> dic
         settings["enable_idempotence"] = False  # as in Java, where idempotence needs all replicas and retries
     if "transactional_id" in settings:
         raise RequestError("transactional.id: this command writes without transactions")
-    return settings
+    return with_socket_options(settings, KafkaProducer.DEFAULT_CONFIG)
 
 
 def _acks(text: str | int) -> int:

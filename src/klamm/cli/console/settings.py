@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,8 @@ _JAVA_CLASSES: Final = frozenset(
     }
 )
 """Properties with names of Java classes. Settings of kafka-python with the same names expect Python objects."""
+_BUFFERS: Final = {"send_buffer_bytes": socket.SO_SNDBUF, "receive_buffer_bytes": socket.SO_RCVBUF}
+"""Socket options by the setting for the size of a socket's buffer."""
 _CODES: Final = frozenset(map(int, ErrorCode))
 _NUMBERS: Final = (int, float)
 
@@ -82,8 +85,18 @@ def kafka_python_settings(properties: Mapping[str, str], defaults: Mapping[str, 
     for key, text in properties.items():
         name = key.replace(".", "_")
         if name not in settings and _is_setting(key, defaults) and not key.startswith(_HANDLED):
-            settings[name] = _value(key, text.strip(), defaults[name])
+            settings[name] = _value(key, text.strip(), -1 if name in _BUFFERS else defaults[name])
     return settings
+
+
+def with_socket_options(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings whose sizes of socket buffers are socket options, because kafka-python ignores those settings.
+
+    A negative size means that of the operating system, as in Java.
+    """
+    sizes = {option: settings.get(name, -1) for name, option in _BUFFERS.items()}
+    options = [(socket.SOL_SOCKET, option, size) for option, size in sizes.items() if size >= 0]
+    return {**settings, "socket_options": [*defaults["socket_options"], *options]}
 
 
 def _is_setting(key: str, defaults: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,12 @@ from kafka.errors import (
 from klamm.cli.connection import RequestError
 from klamm.cli.console import receiver
 from klamm.cli.console.receiver import Interest, RecordReceiver
-from klamm.cli.console.settings import explain_client_error, kafka_python_settings, unknown_properties
+from klamm.cli.console.settings import (
+    explain_client_error,
+    kafka_python_settings,
+    unknown_properties,
+    with_socket_options,
+)
 from klamm.protocol.errors import InvalidTopicError
 
 if TYPE_CHECKING:
@@ -166,3 +172,12 @@ def test_java_classes_of_properties_have_no_effect(client: Any) -> None:
     settings = kafka_python_settings(properties, client.DEFAULT_CONFIG)
     assert settings == {"security_protocol": "PLAINTEXT", "client_id": "orders"}
     assert unknown_properties(properties, client.DEFAULT_CONFIG) == list(java_properties)
+
+
+def test_sizes_of_socket_buffers_are_socket_options() -> None:
+    defaults = KafkaConsumer.DEFAULT_CONFIG
+    settings = kafka_python_settings({"receive.buffer.bytes": "65536", "send.buffer.bytes": "-1"}, defaults)
+    options = with_socket_options(settings, defaults)["socket_options"]
+    assert options == [*defaults["socket_options"], (socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)]
+    with pytest.raises(RequestError, match=r"send\.buffer\.bytes=large: expected a whole number"):
+        kafka_python_settings({"send.buffer.bytes": "large"}, defaults)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
+from klamm import cli
 from klamm.cli.connection import RequestError
 from klamm.cli.console import sender
 from klamm.cli.console.line_reader import Line
@@ -17,7 +20,7 @@ from klamm.cli.console.sender import RecordSender
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import klamm
 
@@ -91,6 +94,22 @@ def test_rejected_record_has_the_error_of_the_client(
         used.send(Line(key=None, value=b"v" * 100, headers=[]))
     assert used.failed == 1
     assert "max_request_size" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_socket_buffer_size_is_a_socket_option(
+    klamm_session_broker: klamm.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: list[tuple[int, int, int]] = []
+
+    def end(_: str, settings: Mapping[str, Any], **__: Any) -> None:
+        options.extend(settings["socket_options"])
+        raise RequestError("The settings are known")
+
+    monkeypatch.setattr(sender, "RecordSender", end)
+    words = ["produce", "--bootstrap-server", klamm_session_broker.bootstrap_servers, "--topic", "t"]
+    assert cli.main([*words, "--socket-buffer-size", "4096"]) == 1
+    assert options == [*KafkaProducer.DEFAULT_CONFIG["socket_options"], (socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)]
 
 
 @pytest.mark.process

@@ -105,6 +105,12 @@ _DISTINCT: Final = (
 )
 """Pairs of properties that must differ."""
 
+_SEPARATORS: Final = (
+    ("parse.key", "key.separator"),
+    ("parse.headers", "headers.delimiter", "headers.key.separator"),
+)
+"""Properties that must not be empty, after the one that makes use of them."""
+
 
 class Line(NamedTuple):
     """One parsed line."""
@@ -132,14 +138,17 @@ class LineReader:
         """Return the reader for properties by the names in ``DEFAULTS``; others are ignored, as in Kafka.
 
         Raises:
-            RequestError: Two properties that must differ are equal, or ``headers.separator`` is not a regular
-                expression.
+            RequestError: Two properties that must differ are equal, a separator is empty, or ``headers.separator`` is
+                not a regular expression.
         """
         settings = DEFAULTS | {name: value for name, value in properties.items() if name in DEFAULTS}
         marker = properties.get("null.marker")
         for one, other in _DISTINCT:
             if (one != "null.marker" or marker is not None) and settings[one] == settings[other]:
                 raise RequestError(f"{one} and {other} may not be equal")
+        for parse, *names in _SEPARATORS:
+            if _is_true(settings[parse]) and (empty := next((name for name in names if not settings[name]), None)):
+                raise RequestError(f"{empty} may not be empty with {parse}=true")
         try:
             separator = compile_pattern(settings["headers.separator"])
         except re.error as error:

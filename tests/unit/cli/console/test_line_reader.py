@@ -53,6 +53,20 @@ def test_ambiguous_separators_are_rejected(properties: dict[str, str]) -> None:
         LineReader.of(properties)
 
 
+@pytest.mark.parametrize(
+    ("parse", "separator"),
+    [
+        ("parse.key", "key.separator"),
+        ("parse.headers", "headers.delimiter"),
+        ("parse.headers", "headers.key.separator"),
+    ],
+)
+def test_empty_separator_is_rejected_if_it_is_used(parse: str, separator: str) -> None:
+    with pytest.raises(RequestError, match=f"{separator} may not be empty with {parse}=true"):
+        LineReader.of({parse: "true", separator: ""}).parse("a", 1)
+    assert LineReader.of({separator: ""}).parse("a", 1) == Line(None, b"a", [])
+
+
 @given(st.binary().filter(lambda content: b"\n" not in content and b"\r" not in content))
 def test_any_bytes_are_kept(content: bytes) -> None:
     assert LineReader.of({}).parse(content.decode("utf-8", "surrogateescape"), 1).value == content

@@ -278,6 +278,8 @@ class Consumer:
         self._progress = DeliveryProgress(self._properties)
         self._resumed_from: dict[Partition, int] | None = None
         """Positions at the replacement. None once the new consumer has its assignment."""
+        self._is_closing_former = False
+        """Whether the callbacks come from a consumer whose positions are in ``_resumed_from`` already."""
         self._is_assigned_by_application = False
         self._made_up_instance_id: str | None = None
         self._may_be_member = False
@@ -502,9 +504,11 @@ class Consumer:
             return
         if self._resumed_from is None:  # otherwise the latest consumer has no assignment yet and knows no positions
             self._resumed_from = self._progress.leave(self._consumer)
+        self._is_closing_former = True
         try:
             _close(self._consumer)  # commits offsets; closing does not remove a static member from the group
         finally:  # also after an error of the application's on_commit, which poll raises
+            self._is_closing_former = False
             self._properties, self._consumer = properties, successor
             self._subscribe()
 
@@ -530,6 +534,8 @@ class Consumer:
         return call
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
+        if self._is_closing_former:  # the assignment came too late: the successor gets it, and resumes
+            return
         before = self._resumed_from
         if before is None:
             self._on_first_assign(consumer, partitions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
@@ -10,6 +10,9 @@ import pytest
 from klamm.clients import confluent, confluent_consumer
 from klamm.protocol.messages.describe_client_configs import DescribeClientConfigsResponse
 from tests.support.stub_broker import StubBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class FakeConsumer:
@@ -23,8 +26,8 @@ class FakeConsumer:
         self.commits: list[Any] = []
         self.calls: list[tuple[str, Any]] = []
 
-    def subscribe(self, topics: list[str], *, on_assign: Any, **_: Any) -> None:
-        self.topics, self.on_assign = topics, on_assign
+    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any) -> None:
+        self.topics, self.on_assign, self.on_revoke = topics, on_assign, on_revoke
 
     def unsubscribe(self) -> None:
         self.topics = []
@@ -47,10 +50,10 @@ class FakeConsumer:
     def memberid(self) -> str:
         return "member"
 
-    def commit(self, *, offsets: list[Any], asynchronous: bool) -> list[Any]:
+    def commit(self, *, asynchronous: bool, offsets: Sequence[Any] = ()) -> list[Any]:
         assert not asynchronous
         self.commits += [(one.partition, one.offset) for one in offsets]
-        return offsets
+        return list(offsets)
 
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
@@ -59,7 +62,73 @@ class FakeConsumer:
         raise LookupError("on_commit failed")
 
 
+class RebalancedConsumer(FakeConsumer):
+    """A consumer that calls the listeners, and assigns partitions where they do not, as confluent-kafka does."""
+
+    def __init__(self, properties: dict[str, Any], **more: Any) -> None:
+        super().__init__(properties, **more)
+        self.waiting: list[Callable[[], None]] = []
+        """Callbacks that the next ``poll`` calls."""
+
+    def receive(self, *partitions: int) -> None:
+        """Let an assignment of the group wait for the next ``poll``."""
+        assigned = [confluent_kafka.TopicPartition("t", partition) for partition in partitions]
+
+        def call() -> None:
+            self.assigned = []
+            self.on_assign(self, [confluent_kafka.TopicPartition("t", partition) for partition in partitions])
+            self.assigned = self.assigned or assigned
+
+        self.waiting.append(call)
+
+    def poll(self, timeout: float) -> None:
+        super().poll(timeout)
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def close(self) -> None:
+        self.on_revoke(self, self.assigned)
+
+
 VALUES = {"session.timeout.ms": "7000", "heartbeat.interval.ms": "1000"}
+
+
+def change(consumer: confluent.Consumer, session_timeout_ms: str) -> None:
+    effective = VALUES | {"session.timeout.ms": session_timeout_ms}
+    consumer._inbox.put(confluent.ConfigUpdate(changes=(), effective=effective))
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> confluent.Consumer:
+    """A consumer that is not subscribed yet and commits when the application does."""
+    monkeypatch.setattr(confluent_kafka, "Consumer", RebalancedConsumer)
+    properties = {
+        "group.id": "g",
+        "session.timeout.ms": "6000",
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "earliest",
+    }
+    return confluent.Consumer(properties, enable_dynamic_config=False)
+
+
+def test_assignment_that_waits_during_a_second_replacement_keeps_the_positions(consumer: confluent.Consumer) -> None:
+    """The group answers the first successor between two polls, and a second change arrives before the next poll."""
+    # given
+    revoked: list[Any] = []
+    consumer.subscribe(["t"], on_revoke=lambda _, partitions: revoked.extend(partitions))
+    consumer._consumer.assign([confluent_kafka.TopicPartition("t", 0, 5)])
+    change(consumer, "7000")
+    consumer.poll(0)
+    consumer._consumer.receive(0)
+    # when
+    change(consumer, "8000")
+    consumer.poll(0)
+    consumer._consumer.receive(0)
+    consumer.poll(0)
+    # then
+    assert revoked == []
+    assert [(one.partition, one.offset) for one in consumer.assignment()] == [(0, 5)]
+    assert [(one.partition, one.offset) for one in consumer.commit(asynchronous=False)] == [(0, 5)]
 
 
 def test_on_revoke_commits_partitions_that_a_replacement_loses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,7 @@ class Replaced:
         assert self.client.poll(0) is None
 
     def join(self) -> None:
-        poll_until(self.client, lambda: len(self.client.assignment()) == 2)
+        poll_until(self.client, lambda: len(self.client._consumer.assignment()) == 2)
 
     def committed(self) -> list[int]:
         both = [TopicPartition(self.topic, number) for number in range(2)]
@@ -345,6 +345,24 @@ def test_commit_before_the_new_assignment_keeps_the_static_member(
         assert sorted((one.partition, one.offset) for one in committed) == [(0, 1), (1, 1)]
         case.join()
         assert case.committed() == [1, 1]
+
+
+def test_transaction_commits_offsets_before_the_new_assignment(admin: AdminClient, broker: KlammBroker) -> None:
+    """Without them, the records of the transaction would be processed again."""
+    with (
+        replaced(admin, broker) as case,
+        confluent_producer(broker.bootstrap_servers, "c-eos", acks="all", **{"transactional.id": case.topic}) as eos,
+    ):
+        eos.init_transactions(20)
+        eos.begin_transaction()
+        case.replace()
+        # when
+        positions = case.client.position(case.client.assignment())
+        eos.send_offsets_to_transaction(positions, case.client.consumer_group_metadata(), 20)
+        eos.commit_transaction(20)
+        # then
+        assert case.committed() == [1, 1]
+        case.join()
 
 
 def test_commit_of_one_partition_leaves_the_other_to_the_next_commit(admin: AdminClient, broker: KlammBroker) -> None:

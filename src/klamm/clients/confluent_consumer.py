@@ -82,9 +82,9 @@ class DeliveryProgress:
         self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
 
     def begin(self, partitions: Iterable[Any]) -> None:
-        """Record the offsets from which partitions are read. Partitions without an offset are skipped."""
+        """Record the offsets from which partitions are read, also logical ones. Those without an offset are skipped."""
         begun = {_name(one): one.offset for one in partitions}
-        self._starts.update({partition: offset for partition, offset in begun.items() if offset >= 0})
+        self._starts.update({name: offset for name, offset in begun.items() if offset != confluent_kafka.OFFSET_INVALID})
         for partition in begun.keys() & self._read_before.keys():
             if begun[partition] != self._read_before[partition]:
                 self._remove_read_before(partition)
@@ -129,7 +129,7 @@ class DeliveryProgress:
             self._uncommitted.pop(_name(one), None)
 
     def positions(self, consumer: Any) -> dict[Partition, int]:
-        """Return the next offset of each assigned partition; negative if unknown."""
+        """Return the next offset of each assigned partition, ``OFFSET_INVALID`` if unknown."""
         offsets = {_name(one): one.offset for one in consumer.position(consumer.assignment())}
         return offsets | {partition: offset for partition, offset in self._starts.items() if partition in offsets}
 
@@ -347,8 +347,17 @@ class Consumer:
 
     def seek(self, partition: Any) -> None:
         """Continue at the offset of ``partition``."""
-        self._consumer.seek(partition)
+        if self._resumed_from is not None and _name(partition) in self._resumed_from:
+            self._resumed_from[_name(partition)] = partition.offset  # librdkafka would reject it until the assignment
+        else:
+            self._consumer.seek(partition)
         self._progress.begin([partition])
+
+    def assignment(self) -> list[Any]:
+        """Return the assigned partitions, during a replacement those of the former consumer."""
+        if self._resumed_from is None:
+            return list(self._consumer.assignment())
+        return [confluent_kafka.TopicPartition(*one) for one in self._resumed_from]
 
     def assign(self, partitions: list[Any]) -> None:
         """Assign these partitions, starting at their offsets if they have any."""
@@ -433,10 +442,21 @@ class Consumer:
             self._progress.committed(offsets.get("offsets") or (), is_certain=False)
         return committed
 
+    def consumer_group_metadata(self) -> Any:
+        """Return the group metadata for ``send_offsets_to_transaction``.
+
+        Raises:
+            KafkaException: REBALANCE_IN_PROGRESS, as in ``commit``.
+        """
+        if self._resumed_from is not None:
+            self._wait_until_joined()
+        return self._consumer.consumer_group_metadata()
+
     def _wait_until_joined(self) -> None:
         """Wait until the group has a new member id for librdkafka's current consumer.
 
-        A commit without it would fence the static member, and librdkafka does not recover from this.
+        A commit without it would fence the static member, and librdkafka does not recover from this. A transaction that
+        commits without it is rejected.
         """
         ends_at = time.monotonic() + _JOIN_TIMEOUT_S
         while not self._consumer.memberid():
@@ -550,8 +570,7 @@ class Consumer:
         if assigned != before.keys() and "on_assign" in self._listener:
             self._listener["on_assign"](self, partitions)
         for one in partitions:
-            if before.get((one.topic, one.partition), -1) >= 0:
-                one.offset = before[(one.topic, one.partition)]
+            one.offset = before.get(_name(one), one.offset)
         self._progress.begin(partitions)
         self._take(consumer, partitions)
         if self._progress.is_stored_by_application and (stored := self._progress.uncommitted()):

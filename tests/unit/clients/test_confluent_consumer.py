@@ -47,6 +47,9 @@ class FakeConsumer:
     def assign(self, partitions: list[Any]) -> None:
         self.assigned = partitions
 
+    def seek(self, partition: Any) -> None:
+        assert partition.partition in {one.partition for one in self.assigned}, "_UNKNOWN_PARTITION"
+
     def memberid(self) -> str:
         return "member"
 
@@ -129,6 +132,41 @@ def test_assignment_that_waits_during_a_second_replacement_keeps_the_positions(c
     assert revoked == []
     assert [(one.partition, one.offset) for one in consumer.assignment()] == [(0, 5)]
     assert [(one.partition, one.offset) for one in consumer.commit(asynchronous=False)] == [(0, 5)]
+
+
+def test_assignment_and_seek_continue_before_the_new_assignment(consumer: confluent.Consumer) -> None:
+    """librdkafka's new consumer has no partitions then, and rejects a seek."""
+    # given
+    consumer.subscribe(["t"])
+    consumer._consumer.assign([confluent_kafka.TopicPartition("t", partition, 5) for partition in range(3)])
+    change(consumer, "7000")
+    consumer.poll(0)
+    assert consumer._consumer.assignment() == []
+    # when
+    assigned = [one.partition for one in consumer.assignment()]
+    consumer.seek(confluent_kafka.TopicPartition("t", 1, 2))
+    consumer.seek(confluent_kafka.TopicPartition("t", 2, confluent_kafka.OFFSET_BEGINNING))
+    consumer._consumer.receive(0, 1, 2)
+    consumer.poll(0)
+    # then
+    assert assigned == [0, 1, 2]
+    offsets = {one.partition: one.offset for one in consumer.assignment()}
+    assert offsets == {0: 5, 1: 2, 2: confluent_kafka.OFFSET_BEGINNING}
+
+
+def test_seek_to_the_beginning_outlives_a_replacement(consumer: confluent.Consumer) -> None:
+    # given
+    consumer.subscribe(["t"])
+    consumer._consumer.receive(0)
+    consumer.poll(0)
+    consumer.seek(confluent_kafka.TopicPartition("t", 0, confluent_kafka.OFFSET_BEGINNING))
+    # when
+    change(consumer, "7000")
+    consumer.poll(0)
+    consumer._consumer.receive(0)
+    consumer.poll(0)
+    # then
+    assert [one.offset for one in consumer.assignment()] == [confluent_kafka.OFFSET_BEGINNING]
 
 
 def test_on_revoke_commits_partitions_that_a_replacement_loses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,9 @@ class DeliveryProgress:
     def begin(self, partitions: Iterable[Any]) -> None:
         """Record the offsets from which partitions are read, also logical ones. Those without an offset are skipped."""
         begun = {_name(one): one.offset for one in partitions}
-        self._starts.update({name: offset for name, offset in begun.items() if offset != confluent_kafka.OFFSET_INVALID})
+        self._starts.update(
+            {name: offset for name, offset in begun.items() if offset != confluent_kafka.OFFSET_INVALID}
+        )
         for partition in begun.keys() & self._read_before.keys():
             if begun[partition] != self._read_before[partition]:
                 self._remove_read_before(partition)
@@ -371,6 +373,11 @@ class Consumer:
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
 
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        """Remove these partitions from the assignment (cooperative assignors)."""
+        if self._resumed_from is None:  # otherwise the new consumer has none of them, and rejects
+            self._consumer.incremental_unassign(partitions)
+
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials for later connections, also after a replacement.
 
@@ -561,21 +568,34 @@ class Consumer:
             self._on_first_assign(consumer, partitions)
             return
         assigned = {_name(one) for one in partitions}
+        listener = self._listener if assigned != before.keys() else {}
         try:
-            if assigned != before.keys() and "on_revoke" in self._listener:  # it may commit
-                self._listener["on_revoke"](self, [confluent_kafka.TopicPartition(*one) for one in before])
+            if "on_revoke" in listener:  # it may commit
+                listener["on_revoke"](self, [confluent_kafka.TopicPartition(*one) for one in before])
         finally:
             self._resumed_from = None
             self._progress.forget(confluent_kafka.TopicPartition(*one) for one in before.keys() - assigned)
-        if assigned != before.keys() and "on_assign" in self._listener:
-            self._listener["on_assign"](self, partitions)
-        for one in partitions:
-            one.offset = before.get(_name(one), one.offset)
-        self._progress.begin(partitions)
-        self._take(consumer, partitions)
-        if self._progress.is_stored_by_application and (stored := self._progress.uncommitted()):
-            consumer.store_offsets(offsets=stored)
-        paused = [one for one in partitions if (one.topic, one.partition) in self._progress.paused]
+            for one in partitions:
+                one.offset = before.get(_name(one), one.offset)
+            self._is_assigned_by_application = False
+            try:
+                if "on_assign" in listener:  # it may assign, at these offsets or at its own
+                    listener["on_assign"](self, partitions)
+            finally:  # also after an error of a listener: confluent-kafka would assign then, but at committed offsets
+                self._resume(consumer, partitions, [one for one in partitions if _name(one) not in before])
+
+    def _resume(self, consumer: Any, partitions: list[Any], gained: list[Any]) -> None:
+        """Assign partitions at their offsets, unless the application has, then restore stored offsets and pauses."""
+        if not self._is_assigned_by_application:
+            self._progress.fix_the_end(consumer, gained)
+            self._progress.begin(partitions)
+            self._take(consumer, partitions)
+        assigned = {_name(one): one for one in consumer.assignment()}
+        if self._progress.is_stored_by_application:
+            stored = [one for one in self._progress.uncommitted() if _name(one) in assigned]
+            if stored:
+                consumer.store_offsets(offsets=stored)
+        paused = [one for name, one in assigned.items() if name in self._progress.paused]
         if paused:
             consumer.pause(paused)
 

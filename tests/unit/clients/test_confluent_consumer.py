@@ -47,6 +47,22 @@ class FakeConsumer:
     def assign(self, partitions: list[Any]) -> None:
         self.assigned = partitions
 
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        assert not {one.partition for one in self.assigned} & {one.partition for one in partitions}, "_CONFLICT"
+        self.assigned = [*self.assigned, *partitions]
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        assert {one.partition for one in self.assigned} >= {one.partition for one in partitions}, "_INVALID_ARG"
+        self.assigned = [one for one in self.assigned if one not in partitions]
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        assert timeout > 0
+        return [confluent_kafka.TopicPartition(one.topic, one.partition) for one in partitions]
+
+    def get_watermark_offsets(self, _: Any, timeout: float) -> tuple[int, int]:
+        assert timeout > 0
+        return 0, 9
+
     def seek(self, partition: Any) -> None:
         assert partition.partition in {one.partition for one in self.assigned}, "_UNKNOWN_PARTITION"
 
@@ -167,6 +183,62 @@ def test_seek_to_the_beginning_outlives_a_replacement(consumer: confluent.Consum
     consumer.poll(0)
     # then
     assert [one.offset for one in consumer.assignment()] == [confluent_kafka.OFFSET_BEGINNING]
+
+
+def resume_with(consumer: confluent.Consumer, *partitions: int, **listeners: Any) -> None:
+    """Replace a consumer that has read partition 0 up to offset 5 and paused it."""
+    consumer.subscribe(["t"], **listeners)
+    consumer._consumer.assign([confluent_kafka.TopicPartition("t", 0, 5)])
+    consumer.pause(consumer.assignment())
+    change(consumer, "7000")
+    consumer.poll(0)
+    consumer._consumer.receive(*partitions)
+    consumer.poll(0)
+
+
+def offsets(consumer: confluent.Consumer) -> dict[int, int]:
+    return {one.partition: one.offset for one in consumer.assignment()}
+
+
+def test_application_assigns_after_a_replacement(consumer: confluent.Consumer) -> None:
+    """Its own offset counts. Without one, the partition resumes at its position."""
+
+    def on_assign(client: confluent.Consumer, partitions: list[Any]) -> None:
+        client.assign([partitions[0], confluent_kafka.TopicPartition("t", 1, 3)])
+
+    # when
+    resume_with(consumer, 0, 1, on_assign=on_assign)
+    # then
+    assert offsets(consumer) == {0: 5, 1: 3}
+    assert [[one.partition for one in paused] for name, paused in consumer._consumer.calls if name == "pause"] == [[0]]
+
+
+def test_application_assigns_cooperatively_after_a_replacement(consumer: confluent.Consumer) -> None:
+    """librdkafka rejects a second assignment of a partition, and the removal of one that it does not have."""
+    consumer._properties["partition.assignment.strategy"] = "cooperative-sticky"
+    resume_with(
+        consumer,
+        1,
+        on_assign=lambda client, partitions: client.incremental_assign(partitions),
+        on_revoke=lambda client, partitions: client.incremental_unassign(partitions),
+    )
+    assert list(offsets(consumer)) == [1]
+
+
+def test_failing_listener_does_not_lose_the_positions(consumer: confluent.Consumer) -> None:
+    def fail(*_: Any) -> None:
+        raise LookupError("the listener failed")
+
+    with pytest.raises(LookupError, match="the listener failed"):
+        resume_with(consumer, 0, 1, on_assign=fail, on_revoke=fail)
+    assert offsets(consumer) == {0: 5, 1: confluent_kafka.OFFSET_INVALID}
+
+
+def test_partition_gained_by_a_replacement_starts_at_its_present_end(consumer: confluent.Consumer) -> None:
+    """The next replacement could otherwise skip records."""
+    consumer._progress = confluent_consumer.DeliveryProgress({"auto.offset.reset": "latest"})
+    resume_with(consumer, 0, 1)
+    assert offsets(consumer) == {0: 5, 1: 9}
 
 
 def test_on_revoke_commits_partitions_that_a_replacement_loses(monkeypatch: pytest.MonkeyPatch) -> None:

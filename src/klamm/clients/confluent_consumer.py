@@ -489,10 +489,15 @@ class Consumer:
                 return message
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Any]:
-        """Return up to ``num_messages`` messages, fewer after ``timeout`` seconds (None or -1: no limit)."""
+        """Return up to ``num_messages`` messages, fewer after ``timeout`` seconds (None or -1: no limit).
+
+        A change that arrives after some of the messages takes effect in the next call.
+        """
         ends_at = _end_of(timeout)
         consumed: list[Any] = []
         while True:
+            if consumed and self._is_change_due():  # the replacement may raise, and the messages would be lost
+                return consumed
             self._hand_over_if_due()
             messages = self._consumer.consume(num_messages - len(consumed), _step(ends_at))
             self._progress.read(message for message in messages if message.error() is None)
@@ -515,8 +520,11 @@ class Consumer:
 
     # -- the replacement
 
+    def _is_change_due(self) -> bool:
+        return self._inbox.values is not None and self._topics is not None
+
     def _hand_over_if_due(self) -> None:
-        if self._inbox.values is None or self._topics is None:
+        if not self._is_change_due():
             return
         values = self._inbox.take()
         if values is None or all(self._properties.get(name) == value for name, value in values.items()):

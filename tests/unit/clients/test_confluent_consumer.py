@@ -290,6 +290,24 @@ def test_failing_callback_does_not_end_a_replacement(monkeypatch: pytest.MonkeyP
     assert (consumer.session_timeout_ms, consumer.topics, consumer.user) == ("7000", ["t"], "b")
 
 
+def test_consumed_messages_are_returned_before_a_replacement(
+    consumer: confluent.Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callbacks of the former consumer may raise, and the messages would be lost."""
+    # given
+    consumer.subscribe(["t"])
+
+    def consume(*_: Any) -> list[confluent_kafka.Message]:
+        change(consumer, "7000")
+        return [confluent_kafka.Message("t", 0, 0)]
+
+    monkeypatch.setattr(consumer._consumer, "consume", consume, raising=False)
+    # when
+    messages = consumer.consume(2)
+    # then
+    assert len(messages) == 1
+
+
 @pytest.mark.parametrize("has_unsubscribed", [False, True])
 def test_failing_callback_does_not_keep_a_closed_consumer_in_its_group(
     has_unsubscribed: bool, monkeypatch: pytest.MonkeyPatch

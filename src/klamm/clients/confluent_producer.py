@@ -81,9 +81,9 @@ class Producer:
     """A ``confluent_kafka.Producer`` that follows the dynamic config ``acks`` (KIP-649).
 
     Constructor and methods are the same. The constructor makes the first request and waits for it at most five seconds.
-    A change takes effect in the next ``produce``: the old producer is flushed to its last record, then a new one takes
-    its place. No record is lost and the order is kept. That one call takes as long as the flush. An idempotent or
-    transactional producer accepts only ``all``, so it is never replaced.
+    A change takes effect in the next ``produce`` or ``produce_batch``: the old producer is flushed to its last record,
+    then a new one takes its place. No record is lost and the order is kept. That one call takes as long as the flush.
+    An idempotent or transactional producer accepts only ``all``, so it is never replaced.
 
     Args:
         config: librdkafka's properties. ``metadata.max.age.ms`` is also the interval of requests (default 5 minutes).
@@ -124,11 +124,20 @@ class Producer:
             Exception: A delivery callback failed while the producer was replaced. The record is not queued.
         """
         with self._lock:
-            if self._is_closed:
-                raise RuntimeError("Producer has been closed")
-            if self._inbox.values is not None and not self._is_draining:
-                self._hand_over()
+            self._hand_over_if_due()
             self._producer.produce(topic, *arguments, **keywords)
+
+    def produce_batch(self, topic: str, *arguments: Any, **keywords: Any) -> int:
+        """Queue records, as newer releases of confluent-kafka do. Return their number.
+
+        Raises:
+            BufferError, KafkaException, RuntimeError, Exception: As in ``produce``.
+            TypeError: The records are not a list of dictionaries.
+        """
+        with self._lock:
+            self._hand_over_if_due()
+            queued: int = self._producer.produce_batch(topic, *arguments, **keywords)
+            return queued
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials for later connections, also after a replacement.
@@ -164,6 +173,12 @@ class Producer:
         if not left and hasattr(self._producer, "close"):  # available since confluent-kafka 2.13
             self._producer.close()
         return left
+
+    def _hand_over_if_due(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("Producer has been closed")
+        if self._inbox.values is not None and not self._is_draining:
+            self._hand_over()
 
     def _hand_over(self) -> None:
         """Deliver all records of the old producer, then replace it.
@@ -218,6 +233,10 @@ class Producer:
     def __len__(self) -> int:
         """Return the number of records that wait for delivery."""
         return len(self._producer)
+
+    def __bool__(self) -> bool:
+        """Return True, also without waiting records, as confluent-kafka does."""
+        return True
 
     def __enter__(self) -> Self:
         """Return the producer."""

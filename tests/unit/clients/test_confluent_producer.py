@@ -142,3 +142,46 @@ def test_failing_delivery_callback_does_not_keep_the_connection_for_configs(monk
     with pytest.raises(LookupError, match="on_delivery failed"):
         confluent.Producer({"acks": "1"}).close()
     assert closed == [True]
+
+
+def test_batch_goes_to_the_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    made: list[BatchProducer] = []
+
+    class BatchProducer:
+        def __init__(self, properties: dict[str, str], **_: Any) -> None:
+            self.acks = properties["acks"]
+            self.queued: list[Any] = []
+            made.append(self)
+
+        def produce_batch(self, _: str, messages: list[Any], partition: int) -> int:
+            assert partition == 3
+            self.queued += messages
+            return len(messages)
+
+        def flush(self, _: float) -> int:
+            self.queued = []
+            return 0
+
+        def __len__(self) -> int:
+            return len(self.queued)
+
+    monkeypatch.setattr(confluent_kafka, "Producer", BatchProducer)
+    producer = confluent.Producer({"acks": "1"}, enable_dynamic_config=False)
+    producer.produce_batch("t", [{}], partition=3)
+    # when
+    producer._inbox.put(confluent.ConfigUpdate(changes=(), effective={"acks": "all"}))
+    queued = producer.produce_batch("t", [{}, {}], partition=3)
+    # then
+    assert queued == 2
+    assert [(each.acks, len(each)) for each in made] == [("1", 0), ("all", 2)]
+    assert producer.close() == 0
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.produce_batch("t", [{}], partition=3)
+
+
+def test_producer_without_records_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As confluent-kafka's is."""
+    monkeypatch.setattr(confluent_kafka, "Producer", lambda *_: [])
+    producer = confluent.Producer({}, enable_dynamic_config=False)
+    assert (len(producer), bool(producer)) == (0, True)

@@ -28,17 +28,30 @@ _DELAY_S: Final = 0.2
 _MAX_DELAY_S: Final = 30.0
 _TIMEOUT_S: Final = 10.0
 _CLOSE_S: Final = 2.0
+_REJECTIONS: Final = frozenset(
+    {
+        http.client.BAD_REQUEST,
+        http.client.REQUEST_ENTITY_TOO_LARGE,
+        http.client.UNPROCESSABLE_ENTITY,
+    }
+)
+"""HTTP statuses that an endpoint would repeat for the same metrics."""
+
+
+class RejectedError(OSError):
+    """The target does not accept these metrics, also not later."""
 
 
 class OtlpExport:
     """Queue of metrics on their way to one target. Used on the event loop only.
 
     Metrics that cannot be sent are sent again, after a delay that doubles. While the queue is full, the oldest
-    metrics are dropped.
+    metrics are dropped. So is a push that the target rejects: otherwise it would keep all others from being sent.
 
     Args:
         target: File or URL, for the log.
-        send: Function that sends some metrics, called in a thread. It raises OSError if it fails.
+        send: Function that sends some metrics, called in a thread. It raises RejectedError if the target rejects any of
+            them, or another OSError if it fails.
     """
 
     def __init__(self, target: str, send: Callable[[Sequence[bytes]], None]) -> None:
@@ -49,6 +62,8 @@ class OtlpExport:
         self.task: asyncio.Task[None] | None = None
         self.dropped = 0
         """Number of pushes that were dropped."""
+        self._has_rejected = False
+        """Whether the target has rejected a push, which is logged once."""
 
     def put(self, data: bytes) -> None:
         """Queue the metrics of one push."""
@@ -68,16 +83,15 @@ class OtlpExport:
                 await self.task
         if self._queue:
             with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._send, tuple(self._queue)), _CLOSE_S)
+                await asyncio.wait_for(self._deliver(tuple(self._queue)), _CLOSE_S)
 
     async def _run(self) -> None:
         backoff = Backoff(2 * _DELAY_S, _MAX_DELAY_S)
         delay_s = _DELAY_S
         while self._queue:
             await asyncio.sleep(delay_s)
-            batch = tuple(self._queue)
             try:
-                await asyncio.to_thread(self._send, batch)
+                await self._deliver(tuple(self._queue))
             except OSError as error:
                 if not backoff.failures:
                     logger.warning("Client metrics cannot be exported to %s: %s", self._target, error)
@@ -85,10 +99,26 @@ class OtlpExport:
                 continue
             backoff.reset()
             delay_s = _DELAY_S
-            for sent in batch:
-                if self._queue and self._queue[0] is sent:  # otherwise it was dropped in the meantime
-                    self._size -= len(self._queue.popleft())
         self.task = None
+
+    async def _deliver(self, batch: Sequence[bytes]) -> None:
+        """Send pushes and remove them from the queue. If the target rejects them, find those to drop by halving."""
+        is_rejected = False
+        try:
+            await asyncio.to_thread(self._send, batch)
+        except RejectedError as error:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                await self._deliver(batch[:middle])
+                await self._deliver(batch[middle:])
+                return
+            if not self._has_rejected:
+                logger.warning("Client metrics are dropped, because %s rejects them: %s", self._target, error)
+            self._has_rejected = is_rejected = True
+        for handled in batch:
+            if self._queue and self._queue[0] is handled:  # otherwise it was dropped in the meantime
+                self._size -= len(self._queue.popleft())
+                self.dropped += is_rejected
 
 
 def file_export(path: Path) -> OtlpExport:
@@ -133,7 +163,8 @@ def http_export(url: str) -> OtlpExport:
             raise OSError(f"{error!r}") from error
         finally:
             connection.close()
-        if response.status >= http.client.BAD_REQUEST:
-            raise OSError(f"HTTP status {response.status}")
+        if not http.client.OK <= response.status < http.client.MULTIPLE_CHOICES:
+            kind_of_error = RejectedError if response.status in _REJECTIONS else OSError
+            raise kind_of_error(f"HTTP status {response.status}")
 
     return OtlpExport(url, send)

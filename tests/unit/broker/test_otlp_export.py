@@ -21,11 +21,13 @@ PUSH = twenty_metrics()
 
 
 class Collector(HTTPServer):
-    """An HTTP endpoint that answers its first request with an error."""
+    """An HTTP endpoint that answers its first request with an error, and rejects bodies that contain ``bad``."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str, bytes]] = []
         self.failures = 1
+        self.failure = 503
+        self.rejection = 400
         super().__init__(("127.0.0.1", 0), Handler)
 
 
@@ -38,7 +40,10 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.server.failures:
             self.server.failures -= 1
-            self.send_error(503)
+            self.send_error(self.server.failure)
+            return
+        if b"bad" in body:
+            self.send_error(self.server.rejection)
             return
         self.server.got.append((self.path, self.headers["Content-Type"], body))
         self.send_response(200)
@@ -110,18 +115,46 @@ async def test_http_export_batches_messages_and_retries_after_error(
     export = http_export(f"http://127.0.0.1:{collector.server_port}")
 
     # when
-    export.put(PUSH)
-    export.put(PUSH)
-    task = export.task
-    assert task is not None
-    async with asyncio.timeout(20):
-        await task
+    await exported(export, PUSH, PUSH)
     await export.close()
     # then
     ((path, content_type, body),) = collector.got
     assert (path, content_type) == ("/v1/metrics", "application/x-protobuf")
     assert decode_metrics(body) == [*decode_metrics(PUSH), *decode_metrics(PUSH)]
     assert "HTTP status 503" in caplog.text
+
+
+async def exported(export: OtlpExport, *pushes: bytes) -> None:
+    """Put pushes, and wait until each is sent or dropped."""
+    for push in pushes:
+        export.put(push)
+    task = export.task
+    assert task is not None
+    async with asyncio.timeout(20):
+        await task
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_rejected_push_is_dropped_and_others_are_sent(
+    status: int, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Repeated for ever, it would keep the metrics of all clients from being sent."""
+    collector.failures, collector.rejection = 0, status
+    export = http_export(f"http://127.0.0.1:{collector.server_port}")
+    await exported(export, b"one ", b"bad ", b"two ", b"three ", b"bad ")
+    assert b"".join(body for *_, body in collector.got) == b"one two three "
+    assert export.dropped == 2
+    assert [record.message for record in caplog.records] == [
+        f"Client metrics are dropped, because http://127.0.0.1:{collector.server_port} rejects them:"
+        f" HTTP status {status}"
+    ]
+
+
+async def test_redirected_push_is_sent_again(collector: Collector) -> None:
+    """The endpoint has not taken it."""
+    collector.failure = 307
+    await exported(http_export(f"http://127.0.0.1:{collector.server_port}"), b"one")
+    assert [body for *_, body in collector.got] == [b"one"]
 
 
 def test_oldest_messages_are_dropped_while_target_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -114,11 +115,14 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
         super().__init__(**configs)
         self._dynamic: OwnConnection | None = None
         self._wanted = (configs, on_dynamic_config_change) if enable_dynamic_config else None
+        self._static = {ACKS: _ACKS_BY_WIRE[self._sender._acks]}
 
     async def start(self) -> None:
         """Fetch the dynamic configs, then start as aiokafka does."""
         if self._wanted is not None:
-            self._dynamic = await _start(self, *self._wanted, client_id=self.client._client_id, decide=self._decide)
+            is_idempotent = self._txn_manager is not None
+            normalise = functools.partial(normalise_producer, is_idempotent=is_idempotent)
+            self._dynamic = await _start(self, *self._wanted, client_id=self.client._client_id, normalise=normalise)
         async with _ended_by_failure(self._dynamic):
             await super().start()
 
@@ -126,12 +130,6 @@ class AIOKafkaProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]  # its 
         """Deliver pending records and stop requesting configs."""
         await _stop(self._dynamic)
         await super().stop()
-
-    def _decide(self) -> tuple[Values, Callable[[Values], Values]]:
-        is_idempotent = self._txn_manager is not None
-        return {ACKS: _ACKS_BY_WIRE[self._sender._acks]}, lambda values: normalise_producer(
-            values, is_idempotent=is_idempotent
-        )
 
     def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
         self._sender._acks = _WIRE_BY_ACKS[update.effective[ACKS]]
@@ -163,11 +161,17 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         self._dynamic: OwnConnection | None = None
         is_wanted = enable_dynamic_config and configs.get("group_id") is not None
         self._wanted = (configs, on_dynamic_config_change) if is_wanted else None
+        self._static = {
+            SESSION_TIMEOUT_MS: str(self._session_timeout_ms),
+            HEARTBEAT_INTERVAL_MS: str(self._heartbeat_interval_ms),
+        }
 
     async def start(self) -> None:
         """Fetch the dynamic configs, then start as aiokafka does."""
         if self._wanted is not None:
-            self._dynamic = await _start(self, *self._wanted, client_id=self._client._client_id, decide=self._decide)
+            self._dynamic = await _start(
+                self, *self._wanted, client_id=self._client._client_id, normalise=normalise_consumer
+            )
         joins_with = self._session_timeout_ms
         async with _ended_by_failure(self._dynamic):
             await super().start()
@@ -180,13 +184,6 @@ class AIOKafkaConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # its 
         """Leave the group and stop requesting configs."""
         await _stop(self._dynamic)
         await super().stop()
-
-    def _decide(self) -> tuple[Values, Callable[[Values], Values]]:
-        static = {
-            SESSION_TIMEOUT_MS: str(self._session_timeout_ms),
-            HEARTBEAT_INTERVAL_MS: str(self._heartbeat_interval_ms),
-        }
-        return static, normalise_consumer
 
     def _apply_dynamic_configs(self, update: ConfigUpdate) -> None:
         session_timeout_ms = int(update.effective[SESSION_TIMEOUT_MS])
@@ -238,13 +235,14 @@ async def _start(
     on_change: OnChange,
     *,
     client_id: str,
-    decide: Callable[[], tuple[Values, Callable[[Values], Values]]],
+    normalise: Callable[[Values], Values],
 ) -> OwnConnection | None:
     """Start to request configs. Return when the first answer has taken effect, or after some seconds."""
     if configs.get("sasl_oauth_token_provider") is not None:
         logger.warning("Dynamic configs are off for client %s: only aiokafka can use its token provider", client_id)
         return None
-    static, normalise = decide()
+    # A start that failed may have left dynamic values in place.
+    client._apply_dynamic_configs(ConfigUpdate(changes=(), effective=client._static))
     loop = asyncio.get_running_loop()
     reference = weakref.ref(client)
 
@@ -266,7 +264,7 @@ async def _start(
         software_name=SOFTWARE,
         configs=DynamicConfigs(
             client_id=client_id,
-            static=static,
+            static=client._static,
             normalise=normalise,
             interval_s=configs.get("metadata_max_age_ms", _DEFAULT_MAX_AGE_MS) / 1000,
             retry_backoff_s=configs.get("retry_backoff_ms", _DEFAULT_BACKOFF_MS) / 1000,

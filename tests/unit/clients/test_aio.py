@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator  # type: ignore[import-untyped]
 from aiokafka.errors import KafkaConnectionError  # type: ignore[import-untyped]
 
-from klamm.client_configs.definitions import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
+from klamm.client_configs.definitions import ACKS, HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from klamm.clients import aio
-from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate, Origin
+from klamm.clients.dynamic_config import ConfigChange, ConfigUpdate, DynamicConfigs, Origin
 from klamm.clients.own_connection import OwnConnection
 from tests.support.processes import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Coordinator:
@@ -184,4 +187,48 @@ async def test_default_server_is_that_of_aiokafka(family: Any, monkeypatch: pyte
     with pytest.raises(ConnectionError):
         await client.start()
     assert servers == ["localhost"]
+    await client.stop()
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "own", "dynamic"),
+    [(aio.AIOKafkaProducer, ACKS, "1", "0"), (aio.AIOKafkaConsumer, SESSION_TIMEOUT_MS, "10000", "8000")],
+)
+async def test_second_start_begins_with_the_values_of_the_application(
+    family: Any, key: str, own: str, dynamic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed start, the dynamic value may have been removed."""
+    # given
+    static: list[str] = []
+
+    class Connection:
+        is_on = True
+
+        def __init__(self, *, configs: DynamicConfigs, apply: Callable[[ConfigUpdate], None], **_: Any) -> None:
+            static.append(configs.effective[key])
+            self._configs, self._apply = configs, apply
+
+        async def start_async(self) -> None:
+            if len(static) == 1:
+                self._apply(ConfigUpdate(changes=(), effective={**self._configs.effective, key: dynamic}))
+                await asyncio.sleep(0)
+
+        async def close_async(self) -> None: ...
+
+    monkeypatch.setattr(aio, "OwnConnection", Connection)
+    more = {"group_id": "g"} if family is aio.AIOKafkaConsumer else {}
+    client = family(bootstrap_servers=f"127.0.0.1:{free_port()}", **more)
+
+    def current() -> str:
+        return str(client._sender._acks if key == ACKS else client._session_timeout_ms)
+
+    with pytest.raises(KafkaConnectionError):
+        await client.start()
+    assert current() == dynamic
+    # when
+    with pytest.raises(KafkaConnectionError):
+        await client.start()
+    # then
+    assert static == [own, own]
+    assert current() == own
     await client.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import io
 import json
@@ -27,7 +28,7 @@ from klamm.registration_report.report import (
     Sighting,
     VersionWindow,
 )
-from klamm.registration_report.spark import compatibility
+from klamm.registration_report.spark import compatibility, summary
 from klamm.registration_report.spark.job import COLUMNS, Job, report_over
 from tests.support.klamm import KlammBroker
 from tests.support.mirror import delete_topic
@@ -283,6 +284,40 @@ def test_seen_clients_count_until_they_register(spark: SparkSession, tmp_path: P
     ignoring = spark.read.parquet(str(tmp_path / "ignoring")).select("client_id").collect()
     assert sorted(row.client_id for row in ignoring) == ["back", "old"]
     assert spark.read.parquet(str(tmp_path / "support")).count() == 3
+
+
+def test_limits_keep_all_configs_and_exact_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K649-96: Neither the first config nor the clients that the report names decide about the others."""
+    # given
+    monkeypatch.setattr(summary, "MAX_USERS", 1)
+    monkeypatch.setattr(summary, "MAX_IGNORING", 4)
+    monkeypatch.setattr(summary, "MIN_IGNORING", 1)
+    keys = ("acks", "session.timeout.ms")
+    rows = records(spark, record(0, "a", "new", "klamm/1.0", *keys), record(1, "b", "mute", "klamm/1.0"))
+    sightings = [
+        dataclasses.replace(seen(user, f"old{number}", "2.6"), enforceable=keys)
+        for user, clients in (("a", 3), ("b", 1))
+        for number in range(clients)
+    ]
+    sightings += [
+        dataclasses.replace(sightings[0], enforceable=("acks",)),  # from another address
+        dataclasses.replace(seen("b", "mute", "2.6"), enforceable=keys),  # registered, so it is not enforced
+    ]
+    # when
+    report = summarise(rows, sightings=sightings)
+    # then
+    assert [(row.config, row.following, row.clients, row.enforced) for row in report.reach] == [
+        ("acks", 1, 6, 4),
+        ("session.timeout.ms", 1, 6, 4),
+    ]
+    assert [(row.user, row.config, row.clients, row.enforced) for row in report.users] == [
+        ("a", "acks", 4, 3),
+        ("a", "session.timeout.ms", 4, 3),
+    ]
+    assert [(row.config, row.user, row.client_id, row.is_enforced) for row in report.ignoring] == [
+        (key, "a", client_id, True) for key in keys for client_id in ("old0", "old1")
+    ]
+    assert (report.ignoring_total, report.users_total) == (10, 2)
 
 
 def test_running_producers_are_reported(

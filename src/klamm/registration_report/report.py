@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 MAX_IGNORING: Final = 1_000
-"""Maximum number of ignoring clients in a report. The Parquet files contain all."""
+"""Maximum number of ignoring clients in a report, divided equally among the configs. The Parquet files contain all."""
+MIN_IGNORING: Final = 10
+"""Number of ignoring clients of a config that a report contains in any case."""
 MAX_USERS: Final = 1_000
 MAX_VERSIONS: Final = 1_000
 """Maximum number of software versions in a report, those with the most clients. The Parquet files contain all."""
@@ -55,6 +56,8 @@ class Reach:
     """User of the clients; None means all users."""
     unknown: int = 0
     """Clients that never registered, so that their support is unknown. They are among those that do not follow."""
+    enforced: int = 0
+    """Clients among ``unknown`` for which a broker that has seen them would enforce the config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,10 @@ class Report:
     users_total: int = 0
     """Total number of users."""
     ignoring: tuple[IgnoringClient, ...] = ()
-    """Clients that would ignore a config, at most ``MAX_IGNORING``, ordered by config, user, client id."""
+    """Clients that would ignore a config, ordered by config, user, client id, the first of each config.
+
+    At most ``MAX_IGNORING`` divided by the number of configs, but at least ``MIN_IGNORING``, of each config.
+    """
     ignoring_total: int = 0
     """Total number of ignoring clients."""
     windows: tuple[VersionWindow, ...] = ()
@@ -131,18 +137,6 @@ class Report:
     """Total number of software versions, of which ``rows`` contains at most ``MAX_VERSIONS``."""
     never_registered: int = 0
     """Number of ``clients`` that never registered. Only their software is known."""
-
-
-def with_enforcement(report: Report, sightings: Iterable[Sighting]) -> Report:
-    """Mark the ignoring clients for which a broker would enforce the config."""
-    held = {(one.user, one.client_id, config) for one in sightings for config in one.enforceable}
-    return replace(
-        report,
-        ignoring=tuple(
-            replace(one, is_enforced=one.supported_configs is None and (one.user, one.client_id, one.config) in held)
-            for one in report.ignoring
-        ),
-    )
 
 
 def report_of(document: Mapping[str, Any]) -> Report:

@@ -68,11 +68,9 @@ def summary(report: Report) -> list[str]:
             lines.append(f"{line}.")
             continue
         unknown = f" ({reach.unknown} never registered)" if reach.unknown else ""
-        named_clients = [one for one in report.ignoring if one.config == reach.config]
-        held = sum(one.is_enforced for one in named_clients)
-        enforced = f"; the broker would enforce it for {held} of them" if held else ""
+        enforced = f"; the broker would enforce it for {reach.enforced} of them" if reach.enforced else ""
         lines.append(f"{line}, {ignoring} would ignore it{unknown}{enforced}:")
-        shown = named_clients[:MAX_NAMED]
+        shown = [one for one in report.ignoring if one.config == reach.config][:MAX_NAMED]
         lines += [
             f"  {printable(one.user)} {printable(one.client_id) or NO_NAME}"
             f" ({printable(named(one.software, one.version))}, {supports(one)})"

@@ -11,11 +11,9 @@ from klamm.registration_report.report import (
     IgnoringClient,
     Reach,
     Report,
-    Sighting,
     SupportRow,
     VersionWindow,
     report_of,
-    with_enforcement,
 )
 from klamm.registration_report.text import NOTHING_YET, summary, write_report
 
@@ -113,22 +111,21 @@ def test_unregistered_clients_are_counted_separately() -> None:
     ]
 
 
-def test_clients_with_an_enforced_config_are_marked() -> None:
-    """K649-96."""
+def test_clients_with_an_enforced_config_are_counted_and_marked() -> None:
+    """K649-96: also those that the report does not name."""
     # given
-    sightings = [
-        Sighting(user="bob", client_id=name, software="other", version="7", seen_ms=1, enforceable=("acks",))
-        for name in ("app1", "app2")
-    ]
+    named = tuple(dataclasses.replace(one, is_enforced=one.supported_configs is None) for one in REPORT.ignoring)
+    reach = (Reach(config="acks", following=2, clients=5, unknown=2, enforced=2),)
     # when
-    lines = summary(with_enforcement(REPORT, sightings))
+    lines = summary(dataclasses.replace(REPORT, reach=reach, ignoring=named))
     # then
-    assert (
-        "If acks is set: 2 of 5 clients would follow, 3 would ignore it; the broker would enforce it for 1 of them:"
-        in lines
-    )
-    assert "  bob app2 (other 7, unknown, never registered, enforced)" in lines
-    assert not any("app1" in line and "enforced" in line for line in lines), "app1 has registered"
+    assert lines[2:] == [
+        "If acks is set: 2 of 5 clients would follow, 3 would ignore it (2 never registered);"
+        " the broker would enforce it for 2 of them:",
+        "  bob app1 (other 7, registered [])",
+        "  bob app2 (other 7, unknown, never registered, enforced)",
+        "  and 1 more",
+    ]
 
 
 def test_json_contains_the_whole_report() -> None:

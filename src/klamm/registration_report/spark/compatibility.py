@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructField, StructType
 
@@ -306,6 +307,25 @@ def would_ignore(newest_versions: DataFrame, configs: Sequence[str]) -> DataFram
         .where(f"NOT coalesce(array_contains(supported_configs, config), false) AND ({_IS_CONCERNED})")
         .select("config", "user", "client_id", "software", "version", "supported_configs")
     )
+
+
+def with_enforcement(ignoring: DataFrame, enforceable: DataFrame) -> DataFrame:
+    """Add the column ``is_enforced``: whether a broker would enforce the config, because the client never registered.
+
+    Args:
+        ignoring: Result of ``would_ignore``.
+        enforceable: ``user, client_id, config`` without duplicates, few enough for the memory of a task.
+    """
+    held = sf.broadcast(enforceable.withColumn("is_held", sf.lit(True)))
+    is_enforced = sf.col("supported_configs").isNull() & sf.coalesce("is_held", sf.lit(False))
+    joined = ignoring.join(held, ["config", *ENTITY], "left")
+    return joined.withColumn("is_enforced", is_enforced).drop("is_held")
+
+
+def first_of_each_config(ignoring: DataFrame, limit: int) -> DataFrame:
+    """Keep the first clients of each config, ordered by user and client id."""
+    place = sf.row_number().over(Window.partitionBy("config").orderBy(*ENTITY))
+    return ignoring.withColumn("place", place).where(sf.col("place") <= limit).drop("place")
 
 
 def windows(of_clients: DataFrame) -> DataFrame:

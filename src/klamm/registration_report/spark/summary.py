@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
@@ -13,13 +14,13 @@ from klamm.registration_report.report import (
     MAX_USERS,
     MAX_VERSIONS,
     MAX_WINDOWS,
+    MIN_IGNORING,
     IgnoringClient,
     Reach,
     Report,
     Scope,
     SupportRow,
     VersionWindow,
-    with_enforcement,
 )
 from klamm.registration_report.spark import compatibility
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from klamm.registration_report.report import Sighting
 
 _SIGHTINGS: Final = "user string, client_id string, software string, version string, seen_ms long, kinds array<string>"
+_ENFORCEABLE: Final = "config string, user string, client_id string"
 
 
 def summarise(
@@ -57,12 +59,11 @@ def summarise(
             sf.sum("records").alias("records"), sf.sum(sf.when(sf.col("user").isNull(), sf.col("records"))).alias("odd")
         ).collect()[0]
         configs = [scope.config] if scope.config is not None else _configs(of_profiles)
-        tables = _tables(of_clients, of_profiles, configs)
+        tables = _tables(of_clients, of_profiles, configs, seen)
         if parquet is not None:
             for name, table in {"support": compatibility.support(of_profiles, configs), **tables}.items():
                 table.write.mode("overwrite").parquet(str(parquet / name))
-        report = _summary(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
-        return with_enforcement(report, seen)
+        return _summary(of_profiles, tables, configs, records=counted.records or 0, unreadable=counted.odd or 0)
     finally:
         of_profiles.unpersist()
         everybody.unpersist()
@@ -87,10 +88,16 @@ def _configs(of_profiles: DataFrame) -> list[str]:
     return [row.config for row in counted.orderBy(sf.desc("clients"), "config").limit(MAX_CONFIGS).collect()]
 
 
-def _tables(of_clients: DataFrame, of_profiles: DataFrame, configs: Sequence[str]) -> dict[str, DataFrame]:
+def _tables(
+    of_clients: DataFrame, of_profiles: DataFrame, configs: Sequence[str], seen: Sequence[Sighting]
+) -> dict[str, DataFrame]:
+    enforceable = {(config, one.user, one.client_id) for one in seen for config in one.enforceable}
+    ignoring = compatibility.would_ignore(compatibility.newest(of_clients), configs)
     return {
         "users": compatibility.reach_by_user(of_profiles, configs),
-        "ignoring": compatibility.would_ignore(compatibility.newest(of_clients), configs),
+        "ignoring": compatibility.with_enforcement(
+            ignoring, of_clients.sparkSession.createDataFrame(list(enforceable), _ENFORCEABLE)
+        ),
         "windows": compatibility.windows(of_clients),
     }
 
@@ -112,16 +119,17 @@ def _summary(
     of_shown = of_profiles.join(sf.broadcast(shown), ["software", "version"], "left_semi")
     support = compatibility.support(of_shown, configs).orderBy("software", "version", "config").collect()
     versions = len({(row.software, row.version) for row in support})
-    reach = _reach(tables["users"])
-    users = tables["users"].orderBy(sf.desc("clients"), "user", sf.desc("following"), "config").limit(MAX_USERS)
-    ignoring = tables["ignoring"].orderBy("config", "user", "client_id").limit(MAX_IGNORING)
+    enforced = _enforced(tables["ignoring"])
+    reach = _reach(tables["users"], enforced)
+    limit = max(MIN_IGNORING, MAX_IGNORING // max(1, len(configs)))
+    ignoring = compatibility.first_of_each_config(tables["ignoring"], limit).orderBy("config", "user", "client_id")
     return Report(
         rows=tuple(_support(row) for row in support if row.clients_total),
         clients=counted.clients or 0,
         records=records,
         unreadable=unreadable,
         reach=reach,
-        users=tuple(Reach(**row.asDict()) for row in users.collect()),
+        users=_users(tables["users"], enforced),
         users_total=counted.users,
         ignoring=tuple(_ignoring(row) for row in ignoring.collect()),
         ignoring_total=sum(one.clients - one.following for one in reach),
@@ -131,10 +139,26 @@ def _summary(
     )
 
 
-def _reach(users: DataFrame) -> tuple[Reach, ...]:
+def _enforced(ignoring: DataFrame) -> Mapping[tuple[str, str], int]:
+    """Count the clients for which a broker would enforce a config, by user and config."""
+    counted = ignoring.where("is_enforced").groupBy("user", "config").agg(sf.count("*").alias("clients"))
+    return {(row.user, row.config): row.clients for row in counted.collect()}
+
+
+def _reach(users: DataFrame, enforced: Mapping[tuple[str, str], int]) -> tuple[Reach, ...]:
+    of_configs: Counter[str] = Counter()
+    for (_, config), clients in enforced.items():
+        of_configs[config] += clients
     sums = [sf.sum(name).alias(name) for name in ("following", "clients", "unknown")]
-    by_config = users.groupBy("config").agg(*sums)
-    return tuple(Reach(**row.asDict()) for row in by_config.orderBy(sf.desc("following"), "config").collect())
+    rows = users.groupBy("config").agg(*sums).orderBy(sf.desc("following"), "config").collect()
+    return tuple(Reach(**row.asDict(), enforced=of_configs[row.config]) for row in rows)
+
+
+def _users(users: DataFrame, enforced: Mapping[tuple[str, str], int]) -> tuple[Reach, ...]:
+    largest = users.groupBy("user").agg(sf.max("clients").alias("most")).orderBy(sf.desc("most"), "user")
+    of_largest = users.join(sf.broadcast(largest.limit(MAX_USERS)), "user", "left_semi")
+    rows = of_largest.orderBy(sf.desc("clients"), "user", sf.desc("following"), "config").collect()
+    return tuple(Reach(**row.asDict(), enforced=enforced.get((row.user, row.config), 0)) for row in rows)
 
 
 def _support(row: Any) -> SupportRow:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any, Final
 
 _NAMES: Final[Mapping[str, str]] = {
     "security.protocol": "security_protocol",
@@ -30,6 +28,7 @@ DEFAULT_INTERVAL_MS: Final = 300_000
 DEFAULT_BACKOFF_MS: Final = 100
 _KEYWORDS: Final = frozenset({"logger"})
 """Keyword arguments of confluent-kafka's clients that are not properties."""
+_OF_TOPICS: Final = "default.topic.config"
 _UNUSABLE: Final = ("sasl.oauthbearer", "oauth_cb", "ssl.ca.pem", "ssl.certificate.pem", "ssl.key", "ssl.keystore")
 _USABLE: Final = frozenset({"ssl.key.location", "ssl.key.password"})
 
@@ -37,9 +36,15 @@ _USABLE: Final = frozenset({"ssl.key.location", "ssl.key.password"})
 def split_properties(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return librdkafka's properties, which may also be given as keywords, and the other keyword arguments."""
+    """Return librdkafka's properties, which may also be given as keywords, and the other keyword arguments.
+
+    The deprecated ``default.topic.config`` is merged into the properties, which it overrides, as in confluent-kafka.
+    """
     own = {name: value for name, value in keywords.items() if name in _KEYWORDS}
-    return dict(config or {}) | {name: value for name, value in keywords.items() if name not in own}, own
+    properties = dict(config or {}) | {name: value for name, value in keywords.items() if name not in own}
+    if isinstance(properties.get(_OF_TOPICS), Mapping):  # confluent-kafka rejects other types
+        properties |= properties.pop(_OF_TOPICS)
+    return properties, own
 
 
 def takes_dynamic_configs(properties: dict[str, Any], argument: bool) -> bool:

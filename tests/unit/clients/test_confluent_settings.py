@@ -81,3 +81,11 @@ def test_properties_come_in_a_dictionary_or_as_keywords() -> None:
     assert properties == {"client.id": "app", "acks": "all"}
     assert more == {"logger": "mine"}
     assert split_properties(None, {"client.id": "app"}) == ({"client.id": "app"}, {})
+
+
+def test_topic_config_overrides_properties_like_confluent_kafka() -> None:
+    """Its auto.offset.reset decides where a consumer starts, and its acks what a producer reverts to."""
+    config = {"acks": 1, "client.id": "app", "default.topic.config": {"acks": 0, "auto.offset.reset": "earliest"}}
+    assert split_properties(config, {})[0] == {"acks": 0, "client.id": "app", "auto.offset.reset": "earliest"}
+    assert "default.topic.config" in config, "the application's object is not changed"
+    assert split_properties({"default.topic.config": "x"}, {})[0] == {"default.topic.config": "x"}

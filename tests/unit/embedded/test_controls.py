@@ -333,26 +333,30 @@ def test_offsets_of_a_group_whose_only_member_is_gone_expire_with_the_advanced_c
     assert broker.committed_offsets("left") == {}
 
 
+def join_request(group_id: str, protocol_type: str = "consumer") -> JoinGroupRequest:
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
+    return JoinGroupRequest(
+        group_id=group_id, session_timeout_ms=45_000, rebalance_timeout_ms=60_000, member_id="",
+        protocol_type=protocol_type, protocols=[protocol],
+    )  # fmt: skip
+
+
+def joined_alone(wire: WireClient, join: JoinGroupRequest, assignment: bytes) -> None:
+    """Join a group as its only member, and assign this to it."""
+    joined = wire.ask(join, JoinGroupResponse, 2)
+    own = SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=assignment)
+    sync = SyncGroupRequest(
+        group_id=join.group_id, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[own]
+    )
+    wire.ask(sync, SyncGroupResponse, 2)
+
+
 def test_group_in_a_rebalance_is_not_assigned(broker: klamm.Broker) -> None:
     # given
     broker.create_topic("moving")
-    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")
-    join = JoinGroupRequest(
-        group_id="moving", session_timeout_ms=45_000, rebalance_timeout_ms=60_000, member_id="",
-        protocol_type="consumer", protocols=[protocol],
-    )  # fmt: skip
+    join = join_request("moving")
     with client(broker) as first, client(broker) as second:
-        joined = first.ask(join, JoinGroupResponse, 2)
-        assignment = SyncGroupRequest.SyncGroupRequestAssignment(
-            member_id=joined.member_id, assignment=write_assignment({"moving": (0,)}, 0)
-        )
-        sync = SyncGroupRequest(
-            group_id="moving",
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            assignments=[assignment],
-        )
-        first.ask(sync, SyncGroupResponse, 2)
+        joined_alone(first, join, write_assignment({"moving": (0,)}, 0))
         assert_assigned(broker, "moving", "moving", members=1)
         # when: the first member, which has to join again, still has its partition
         second.send(join, 2)
@@ -360,6 +364,12 @@ def test_group_in_a_rebalance_is_not_assigned(broker: klamm.Broker) -> None:
         # then
         with pytest.raises(AssertionError, match="Group moving is PreparingRebalance and has 2 members, expected Stab"):
             assert_assigned(broker, "moving", "moving", members=2, within_s=0)
+
+
+def test_members_of_another_kind_of_group_have_no_partitions(broker: klamm.Broker) -> None:
+    with client(broker) as worker:
+        joined_alone(worker, join_request("workers", "connect"), b"\x00")
+        assert [member.partitions for member in broker.assignments("workers")] == [()]
 
 
 def test_compaction_runs_after_the_clock_advances() -> None:

@@ -21,7 +21,7 @@ from klamm.protocol.records import iter_batches
 from klamm.storage.log import aborted_in, find_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from klamm.broker.context import Services
     from klamm.broker.faults.requests import RequestLog
@@ -278,7 +278,7 @@ class Commands:
             return Answer((GroupState.DEAD.value, []))
         if group.group_type == CLASSIC_TYPE:
             members = [
-                (member.client_id, member.member_id, _listed(read_assignment(member.assignment)))
+                (member.client_id, member.member_id, _listed(_partitions_of(member.assignment)))
                 for member in groups.describe(group_id).members
             ]
             return Answer((group.state.value, members))
@@ -365,6 +365,14 @@ class Commands:
         if log is None:
             raise CommandError("lookup", f"Topic {topic.name!r} is being created or deleted")
         return log
+
+
+def _partitions_of(assignment: bytes) -> Mapping[str, Sequence[int]]:
+    """Return the partitions in an assignment. Groups of other programs, such as Connect, assign something else."""
+    try:
+        return read_assignment(assignment)
+    except ValueError:
+        return {}
 
 
 def _listed(partitions: Mapping[str, Iterable[int]]) -> list[tuple[str, int]]:

@@ -44,8 +44,9 @@ _INT_MAX: Final = 2**31 - 1
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchedBody:
     """Respond at once if there is enough data or an error; otherwise wait."""
-    named = await context.time_slice.listed(named_partitions(request))
-    plan = context.services.fetch_sessions.plan(request, context.api_version, named)
+    time_slice = context.time_slice
+    named = await time_slice.listed(named_partitions(request))
+    plan = await context.services.fetch_sessions.plan(request, context.api_version, named, time_slice)
     if plan.error_code:
         return FetchedBody(error_code=plan.error_code)
     lookup = FetchLookup(plan.partitions, request, context)
@@ -72,6 +73,7 @@ def _throttled(plan: FetchPlan, context: RequestContext, wait_s: float) -> Fetch
 
 async def _answer(plan: FetchPlan, partitions: Sequence[FoundPartition], context: RequestContext) -> FetchedBody:
     answers = []
+    leaders = set()
     session = plan.session
     left = _READ_AT_ONCE
     async for each in context.time_slice.over(partitions):
@@ -80,9 +82,10 @@ async def _answer(plan: FetchPlan, partitions: Sequence[FoundPartition], context
         if session is not None and not _has_news(wanted, answer) and plan.is_incremental:
             continue
         answers.append(answer)
+        if answer.current_leader is not None:
+            leaders.add(answer.current_leader[0])
         if session is not None and answer.records:
             session.move_to_end(wanted)
-    leaders = {answer.current_leader[0] for answer in answers if answer.current_leader is not None}
     return FetchedBody(
         session_id=session.session_id if session is not None else 0,
         partitions=answers,

@@ -94,6 +94,7 @@ class FetchLookup:
     """
 
     def __init__(self, partitions: Sequence[FetchPartition], request: FetchRequest, context: RequestContext) -> None:
+        self._wanted = partitions
         self._request = request
         self._context = context
         self._is_committed = request.isolation_level == _READ_COMMITTED
@@ -108,10 +109,11 @@ class FetchLookup:
         self.size = 0
         """Bytes of records found."""
         self._has_failed = False
-        self.partitions: Final = [FoundPartition(wanted) for wanted in partitions]
+        self.partitions: Sequence[FoundPartition] = ()
 
     async def find(self) -> None:
         """Find the records of all partitions. If they are too few, wait up to ``max_wait_ms`` for more."""
+        self.partitions = await self._context.time_slice.listed(map(FoundPartition, self._wanted))
         await self._look_at(None)
         if self._request.max_wait_ms <= 0 or not self._is_too_little():
             return

@@ -11,14 +11,17 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.fetch.sessions import EVICTION_MS
+from klamm.broker.fetch import sessions
+from klamm.broker.fetch.sessions import EVICTION_MS, named_partitions
 from klamm.broker.handlers.api_001_fetch import ROUTE, handle
+from klamm.configs.names import MAX_TOPIC_NAME_LENGTH
 from klamm.configs.quotas import QuotaLimit
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.fetch import FetchRequest, FetchResponse
 from klamm.server.fetch_response import FetchedBody, PartitionRead
 from klamm.server.quotas.throttles import Throttles
+from klamm.server.time_slice import TimeSlice
 from klamm.storage.log import LogRange
 from tests.support.data_path import ELSEWHERE, HERE, DataPath, joined, opened
 from tests.support.logs import batch, records_in
@@ -472,6 +475,82 @@ def test_fetch_sessions_are_limited_and_stale_ones_evicted(broker: DataPath) -> 
 
     assert next_fetch(broker, second, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert {next_fetch(broker, first, 2).error_code, next_fetch(broker, third, 1).error_code} == {0}
+
+
+def test_fetch_of_too_many_partitions_is_served_without_a_session(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSION_PARTITIONS", 1)
+
+    response = fetch(broker, request(partition(), partition(1), session_epoch=0))
+
+    assert (response.session_id, sorted(returned_partitions(response)), len(broker.sessions)) == (0, [0, 1], 0)
+
+
+def test_fetch_session_that_grows_beyond_the_limit_is_closed(broker: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSION_PARTITIONS", 2)
+    session = open_session(broker, partition())
+
+    assert next_fetch(broker, session, 1, partition(), partition(1)).error_code == 0
+    assert next_fetch(broker, session, 2, partition(2)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(broker.sessions) == 0
+
+
+def test_fetch_sessions_together_are_limited(broker: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_PARTITIONS", 3)
+    first = open_session(broker, partition(), partition(1))
+
+    assert fetch(broker, request(partition(), partition(1), session_epoch=0)).session_id == 0
+    second = open_session(broker, partition())
+    assert next_fetch(broker, second, 1, partition(1)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert next_fetch(broker, first, 1, partition(), partition(1)).error_code == 0
+    broker.clock.now_ms += EVICTION_MS + 1
+    open_session(broker, partition(), partition(1))
+    assert next_fetch(broker, first, 2).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_fetch_session_keeps_no_topic_name_that_is_too_long(broker: DataPath) -> None:
+    long_name = "t" * (MAX_TOPIC_NAME_LENGTH + 1)
+    opening = request(partition(), session_epoch=0, topic="t", topic_id=0)
+    session = fetch(broker, opening, version=12).session_id
+    growing = request(partition(), session_id=session, session_epoch=1, topic=long_name, topic_id=0)
+
+    assert fetch(broker, growing, version=12).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    growing.session_epoch = 0
+    response = fetch(broker, growing, version=12)
+    assert (response.session_id, returned_partitions(response), len(broker.sessions)) == (0, [0], 0)
+
+
+async def test_fetch_session_is_read_and_updated_in_time_slices(broker: DataPath) -> None:
+    wanted = [partition(index) for index in range(10)]
+
+    async def pauses_of(session_id: int, epoch: int, forgotten: int = 0) -> int:
+        message = request(*wanted, session_id=session_id, session_epoch=epoch)
+        message.forgotten_topics_data = [
+            FetchRequest.ForgottenTopic(topic_id=UUID(int=100), partitions=list(range(forgotten)))
+        ]
+        time_slice = TimeSlice(0)
+        plan = await broker.sessions.plan(message, 18, list(named_partitions(message)), time_slice)
+        assert plan.session is not None
+        assert (plan.session.epoch, len(plan.partitions)) == (epoch + 1, 10 - forgotten)
+        return time_slice.pauses
+
+    assert await pauses_of(0, 0) >= 10
+    (session_id,) = broker.sessions._sessions
+    assert await pauses_of(session_id, 1, forgotten=5) >= 15
+
+
+async def test_fetch_session_is_continued_by_one_request_at_a_time(broker: DataPath) -> None:
+    opening = request(partition(), session_epoch=0)
+    plan = await broker.sessions.plan(opening, 18, list(named_partitions(opening)), TimeSlice())
+    assert plan.session is not None
+    message = request(partition(offset=1), session_id=plan.session.session_id, session_epoch=1)
+
+    plans = await asyncio.gather(
+        *(broker.sessions.plan(message, 18, list(named_partitions(message)), TimeSlice(0)) for _ in range(2))
+    )
+
+    assert [plan.error_code for plan in plans] == [ErrorCode.NONE, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 
 
 def test_fetch_session_epoch_wraps_to_one(broker: DataPath) -> None:

@@ -10,8 +10,8 @@ State          Entered when                                          Left when
 =============  ====================================================  ==========================================
 reading        connection made                                       too much waits (next row)
 reading        64 frames wait (2 before login), or more than 64 MiB  half of the frame limit or fewer frames
-paused         wait, or the frame reader keeps bytes that hold       wait and the kept bytes are processed
-               further frames                                        (``_take_more``)
+paused         wait, or the frame reader keeps bytes that hold       wait, of at most 64 MiB, and the kept bytes
+               further frames                                        are processed (``_take_more``)
 =============  ====================================================  ==========================================
 
 While reading is paused, the kernel's receive buffer fills and TCP slows the client down.
@@ -114,6 +114,7 @@ MAX_WAITING_FRAMES_BEFORE_LOGIN = 2
 LOGIN_TIMEOUT_S = 30.0
 """Seconds that a client has for its login. Kafka has no such limit."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Number of bytes of waiting requests above which the broker does not read from a connection."""
 
 _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
@@ -394,7 +395,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """
         if self._reader.has_kept:
             self._take(self._reader.receive(max_frames=self._room()))
-        if not self._reader.has_kept and self._room():
+        if not self._reader.has_kept and self._room() and self._frames_bytes <= MAX_WAITING_BYTES:
             self._resume_reading()
 
     async def _sit_out(self) -> None:

@@ -193,6 +193,25 @@ async def test_pipelined_frames_are_limited() -> None:
     assert peer.correlation_ids() == list(range(MAX_WAITING_FRAMES + 10))
 
 
+async def test_reading_resumes_when_few_enough_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Semaphore(0)
+
+    async def slow(_: object, __: object) -> MetadataResponse:
+        await gate.acquire()
+        return MetadataResponse()
+
+    monkeypatch.setattr("klamm.server.connection.MAX_WAITING_BYTES", 2 * len(ask()))
+    peer = Peer(slow)
+    await peer.send(b"".join(ask(number) for number in range(5)))  # the first one is being processed
+    states = [peer.transport.is_reading]
+    for _ in range(3):
+        gate.release()
+        await settle()
+        states.append(peer.transport.is_reading)
+    assert states == [False, False, False, True]
+    assert peer.correlation_ids() == [0, 1, 2]
+
+
 async def test_peer_that_does_not_read_gets_no_further_response() -> None:
     peer = Peer()
     peer.connection.pause_writing()

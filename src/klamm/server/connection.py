@@ -41,14 +41,17 @@ Closing:
 Reason                                                   How
 =======================================================  ======================================================
 broken frame, API or version not served, failed login,   ``close``: bytes already written are still sent
-error in a handler, connection rate exceeded
+error in a handler
 idle for ``connections.max.idle.ms``                     ``close``; ``abort`` when the peer left bytes unread
 the server closes (``finish``)                           ``close`` after the responses; ``abort`` after a while
 no login within ``LOGIN_TIMEOUT_S``                      ``abort``
 peer reads too slowly while the budget is exceeded       ``abort`` (``give_up``)
 log cannot be read after the size was sent               ``abort``: the client must notice the cut response
-connection limit, certificate without a principal        the transport is aborted before serving starts
+certificate without a principal                          the transport is aborted before serving starts
 =======================================================  ======================================================
+
+Connections beyond a connection limit, or beyond the connection rate of their address, do not get this far: the server
+closes them before a TLS handshake.
 """
 
 from __future__ import annotations
@@ -150,14 +153,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         endpoint: Settings of its listener.
         shared: Objects that all connections of the server share.
         slot: Its place among the connection limits, which it releases when it is lost.
+        delay_s: Seconds before its first request is processed.
     """
 
-    def __init__(self, session: Session, endpoint: Endpoint, shared: SharedByConnections, slot: ConnectionSlot) -> None:
+    def __init__(
+        self,
+        session: Session,
+        endpoint: Endpoint,
+        shared: SharedByConnections,
+        slot: ConnectionSlot,
+        *,
+        delay_s: float = 0.0,
+    ) -> None:
         self.session = session
         self._slot = slot
         self._endpoint = endpoint
         self._shared = shared
-        self._muted_s = 0.0
+        self._muted_s = delay_s
         self._is_muted = False
         self._was_active = True
         self._active_at = 0.0
@@ -286,10 +298,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._shared.connections.add(self)
-        admission = self._shared.throttles.admit(self.session)
-        self._muted_s = admission.delay_s
-        serving = self._turn_away() if admission.is_rejected else self._serve()
-        self._task = asyncio.get_running_loop().create_task(serving)
+        self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection and cancel the request in progress."""
@@ -410,12 +419,6 @@ class ClientConnection(asyncio.BufferedProtocol):
                 await asyncio.sleep(muted_s)
             finally:
                 self._is_muted = False
-
-    async def _turn_away(self) -> None:
-        """Close a connection that exceeds the connection rate of its address, after a delay that slows reconnects."""
-        await self._sit_out()
-        logger.info("Connection of %s closed: its address exceeds its quota connection_creation_rate", self._peer())
-        self.close()
 
     async def _answer(self, frame: bytearray) -> None:
         login = self.session.login

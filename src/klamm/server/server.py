@@ -81,7 +81,7 @@ class Server:
         self._sweeper: asyncio.Task[None] | None = None
         self._acceptors: list[Acceptor] = []
         self._opening: set[asyncio.Task[None]] = set()
-        """Tasks of accepted connections, until they have begun."""
+        """Tasks of accepted connections, until they have begun or are rejected."""
         self._ids = itertools.count(1)
 
     @property
@@ -115,7 +115,10 @@ class Server:
         sock: socket.socket,
         address: tuple[str, int],
     ) -> None:
-        """Serve an accepted connection, unless a limit is reached."""
+        """Serve an accepted connection, unless a limit is reached or its address exceeds its rate.
+
+        Both are decided before the TLS handshake, as in Kafka, because handshakes are what costs the most.
+        """
         host, port = address
         slot = self._limits.admit(host, endpoint.name)
         if slot is None:
@@ -132,8 +135,10 @@ class Server:
             client_port=port,
             login=endpoint.new_login(),
         )
-        connection = ClientConnection(session, endpoint, self._shared, slot)
-        task = asyncio.get_running_loop().create_task(_open(connection, sock, tls))
+        admission = self._shared.throttles.admit(session)
+        connection = ClientConnection(session, endpoint, self._shared, slot, delay_s=admission.delay_s)
+        opening = _turn_away(session, admission.delay_s) if admission.is_rejected else _open(connection, sock, tls)
+        task = asyncio.get_running_loop().create_task(opening)
         self._opening.add(task)
         task.add_done_callback(partial(self._on_opened, connection, sock, slot))
 
@@ -199,3 +204,13 @@ async def _open(connection: ClientConnection, sock: socket.socket, tls: ssl.SSLC
     except OSError as error:
         session = connection.session
         logger.info("Connection of %s:%d closed: %s", session.client_host, session.client_port, error)
+
+
+async def _turn_away(session: Session, delay_s: float) -> None:
+    """Wait before a rejected connection is closed, which slows down reconnects."""
+    await asyncio.sleep(delay_s)
+    logger.info(
+        "Connection of %s:%d closed: its address exceeds its quota connection_creation_rate",
+        session.client_host,
+        session.client_port,
+    )

@@ -38,10 +38,20 @@ MOST = 3
 LOOPS = [asyncio.new_event_loop, fastest_event_loop]
 
 
+class AddressQuotas(NoQuotas):
+    """Quotas with one ``connection_creation_rate`` for all addresses."""
+
+    connection_creation_rate: float | None = None
+
+    def limit_of_address(self, address: str) -> float | None:
+        return self.connection_creation_rate
+
+
 class Listening:
     """A server of three connections at most."""
 
     def __init__(self, listening: socket.socket | None = None) -> None:
+        self.quotas = AddressQuotas()
         self.hosts: list[str] = []
         """Hosts of the clients that have asked for versions."""
 
@@ -56,7 +66,7 @@ class Listening:
             new_context=HandlerContext,
             routes={ApiKey.API_VERSIONS: route},
             limits=ConnectionLimits(lambda _: None, most=MOST),
-            throttles=Throttles(NoQuotas(), lambda _: None),
+            throttles=Throttles(self.quotas, lambda _: None),
             client_registry=ClientRegistry(now_ms=lambda: 0),
             max_idle_ms=lambda: 0,
         )
@@ -192,6 +202,50 @@ def test_unfinished_tls_handshake_times_out_and_ends_with_the_server(
         await listening.close()
 
     run(new_loop, test())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_connection_beyond_the_rate_of_its_address_is_closed_before_its_handshake(
+    tmp_path: Path,
+    encrypted: bool,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("klamm.server.quotas.throttles._MAX_REJECTION_S", 0.01)
+
+    async def test() -> None:
+        listening = Listening()
+        listening.quotas.connection_creation_rate = 0.01
+        listening.listen(server_tls(tmp_path) if encrypted else None)
+        for _ in range(2 * MOST):
+            reader, _ = await listening.connect()
+            assert await is_closed(reader, within_s=5)
+        assert listening.server.connection_count == 0
+        listening.quotas.connection_creation_rate = None
+        assert await listening.answers(client_tls() if encrypted else None)
+        await listening.close()
+
+    run(new_loop, test())
+
+
+def test_connection_beyond_the_rate_of_its_address_ends_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.server.quotas.throttles._MAX_REJECTION_S", 60)
+
+    async def test() -> None:
+        listening = Listening()
+        listening.quotas.connection_creation_rate = 0.01
+        listening.listen(None)
+        reader, _ = await listening.connect()
+        for _ in range(100):
+            if listening.server._opening:
+                break
+            await asyncio.sleep(0.01)
+        await listening.server.close(grace_s=5)
+        assert await is_closed(reader)
+        await listening.close()
+
+    run(asyncio.new_event_loop, test())
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)

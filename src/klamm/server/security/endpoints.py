@@ -117,9 +117,7 @@ def _login(listener: Listener, configs: Mapping[str, str], find_scram: FindScram
             listener, configs, "connection.failed.authentication.delay.ms", DEFAULT_FAILURE_DELAY_MS, at_least=0
         )
         / 1000,
-        max_session_ms=_number(
-            listener, configs, "connections.max.reauth.ms", 0, at_least=-_MAX_LONG, at_most=_MAX_LONG
-        ),
+        max_session_ms={name: _max_session_ms(listener, configs, name) for name in names},
         now=time.monotonic,
     )
 
@@ -156,11 +154,17 @@ def jaas_entry(listener: str, mechanism: str, configs: Mapping[str, str]) -> Jaa
     return None
 
 
+def _max_session_ms(listener: Listener, configs: Mapping[str, str], mechanism: str) -> int:
+    """Return ``connections.max.reauth.ms`` of a mechanism: with the mechanism as prefix if set, else without it."""
+    name = "connections.max.reauth.ms"
+    own = f"{mechanism.lower()}.{name}"
+    if setting_of(configs, listener.name, own) is not None:
+        name = own
+    return _number(listener, configs, name, 0, at_least=-_MAX_LONG, at_most=_MAX_LONG)
+
+
 def _number(
     listener: Listener, configs: Mapping[str, str], name: str, default: int, *, at_least: int, at_most: int = _MAX_INT
 ) -> int:
-    mechanisms = [f"{mechanism.lower()}.{name}" for mechanism in SERVED_MECHANISMS]
-    for candidate in (*mechanisms, name):
-        if (text := setting_of(configs, listener.name, candidate)) is not None:
-            return parse_int(candidate, text, at_least=at_least, at_most=at_most)
-    return default
+    text = setting_of(configs, listener.name, name)
+    return default if text is None else parse_int(name, text, at_least=at_least, at_most=at_most)

@@ -13,14 +13,15 @@ FAILED  none                                                        The response
                                                                     connection is closed.
 ======  ==========================================================  ===================================================
 
-The session lifetime is the shorter of ``connections.max.reauth.ms`` and the lifetime of an OAUTHBEARER token. Without
-either, a session never expires and a second SaslHandshake gets ILLEGAL_SASL_STATE. Re-authentication must result in
-the same principal.
+The session lifetime is the shorter of ``connections.max.reauth.ms`` of the mechanism and the lifetime of an OAUTHBEARER
+token. Without either, a session never expires and a second SaslHandshake gets ILLEGAL_SASL_STATE. Re-authentication
+must result in the same principal.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -66,8 +67,8 @@ class LoginSettings:
     """``sasl.server.max.receive.size``."""
     failure_delay_s: float = DEFAULT_FAILURE_DELAY_MS / 1000
     """``connection.failed.authentication.delay.ms``."""
-    max_session_ms: int = 0
-    """``connections.max.reauth.ms``; 0 means that sessions do not expire."""
+    max_session_ms: Mapping[str, int] = field(default_factory=dict)
+    """``connections.max.reauth.ms`` by mechanism name; if it is 0 or missing, sessions do not expire."""
     now: Callable[[], float]
     """Monotonic clock, in seconds."""
 
@@ -176,7 +177,8 @@ class Login:
         self.state = LoginState.OPEN
         self._exchange = None
         limits = [] if lifetime_s is None else [int(lifetime_s * 1000)]
-        limits += [self.settings.max_session_ms] if self.settings.max_session_ms > 0 else []
+        max_session_ms = self.settings.max_session_ms.get(self.mechanism or "", 0)
+        limits += [max_session_ms] if max_session_ms > 0 else []
         if limits:
             self._lifetime_ms = min(limits)
             self._ends_at = self.settings.now() + self._lifetime_ms / 1000

@@ -21,7 +21,9 @@ from klamm.server.session import Session
 def begun(*, version: int = 2, max_session_ms: int = 0) -> HandlerContext:
     """Return a connection after SaslHandshake."""
     settings = LoginSettings(
-        mechanisms={"PLAIN": lambda: PlainExchange({"alice": "secret"})}, max_session_ms=max_session_ms, now=lambda: 0.0
+        mechanisms={"PLAIN": lambda: PlainExchange({"alice": "secret"})},
+        max_session_ms={"PLAIN": max_session_ms},
+        now=lambda: 0.0,
     )
     session = Session(connection_id=1, node_id=1, login=Login(settings))
     context = HandlerContext(session=session, api_version=version, client_id=None)

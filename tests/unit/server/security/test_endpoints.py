@@ -67,6 +67,23 @@ def test_invalid_login_settings_are_rejected_at_start(configs: dict[str, str], r
         opened(configs)
 
 
+def test_session_lifetime_is_set_by_mechanism() -> None:
+    """As in Kafka's SaslChannelBuilder.createConnectionsMaxReauthMsMap."""
+    listener = "listener.name.sasl_plaintext."
+    configs = OAUTH | {
+        "sasl.enabled.mechanisms": "OAUTHBEARER,SCRAM-SHA-256,SCRAM-SHA-512",
+        f"{listener}oauthbearer.connections.max.reauth.ms": "1000",
+        f"{listener}scram-sha-256.connections.max.reauth.ms": "0",
+        f"{listener}plain.connections.max.reauth.ms": "2000",
+        "connections.max.reauth.ms": "3000",
+    }
+
+    login = opened(configs).login
+
+    assert login is not None
+    assert login.max_session_ms == {"OAUTHBEARER": 1000, "SCRAM-SHA-256": 0, "SCRAM-SHA-512": 3000}
+
+
 def test_configs_of_an_authorizer_are_not_reported_as_unknown() -> None:
     assert unknown_names({"super.users": "User:a", "allow.everyone.if.no.acl.found": "true", "made.up": "x"}) == (
         "made.up",

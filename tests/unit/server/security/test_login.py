@@ -14,7 +14,9 @@ def a_login(*, max_session_ms: int = 0, clock: Clock | None = None) -> Login:
     now = clock or Clock()
     return Login(
         LoginSettings(
-            mechanisms={"PLAIN": lambda: PlainExchange(users)}, max_session_ms=max_session_ms, now=lambda: now() / 1000
+            mechanisms={"PLAIN": lambda: PlainExchange(users)},
+            max_session_ms={"PLAIN": max_session_ms},
+            now=lambda: now() / 1000,
         )
     )
 
@@ -96,6 +98,15 @@ def test_expired_session_can_be_reauthenticated_by_the_same_user() -> None:
     login.check(ApiKey.SASL_HANDSHAKE)
     logged_in(login)
     login.check(ApiKey.METADATA)
+
+
+def test_session_lifetime_of_another_mechanism_does_not_apply() -> None:
+    settings = LoginSettings(
+        mechanisms={"PLAIN": lambda: PlainExchange({"alice": "secret"})},
+        max_session_ms={"SCRAM-SHA-256": 1000},
+        now=lambda: 0.0,
+    )
+    assert not logged_in(Login(settings)).expires
 
 
 def test_reauthentication_cannot_change_the_principal() -> None:

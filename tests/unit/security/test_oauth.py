@@ -11,6 +11,7 @@ from itertools import count, product
 
 import pytest
 
+from klamm.protocol.errors import ErrorCode
 from klamm.security.oauth import (
     ClaimRules,
     Jwt,
@@ -112,6 +113,17 @@ def test_invalid_unsecured_token_is_rejected_with_reason(token: str, reason: str
 
 HOSTILE = ["1e999", "-1e999", "9" * 400, "-" + "9" * 400, "9" * 5000, "1e300", "NaN", "Infinity", "-Infinity", "true",
            "null", '""', "[]", "{}", "[{}]", "[[]]", '"\\ud800"', '"\\n"', "0"]  # fmt: skip
+
+
+def test_rejected_authorization_id_of_any_length_fits_the_response() -> None:
+    """A string of the response has at most 32,767 bytes."""
+    login = Login(LoginSettings(mechanisms={"OAUTHBEARER": an_exchange}, now=lambda: 0.0))
+    login.handshake("OAUTHBEARER", 1)
+    answer = login.authenticate(first(unsecured(claims("alice", scope="kafka")), user="b" * 40_000))
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert answer.error_message == login.failure
+    assert login.failure.startswith("Authentication failed: Client requested an authorization id (bbb")
+    assert len(login.failure) == 1000
 
 
 def test_any_claim_is_accepted_or_rejected_without_a_traceback() -> None:

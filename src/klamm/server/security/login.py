@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKEN_BYTES: Final = 524_288
 DEFAULT_FAILURE_DELAY_MS: Final = 100
+_MAX_FAILURE_LENGTH: Final = 1000
+"""Maximum number of characters in the reason of a failed login, which may repeat a text of the client."""
 SERVED_MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 
 FindScram: TypeAlias = "Callable[[str, ScramMechanism], ScramCredential | None]"
@@ -92,7 +94,7 @@ class Login:
         self.principal: str | None = None
         """Principal of the latest successful login; None before the first one."""
         self.failure = ""
-        """Reason for which the login has failed, or the session has ended."""
+        """Reason for which the login has failed, or the session has ended, cut to ``_MAX_FAILURE_LENGTH``."""
         self.mechanism: str | None = None
         self._exchange: SaslExchange | None = None
         self._has_bare_tokens = False
@@ -184,11 +186,11 @@ class Login:
             self._ends_at = self.settings.now() + self._lifetime_ms / 1000
 
     def _fail(self, reason: str) -> None:
-        self.state, self.failure, self._exchange = LoginState.FAILED, reason, None
+        self.state, self.failure, self._exchange = LoginState.FAILED, reason[:_MAX_FAILURE_LENGTH], None
 
     def _reject(self, error_message: str) -> TokenAnswer:
         self._fail(error_message)
-        return TokenAnswer(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error_message)
+        return TokenAnswer(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=self.failure)
 
 
 def mechanisms_of(

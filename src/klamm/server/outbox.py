@@ -20,6 +20,9 @@ Limit                  Scope                    Effect
                                                 brings the sum below the limit.
 =====================  =======================  ===============================================================
 
+A transport with TLS passes encrypted bytes on to another transport, and does not report how many of them the kernel has
+not accepted. These bytes are not counted as unread. ``ENCRYPTED_PIECE_BYTES`` keeps them few.
+
 Long ranges of log files are not read where the connection is not encrypted: the kernel copies them from the page cache
 to the socket (``os.sendfile``).
 
@@ -62,6 +65,8 @@ _BUFFERS: Final = (bytes, bytearray, memoryview)
 
 PIECE_BYTES: Final = 512 * 1024
 """Maximum number of bytes one connection hands to its transport at a time."""
+ENCRYPTED_PIECE_BYTES: Final = 128 * 1024
+"""The same for an encrypted connection, and the size of its transport's buffer."""
 _PIECES_AT_ONCE: Final = 1_000
 """Maximum number of small pieces, such as the entries of a long response, that it hands over at a time."""
 MAX_UNREAD_BYTES: Final = 128 * 1024 * 1024
@@ -210,7 +215,17 @@ class Outbox:
         socket: Descriptor of the transport's socket, if the kernel may copy files to it (``plain_socket``).
     """
 
-    __slots__ = ("_budget", "_handed_over", "_holder", "_rest", "_socket", "_stalled_since", "_transport", "_writable")
+    __slots__ = (
+        "_budget",
+        "_handed_over",
+        "_holder",
+        "_piece_bytes",
+        "_rest",
+        "_socket",
+        "_stalled_since",
+        "_transport",
+        "_writable",
+    )
 
     def __init__(
         self, transport: asyncio.Transport, budget: UnreadBudget, holder: Holder, socket: int | None = None
@@ -220,6 +235,11 @@ class Outbox:
         self._holder = holder
         self._rest = 0
         self._handed_over = 0
+        self._piece_bytes = PIECE_BYTES
+        if transport.get_extra_info("sslcontext") is not None:
+            self._piece_bytes = ENCRYPTED_PIECE_BYTES
+            # Whenever the transport below has sent what it holds, it gets the whole buffer of this one.
+            transport.set_write_buffer_limits(high=ENCRYPTED_PIECE_BYTES)
         self._socket = socket
         self._writable: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
@@ -283,7 +303,7 @@ class Outbox:
                 closed.
         """
         in_memory = [piece for piece in pieces if isinstance(piece, _BUFFERS)]
-        if size <= PIECE_BYTES and len(in_memory) == len(pieces) <= _PIECES_AT_ONCE:
+        if size <= self._piece_bytes and len(in_memory) == len(pieces) <= _PIECES_AT_ONCE:
             self._handed_over += size
             self.write(in_memory)
             return
@@ -294,7 +314,8 @@ class Outbox:
         self._budget.add(self._holder, self._rest)
         time_slice = TimeSlice()
         try:
-            for run, from_memory in _runs(pieces, sys.maxsize if self._socket is None else SENT_BY_KERNEL_BYTES):
+            by_kernel = sys.maxsize if self._socket is None else SENT_BY_KERNEL_BYTES
+            for run, from_memory in _runs(pieces, by_kernel, self._piece_bytes):
                 left -= from_memory
                 self._rest = min(left, held)
                 if isinstance(run, list):
@@ -351,8 +372,8 @@ def plain_socket(transport: asyncio.Transport) -> int | None:
     return None if socket is None else int(socket.fileno())
 
 
-def _runs(pieces: Iterable[Piece], by_kernel: int) -> Iterator[tuple[list[Buffer] | Range, int]]:
-    """Yield groups of buffers of about ``PIECE_BYTES``, or of ``_PIECES_AT_ONCE`` small buffers, and long ranges.
+def _runs(pieces: Iterable[Piece], by_kernel: int, piece_bytes: int) -> Iterator[tuple[list[Buffer] | Range, int]]:
+    """Yield groups of buffers of about ``piece_bytes``, or of ``_PIECES_AT_ONCE`` small buffers, and long ranges.
 
     With each comes the number of its bytes that were already in memory. Pieces in a log file are read only when their
     group is requested.
@@ -360,6 +381,7 @@ def _runs(pieces: Iterable[Piece], by_kernel: int) -> Iterator[tuple[list[Buffer
     Args:
         pieces: Pieces of the response.
         by_kernel: Number of bytes from which a piece in a log file is not read, but yielded as it is.
+        piece_bytes: Maximum size of one buffer in bytes.
     """
     run: list[Buffer] = []
     size = from_memory = 0
@@ -370,15 +392,15 @@ def _runs(pieces: Iterable[Piece], by_kernel: int) -> Iterator[tuple[list[Buffer
                 run, size, from_memory = [], 0, 0
             yield piece, 0
             continue
-        for start in range(0, len(piece), PIECE_BYTES):
+        for start in range(0, len(piece), piece_bytes):
             if isinstance(piece, _BUFFERS):
-                part: Buffer = piece if len(piece) <= PIECE_BYTES else memoryview(piece)[start : start + PIECE_BYTES]
+                part: Buffer = piece if len(piece) <= piece_bytes else memoryview(piece)[start : start + piece_bytes]
                 from_memory += len(part)
             else:
-                part = piece.read(start, PIECE_BYTES)
+                part = piece.read(start, piece_bytes)
             run.append(part)
             size += len(part)
-            if size >= PIECE_BYTES or len(run) >= _PIECES_AT_ONCE:
+            if size >= piece_bytes or len(run) >= _PIECES_AT_ONCE:
                 yield run, from_memory
                 run, size, from_memory = [], 0, 0
     if run:

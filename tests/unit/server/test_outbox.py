@@ -11,7 +11,7 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.server import outbox as module
 from klamm.server import time_slice
-from klamm.server.outbox import PIECE_BYTES, STALLED_S, Outbox, UnreadBudget
+from klamm.server.outbox import ENCRYPTED_PIECE_BYTES, PIECE_BYTES, STALLED_S, Outbox, UnreadBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +22,20 @@ LIMIT = 10 * PIECE_BYTES
 class Transport:
     """Transport that keeps the written bytes until the peer reads them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_encrypted: bool = False) -> None:
         self.kept = b""
         self.most = 0
+        self.max_kept: int | None = None
+        self._extra = {"sslcontext": object()} if is_encrypted else {}
+
+    def get_extra_info(self, name: str) -> object:
+        return self._extra.get(name)
 
     def get_write_buffer_size(self) -> int:
         return len(self.kept)
 
     def set_write_buffer_limits(self, high: int | None = None) -> None:
-        """Keep no limits."""
+        self.max_kept = high
 
     def is_closing(self) -> bool:
         return False
@@ -46,8 +51,8 @@ class Transport:
 class Peer:
     """Connection whose peer reads when the test says so. Its transport is full while it keeps any bytes."""
 
-    def __init__(self, budget: UnreadBudget) -> None:
-        self.transport = Transport()
+    def __init__(self, budget: UnreadBudget, *, is_encrypted: bool = False) -> None:
+        self.transport = Transport(is_encrypted=is_encrypted)
         self.outbox = Outbox(cast("Any", self.transport), budget, self)
         self.was_given_up = False
         write = self.transport.write
@@ -129,6 +134,22 @@ async def test_large_response_is_sent_in_pieces_and_counted_in_full() -> None:
         await asyncio.sleep(0)
     assert got + peer.read() == data
     assert peer.transport.most <= PIECE_BYTES
+
+
+@pytest.mark.parametrize("size", [PIECE_BYTES, 4 * PIECE_BYTES])
+async def test_encrypted_response_is_sent_in_smaller_pieces(size: int) -> None:
+    """The bytes that an encrypting transport has passed on are not counted."""
+    peer, data = Peer(UnreadBudget(LIMIT), is_encrypted=True), bytes(range(256)) * (size // 256)
+    sending = asyncio.create_task(peer.outbox.send([b"head", data], 4 + len(data)))
+    await asyncio.sleep(0)
+    assert peer.unread_bytes == 4 + len(data)
+    got = b""
+    while not sending.done():
+        got += peer.read()
+        await asyncio.sleep(0)
+    assert got + peer.read() == b"head" + data
+    assert peer.transport.most <= ENCRYPTED_PIECE_BYTES + 4
+    assert peer.transport.max_kept == ENCRYPTED_PIECE_BYTES
 
 
 async def test_response_of_many_small_pieces_is_sent_in_groups() -> None:

@@ -101,7 +101,7 @@ class ErrorReports:
             logger.error("%s, will be retried: %s", sentence, error, exc_info=None if is_expected else error)
 
 
-class TopicConfigs(Protocol):
+class ConfigOwner(Protocol):
     """Owner of the configs of all topics. It applies changes before they are durable."""
 
     @property
@@ -114,7 +114,7 @@ class TopicConfigs(Protocol):
         ...
 
 
-async def are_settled(configs: TopicConfigs | None) -> bool:
+async def are_settled(configs: ConfigOwner | None) -> bool:
     """Wait for the commits in progress, and return whether all values are durable. No other task runs after that."""
     return configs is None or configs.is_settled or (await configs.settle() and configs.is_settled)
 
@@ -130,7 +130,7 @@ class KeptLogs(Protocol):
         ...
 
     @property
-    def topic_configs(self) -> TopicConfigs | None:
+    def topic_configs(self) -> ConfigOwner | None:
         """Owner of the topics' configs; None if they are always durable."""
         ...
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.storage.log.config import LogConfig
-    from klamm.storage.log.housekeeping import TopicConfigs
+    from klamm.storage.log.housekeeping import ConfigOwner
     from klamm.storage.log.partition import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
@@ -138,7 +138,7 @@ class LogManager:
         """Tasks that rename the directories of deleted topics with many partitions."""
         self._deleted_topics: dict[str, dict[UUID, _Topic]] = {}
         """Deleted topics by name and id, with the partitions whose directories are not renamed yet."""
-        self.topic_configs: TopicConfigs | None = None
+        self.topic_configs: ConfigOwner | None = None
         """Owner of the topics' configs. Nothing is deleted by values that are not durable. None: they always are."""
         self.housekeeper = Housekeeper(self, now_ms=now_ms, settings=settings)
         self.cleaner = Cleaner(self, now_ms=now_ms, settings=settings)

@@ -5,12 +5,12 @@ denies a deletion that the client has no right to make, the client gets the auth
 
 The turns of the topics are held from reading their state to the upstream's response (``turns``). The gateway forwards
 no deletion of a topic whose state it cannot read. Entries that the upstream rejects in any case are forwarded without a
-question: repeated names and ids, and entries with both or neither.
+question: those with both a name and an id, or neither. About a repeated name or id, the policy is asked once: KRaft
+rejects it, a cluster with ZooKeeper deletes the topic.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -83,10 +83,8 @@ def deletions_of(request: DeleteTopicsRequest, api_version: int) -> list[Request
 
 
 def valid_deletions(requested: Iterable[RequestedDeletion]) -> list[RequestedDeletion]:
-    """Return the entries that a policy must decide on: those that the upstream does not reject in any case."""
-    entries = list(requested)
-    counts = Counter(entry.key for entry in entries if entry.is_valid)
-    return [entry for entry in entries if entry.is_valid and counts[entry.key] == 1]
+    """Return the entries that a policy must decide on, once each: those that not every upstream rejects."""
+    return list(dict.fromkeys(entry for entry in requested if entry.is_valid))
 
 
 def with_deletions(

@@ -40,16 +40,19 @@ Entry = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 PartitionEntry = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 
 
-def resized(topic: ReassignableTopic, current: TopicFacts) -> dict[int, Sequence[int]]:
-    """Return the new replicas of the partitions whose number of replicas a reassignment would change."""
-    changed: dict[int, Sequence[int]] = {}
+def resized(topic: ReassignableTopic, current: TopicFacts) -> list[tuple[int, Sequence[int]]]:
+    """Return the partitions whose number of replicas a reassignment would change, with their new replicas.
+
+    A partition that is listed several times is returned as often, because Kafka applies all of its entries.
+    """
+    changed: list[tuple[int, Sequence[int]]] = []
     for each in topic.partitions:
         index, replicas = each.partition_index, each.replicas
         running = current.reassigning.get(index)
         if replicas is None and running is not None:
             replicas = [replica for replica in running.replicas if replica not in running.adding_replicas]
         if replicas is not None and index < len(current.replicas) and len(replicas) != len(current.replicas[index]):
-            changed[index] = replicas
+            changed.append((index, replicas))
     return changed
 
 
@@ -120,14 +123,14 @@ class AlteredReassignments(ChangeServer):
             current.topic_id,
             current.replicas,
             count=len(current.replicas),
-            assignments=list(changed.values()),
+            assignments=[replicas for _, replicas in changed],
             configs=current.configs,
             defaults=current.defaults,
             requester=context.author,
             validate_only=False,
         )
         error = await denial(self._policies, CREATE_PARTITIONS, details, api=ApiKey.ALTER_PARTITION_REASSIGNMENTS)
-        return changed, error
+        return {index for index, _ in changed}, error
 
 
 POLICY: Final = change_policy(

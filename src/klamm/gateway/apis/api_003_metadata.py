@@ -233,7 +233,11 @@ async def _send(request: MetadataRequest, context: FilterContext) -> MetadataRes
 
 
 POLICY: Final = change_policy(
-    CREATE_TOPIC, MetadataRequest, MetadataResponse, lambda policies, _: RequestedTopics(policies).handle
+    CREATE_TOPIC,
+    MetadataRequest,
+    MetadataResponse,
+    lambda policies, _: RequestedTopics(policies).handle,
+    takes_turns=False,
 )
 API: Final = RelayedApi(
     key=ApiKey.METADATA,

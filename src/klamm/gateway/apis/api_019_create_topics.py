@@ -275,7 +275,11 @@ def created(request: CreateTopicsRequest, response: CreateTopicsResponse | None,
 
 
 POLICY: Final = change_policy(
-    CREATE_TOPIC, CreateTopicsRequest, CreateTopicsResponse, lambda policies, _: CreatedTopics(policies).handle
+    CREATE_TOPIC,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    lambda policies, _: CreatedTopics(policies).handle,
+    takes_turns=False,
 )
 RECORDED: Final = RecordedApi(
     request=CreateTopicsRequest, response=CreateTopicsResponse, read=_read_nothing, changes=created

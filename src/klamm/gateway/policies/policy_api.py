@@ -89,6 +89,8 @@ def change_policy(
     request: type[Message],
     response: type[Message],
     handler: Callable[[Policies, ResourceTurns], Callable[[Any, FilterContext], Awaitable[Message]]],
+    *,
+    takes_turns: bool = True,
 ) -> PolicyApi:
     """Return the decision of policies on an API that changes resources.
 
@@ -97,11 +99,14 @@ def change_policy(
         request: Class of the request.
         response: Class of the response.
         handler: Function that returns the method which serves the API.
+        takes_turns: Whether the method may hold turns, for which other clients wait.
     """
     return PolicyApi(
         key=request.API_KEY,
         kind=kind,
-        filter=lambda policies, turns: Filter.serving(request, response, handler(policies, turns)),
+        filter=lambda policies, turns: Filter.serving(
+            request, response, handler(policies, turns), is_exclusive=takes_turns
+        ),
     )
 
 

@@ -98,6 +98,8 @@ class ServedApi:
     last_version: int
     filters: tuple[Filter, ...]
     """Filters of the API, in the order in which they decide. Empty if no filter decides about its requests."""
+    is_exclusive: bool = False
+    """Whether the filters are asked only once no other request of the connection is in flight."""
 
 
 def serve(
@@ -128,5 +130,8 @@ def serve(
         if not api.announces_all:
             decoded = (each.request for each in filters if each.request is not None and each.claims is None)
             first = max([first, *(request.VERSIONS[0] for request in decoded)])
-        served[api.key] = ServedApi(api=api, first_version=first, last_version=last, filters=filters)
+        is_exclusive = any(each.is_exclusive for each in filters)
+        served[api.key] = ServedApi(
+            api=api, first_version=first, last_version=last, filters=filters, is_exclusive=is_exclusive
+        )
     return served

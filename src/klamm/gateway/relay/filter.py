@@ -214,6 +214,10 @@ class Filter:
     """
     keeps_request: bool = False
     """Whether the request is used after ``decide`` has returned, so that it must not refer to the read buffer."""
+    is_exclusive: bool = False
+    """Whether a request waits for the responses to all earlier ones of its connection, as each does in a broker.
+    Otherwise a client could let what the filter holds wait behind a long poll of its own.
+    """
     response_version: Callable[[memoryview, int], int] | None = None
     """Takes the body of the upstream's response and the version of the request; returns the version of the response.
     None: it is that of the request.
@@ -228,6 +232,7 @@ class Filter:
         claims: Callable[[memoryview], bool] | None = None,
         *,
         ignores_rest: bool = False,
+        is_exclusive: bool = False,
     ) -> Filter:
         """Return a filter whose result is always the same ``Serve``."""
         result = Serve(handle=handle)
@@ -238,4 +243,5 @@ class Filter:
             claims=claims,
             ignores_rest=ignores_rest,
             keeps_request=True,
+            is_exclusive=is_exclusive,
         )

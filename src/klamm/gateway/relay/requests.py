@@ -6,7 +6,8 @@ If a feature admits clients by their client id (``admission``), that comes first
 API                                Treatment
 =================================  ===================================================================================
 not served, or in this version     The connection is closed, as Kafka does. ApiVersions is answered (KIP-511).
-with filters                       Kept until it is complete, and given to them (``filter_chain``).
+with filters                       Kept until it is complete, and given to them (``filter_chain``), if one of them is
+                                   exclusive once no earlier request is in flight.
 with ``acks``                      Only ``acks`` is read: a request with ``acks=0`` has no response.
 with ``patch_request``             With a ``ConnectionWatch``, kept until it is complete, up to 32 MiB. A value is
                                    patched in place.
@@ -96,6 +97,8 @@ class RequestReader:
         served = self._check(size, api_key, api_version, body)
         if available < body:
             return NEED, body, ()
+        if served.is_exclusive and relay.exchanges:
+            return STOP, 0, ()
         client_id = None
         if id_length >= 0:
             client_id = str(chunk[position + REQUEST_HEAD.size : position + body], "utf-8", "replace")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from klamm.gateway.relay.filter import FilterContext
+    from klamm.gateway.relay.shared import Shared
     from klamm.protocol.schema import Message
 
 UNKNOWN_VERSION = 99
@@ -196,8 +197,8 @@ async def test_unfinished_requests_of_a_hostile_client_leave_room_for_responses_
         await sending
 
 
-def _interceptor(handle: Callable[[Any, FilterContext], Awaitable[Message]]) -> Filter:
-    return Filter.serving(CreateTopicsRequest, CreateTopicsResponse, handle)
+def _interceptor(handle: Callable[[Any, FilterContext], Awaitable[Message]], *, is_exclusive: bool = False) -> Filter:
+    return Filter.serving(CreateTopicsRequest, CreateTopicsResponse, handle, is_exclusive=is_exclusive)
 
 
 async def _forwarded(message: Any, context: FilterContext) -> Message:
@@ -205,15 +206,33 @@ async def _forwarded(message: Any, context: FilterContext) -> Message:
     return answer
 
 
-async def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
-    """An interceptor may hold the turn of a policy, for which the changes of all other clients wait."""
+def _with_turn() -> Shared:
+    """Return a gateway with the turn of a policy, for which the changes of all other clients wait."""
     turn = asyncio.Lock()
 
     async def in_turn(message: Any, context: FilterContext) -> Message:
         async with turn:
             return await _forwarded(message, context)
 
-    shared = shared_objects(feature(filters={19: _interceptor(in_turn)}))
+    return shared_objects(feature(filters={19: _interceptor(in_turn, is_exclusive=True)}))
+
+
+async def test_turn_is_not_held_behind_a_long_poll() -> None:
+    shared = _with_turn()
+    with RelayRig(shared) as polling, RelayRig(shared) as other:
+        poll, creation = request(1, 4), request_frame(CreateTopicsRequest(topics=[]), 5)
+        await polling.client.send(poll + creation)
+        assert await polling.upstream.read(len(poll)) == poll
+        await other.client.send(creation)
+        assert await other.upstream.read(len(creation)) == creation
+        answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])
+        await other.upstream.send(answer)
+        await polling.upstream.send(response(1))
+        assert await polling.upstream.read(len(creation)) == creation
+
+
+async def test_client_that_does_not_read_does_not_delay_a_filter() -> None:
+    shared = _with_turn()
     with RelayRig(shared) as stuck, RelayRig(shared) as other:
         creation = request_frame(CreateTopicsRequest(topics=[]), 5)
         answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])

@@ -93,16 +93,19 @@ def remote_log(configs: TopicConfigs, _: ClusterFacts) -> Iterator[Finding]:
 
 
 def compaction(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
-    """Predict what a first compaction does: keyless records are dropped and rejected, older values of keys go.
+    """Predict what a compaction does: keyless records are dropped and rejected, older values of keys go.
 
-    The newest records show only what goes among themselves. Records that were not read may go unseen.
+    It is the first one of the topic, or one that a shorter ``min.compaction.lag.ms`` lets begin earlier. The newest
+    records show only what goes among themselves. Records that were not read may go unseen.
     """
-    if "compact" not in configs.policies() or "compact" in configs.policies_before():
+    lag_ms, lag_before_ms = configs.number("min.compaction.lag.ms"), configs.number_before("min.compaction.lag.ms")
+    is_first = "compact" not in configs.policies_before()
+    if "compact" not in configs.policies() or not (is_first or lag_ms < lag_before_ms):
         return
     batches = _batches(configs)
     keys = [key for batch in batches for key in batch.keys]
     keyless = sum(key is None for key in keys)
-    if keyless:
+    if keyless and is_first:
         producers = active_producers(configs.topic, facts.now_ms)
         share = percent(keyless, len(keys))
         yield Finding(
@@ -119,7 +122,6 @@ def compaction(configs: TopicConfigs, facts: ClusterFacts) -> Iterator[Finding]:
         own = [key for batch in partition.newest_batches or () for key in batch.keys if key is not None]
         hidden += len(own) - len(set(own))
     if hidden:
-        lag_ms = configs.number("min.compaction.lag.ms")
         yield Finding(
             kind="records_compacted",
             level=ImpactLevel.LOSS,

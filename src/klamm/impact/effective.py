@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from klamm.configs.definitions import find_broker_config, topic_configs, topic_synonyms
+from klamm.configs.values import JAVA_BLANKS
 from klamm.impact.facts import ConfigValueFact
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import InvalidConfigError
@@ -156,12 +157,16 @@ def _with_change(key: str, chain: tuple[ConfigValueFact, ...], change: ConfigAlt
 
 
 def _effective(key: str, chain: tuple[ConfigValueFact, ...]) -> str | None:
-    """Return the first value of a chain in the unit of the topic config, or Kafka's default."""
+    """Return the first value of a chain in the unit of the topic config, or Kafka's default.
+
+    It has no blanks at its ends, which Kafka ignores, and some of which Python does not know.
+    """
     for entry in chain:
         if entry.value is None:
             continue
+        value = entry.value.strip(JAVA_BLANKS)
         unit = None if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG else _units(key).get(entry.name)
-        return entry.value if unit is None else str(int(entry.value) * unit)
+        return value if unit is None else str(int(value) * unit)
     definition = topic_configs().get_definition(key)
     return None if definition is None else definition.default
 
@@ -175,7 +180,7 @@ def _number(name: str, values: Mapping[str, str | None]) -> int:
 
 
 def _is_true(name: str, values: Mapping[str, str | None]) -> bool:
-    return (values.get(name) or "").strip().lower() == "true"
+    return (values.get(name) or "").lower() == "true"
 
 
 def _policies(values: Mapping[str, str | None]) -> frozenset[str]:

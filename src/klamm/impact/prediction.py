@@ -43,6 +43,7 @@ _CONFIG_NEEDS: Final = {
     "retention.ms": _RETENTION,
     "retention.bytes": _RETENTION,
     "cleanup.policy": _RETENTION | _SAMPLED,
+    "min.compaction.lag.ms": Need.OFFSETS | Need.BATCHES,
     "max.message.bytes": _SAMPLED,
     "message.timestamp.type": NO_NEED,
     "message.timestamp.before.max.ms": _SAMPLED,
@@ -56,13 +57,13 @@ _CONFIG_NEEDS: Final = {
     REMOTE_STORAGE: Need.OFFSETS,
 }
 """Facts that a change of the effective value of a topic config needs."""
-_READ_ALONG: Final = ("min.compaction.lag.ms", "index.interval.bytes")
-TOPIC_CONFIGS: Final = (*_CONFIG_NEEDS, *_READ_ALONG)
+TOPIC_CONFIGS: Final = (*_CONFIG_NEEDS, "index.interval.bytes")
 """Topic configs that the rules read."""
 LOSSY_CONFIGS: Final = (
     "retention.ms",
     "retention.bytes",
     "cleanup.policy",
+    "min.compaction.lag.ms",
     "unclean.leader.election.enable",
     REMOTE_STORAGE,
 )

@@ -195,6 +195,21 @@ def test_compaction_removes_superseded_records() -> None:
     assert finding.figures["first_pass_ms"] == 60_000
 
 
+def test_shorter_compaction_lag_removes_superseded_records() -> None:
+    facts = cluster(topic(sampled([batch(1, None), batch(1)]), cleanup_policy="compact", min_compaction_lag_ms="60000"))
+
+    _only(altered("min.compaction.lag.ms", None), facts, "records_compacted")
+    assert may_delete_records([altered("min.compaction.lag.ms", None)])
+    assert predict([altered("min.compaction.lag.ms", "60001")], facts).level is ImpactLevel.NONE
+
+
+@pytest.mark.parametrize("value", ["delete\x01", "\x00delete ", "compact,delete\x1b"])
+def test_blanks_that_kafka_ignores_hide_no_loss(value: str) -> None:
+    facts = cluster(topic(_retained_for_a_day(900), cleanup_policy="compact", retention_ms=f"{DAY_MS}\x01"))
+
+    _only(altered("cleanup.policy", value), facts, "records_deleted")
+
+
 def test_compaction_of_unique_keys_has_no_impact() -> None:
     facts = cluster(topic(sampled([batch(1, 2), batch(3)])))
 

@@ -199,12 +199,13 @@ class RulesPolicy(Policy):
         topic = details.topic
         factors = dict.fromkeys(map(len, details.new_assignments or ()))
         rules = list(self._concerned("partitions", topic, details.principal))
+        is_reassignment = details.new_num_partitions == details.num_partitions  # of partitions that get another factor
         for rule in rules:
-            if details.new_num_partitions != details.num_partitions:  # a reassignment keeps the number
+            if not is_reassignment:
                 _check_bounds(rule, f"topic {topic}", "partitions", details.new_num_partitions, rule.partitions)
             for factor in factors:
                 _check_bounds(rule, f"topic {topic}", "replication factor", factor, rule.replication_factor)
-                if factor != details.replication_factor:
+                if is_reassignment or factor != details.replication_factor:
                     _check_spare_replicas(rule, f"topic {topic}", factor, details.configs, details.defaults)
         _check_impact(rules, f"adding partitions to topic {topic}", details)
 

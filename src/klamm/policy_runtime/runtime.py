@@ -109,9 +109,15 @@ class PolicyRuntime:
         else:
             self._tried = properties, made
 
-    def follow(self, properties: Mapping[str, str]) -> None:
-        """Use changed properties, and what ``check`` has loaded for them, from now on."""
-        is_tried = self._tried is not None and self._tried[0] == properties
+    def follow(self, properties: Mapping[str, str], *, sets_rules: bool = True) -> None:
+        """Use changed properties, and what ``check`` has loaded for them, from now on.
+
+        Args:
+            properties: All properties after the change.
+            sets_rules: Whether the change sets the rules file, perhaps to the same path. What ``check`` has loaded is
+                used for such a change only: it may be of another one, which was rejected after the check.
+        """
+        is_tried = sets_rules and self._tried is not None and self._tried[0] == properties
         if properties == self.properties and not is_tried:
             return
         has_new_rules = self._has_new_rules(properties)
@@ -119,7 +125,7 @@ class PolicyRuntime:
         self.policies.follow(properties)
         if not has_new_rules and not is_tried:
             return
-        if self._tried is not None and self._tried[0] == properties:
+        if self._tried is not None and is_tried:
             (_, made), self._tried = self._tried, None
             self.reloader.follow(properties, made)
         else:  # a change that was reverted because it could not be stored

@@ -396,6 +396,14 @@ def test_limit_of_local_retention_applies_when_the_retention_changes() -> None:
             ),
             "replication factor 2",
         ),
+        (
+            replace(
+                more_partitions(now=2, then=2, new_assignments=[[1, 2]]),
+                replication_factor=2,  # of the first partition, which is not moved
+                configs={"min.insync.replicas": "2"},
+            ),
+            "replication factor 2",
+        ),
         (replace(more_partitions(now=2, then=3, new_assignments=[[1]])), None),
     ],
 )

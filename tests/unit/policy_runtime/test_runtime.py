@@ -125,6 +125,21 @@ async def test_unchanged_path_set_again_reloads_the_file(file: Callable[[str], d
         assert await is_allowed(runtime, "c-1")
 
 
+async def test_rules_of_a_rejected_change_are_not_used_later(file: Callable[[str], dict[str, str]]) -> None:
+    properties = {**POLICY, **file("b"), "policy.reload.interval.ms": "0"}
+    path, rules = rules_file(properties)
+    async with running(properties) as runtime:
+        # given: another guard rejects the change after the check
+        await runtime.check(dict(properties), validate_only=False, loads_again=True)
+        rewrite(path, rules.replace("b-", "c-"))
+        await runtime.reloader.reload()
+        # when: another config of the broker is changed
+        runtime.follow(dict(properties), sets_rules=False)
+        await asyncio.sleep(0)
+        # then
+        assert await is_allowed(runtime, "c-1")
+
+
 @pytest.mark.parametrize("text", [None, "rules: ["])
 async def test_failed_reload_is_reported_until_one_succeeds(
     file: Callable[[str], dict[str, str]], text: str | None

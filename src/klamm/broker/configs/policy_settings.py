@@ -125,7 +125,7 @@ class PolicySettings:
         """Apply configs that were set on a broker or as the cluster default."""
         if change.resource_name in self._resources:
             self._dynamic[change.resource_name] = values
-            self.runtime.follow(self._with(self._dynamic))
+            self.runtime.follow(self._with(self._dynamic), sets_rules=POLICY_RULES_FILE in change.names)
 
     def _with(self, dynamic: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
         """Return the properties with dynamic configs applied."""

@@ -5,6 +5,8 @@ Each turn does the steps that are due, in this order:
 ======================  =======================================  ================================================
 step                    when                                     effect
 ======================  =======================================  ================================================
+check the states        after each failed turn                   as below, so that a stop or a pause takes effect
+                                                                 although a cluster is unavailable
 check both clusters     first turn, and after each failed turn   fail fast if a cluster is unavailable, or both
                                                                  are one and topics would be copied endlessly
 check the claim         every turn                               without it, leave out all other steps; publish an
@@ -264,6 +266,10 @@ class FlowControl:
         if self._claim.holder or self._claim.times_taken != self._times_taken:
             self._withdraw()
         if not self._are_reachable:
+            # A flow that is a broker follows the states in _lead_without_source.
+            is_known = self._has_internal_topics and self._claim.is_held and self._settings.replica is None
+            if is_known and not self._follow_states():
+                return
             self._check_clusters()
             self._are_reachable = True
         if not self._claim.is_held:
@@ -275,15 +281,9 @@ class FlowControl:
             create_other_topics(self._source, self._target, self._settings, place, self._heartbeats)
             self._states.load()
             self._has_internal_topics = True
-        self._states.read_back()
-        states = self._states.current
-        if states.flow is RequestedState.STOPPED:
-            self._release()
+        if not self._follow_states():
             return
-        self._note_demoted(states)
         self._note_missing()
-        if self._is_published and states != self._published_states:
-            self._publish_assignment()  # before the refresh, so that a pause counts although a refresh fails
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
@@ -294,6 +294,18 @@ class FlowControl:
         if now >= self._acl_sync_due and self._settings.sync_topic_acls_enabled:
             self._acls.run(self._unsynced_topics())
             self._acl_sync_due = now + self._settings.sync_topic_acls_interval.total_seconds()
+
+    def _follow_states(self) -> bool:
+        """Publish the requested states if they changed. Return False if the flow is STOPPED and therefore released."""
+        self._states.read_back()
+        states = self._states.current
+        if states.flow is RequestedState.STOPPED:
+            self._release()
+            return False
+        self._note_demoted(states)
+        if self._is_published and states != self._published_states:
+            self._publish_assignment()  # before the refresh, so that a pause counts although a refresh fails
+        return True
 
     def _check_clusters(self) -> None:
         try:

@@ -828,6 +828,55 @@ def test_paused_flow_keeps_partitions_and_creates_topics() -> None:
     assert run.requested[-1] == {}
 
 
+def unavailable() -> tuple[FakeCluster, Run]:
+    """Return a source that has become unavailable, and a flow from it whose previous turn failed."""
+    source = FakeCluster(orders=1)
+    run = Run(source, FakeCluster())
+    run.control.turn()
+    source.check_connection = lambda **_: done(ConnectionLostError("nobody listens"))  # type: ignore[method-assign]
+    run.control._are_reachable = False
+    return source, run
+
+
+def test_flow_stops_while_the_source_is_unavailable() -> None:
+    source, run = unavailable()
+    # when
+    run.states.change(lambda states: states.with_flow(RequestedState.STOPPED))
+    # then
+    for _ in range(2):
+        assert run.run_once() == (FlowState.STOPPED, "requested by klamm mirror stop")
+    assert not run.published[-1]
+    # when
+    run.states.change(lambda states: states.with_flow(RequestedState.RUNNING))
+    with pytest.raises(ConnectionLostError, match="nobody listens"):
+        run.control.turn()
+    source.check_connection = lambda **_: done(None)  # type: ignore[method-assign]
+    # then
+    assert run.run_once() == (FlowState.RUNNING, "")
+    assert run.published[-1] == (("orders", "A.orders", 1),)
+
+
+def test_flow_pauses_while_the_source_is_unavailable() -> None:
+    _, run = unavailable()
+    # when
+    run.states.change(lambda states: states.with_flow(RequestedState.PAUSED))
+    with pytest.raises(ConnectionLostError, match="nobody listens"):
+        run.control.turn()
+    # then
+    assert run.requested[-1] == {"orders": RequestedState.PAUSED}
+    assert run.published[-1] == (("orders", "A.orders", 1),)
+
+
+def test_topic_stops_while_the_source_is_unavailable() -> None:
+    _, run = unavailable()
+    # when
+    run.states.change(lambda states: states.with_topics(["orders"], RequestedState.STOPPED))
+    with pytest.raises(ConnectionLostError, match="nobody listens"):
+        run.control.turn()
+    # then
+    assert run.published[-1] == ()
+
+
 def test_stopped_topic_leaves_assignment_and_paused_topic_stays() -> None:
     run = Run(FakeCluster(orders=1, users=1), FakeCluster())
     run.control.turn()

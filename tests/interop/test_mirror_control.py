@@ -8,7 +8,10 @@ import pytest
 
 import klamm
 from klamm.admin import AdminClient, ConfigEntry, ConfigSource, DescribeConfigsResult
+from klamm.mirror import run
+from klamm.mirror.operations.commands import TargetStateStore
 from klamm.mirror.progress.flow_progress import FlowFailedError, MirrorStatus
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.properties import parse_properties
@@ -17,6 +20,7 @@ from tests.support.mirror_fakes import completed_result
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     from klamm.admin import ConfigResource
 
@@ -78,3 +82,20 @@ def test_cluster_under_two_addresses_is_not_mirrored_to_itself() -> None:
             with pytest.raises(FlowFailedError, match="are the same cluster: topic orders would be copied to itself"):
                 control.turn()
             assert set(source.list_topics().result()) == {"orders"}
+
+
+def test_plan_follows_the_states_that_were_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with klamm.Broker() as here, klamm.Broker() as there:
+        # given
+        create_topic(here.bootstrap_servers, "orders")
+        text = properties(here.bootstrap_servers, there.bootstrap_servers, topics="orders")
+        (path := tmp_path / "mm2.properties").write_text(text)
+        flow = parse_settings(parse_properties(text)).flows[0]
+        with AdminClient(here.bootstrap_servers) as source, AdminClient(there.bootstrap_servers) as target:
+            FlowControl(flow, source, target, status=MirrorStatus([flow.name]), publish=lambda _: None).turn()
+        # when
+        TargetStateStore(flow).save(RequestedStates(flow=RequestedState.STOPPED))
+        code = run.run(path, plan=True)
+        # then
+        assert code == 0
+        assert "! A->B: STOPPED by klamm mirror stop: no topic changes" in capsys.readouterr().out

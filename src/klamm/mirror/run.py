@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from klamm.admin import ConfigEntry
+    from klamm.mirror.records.requested_states import RequestedStates
     from klamm.mirror.settings.flow import FlowSettings
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def run(
         _check_listeners(settings)
         settings.log_notes(logger)
         if plan:
-            return print_plan(settings, sys.stdout, obstacles=obstacles)
+            return print_plan(settings, sys.stdout, obstacles=obstacles, requested=requested_states)
         live_keys = LiveKeys(properties_path, overrides)
         return _mirror(settings, live_keys, until_caught_up=until_caught_up, on_progress=on_progress, stop=stop)
     except SettingsError as error:
@@ -234,3 +235,14 @@ def obstacles(
     from klamm.mirror.replay.obstacles import obstacles as of_replay  # noqa: PLC0415 - as above
 
     return of_replay(flow, selected, configs)
+
+
+def requested_states(flow: FlowSettings) -> RequestedStates:
+    """Return the stored states that operators requested for a flow and its topics.
+
+    Raises:
+        ConnectionLostError: They cannot be read from the target now.
+    """
+    from klamm.mirror.operations.commands import TargetStateStore  # noqa: PLC0415 - loaded on demand
+
+    return TargetStateStore(flow).load()

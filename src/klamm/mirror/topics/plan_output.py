@@ -25,6 +25,7 @@ from klamm.mirror.cluster_admin import (
 from klamm.mirror.filters import DEFAULT_TOPICS, DefaultTopicFilter
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.progress.flow_progress import FlowFailedError
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.records.worker_offsets import first_cluster, mirrored_topics
 from klamm.mirror.settings.definitions import (
     OFFSETS_BY,
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     """Returns why offsets cannot be kept, by remote topic. Called with a flow, the partition counts of its source
     topics, and the configs of remote topics.
     """
+    Requested = Callable[[FlowSettings], RequestedStates]
+    """Returns the requested states of a flow, read from its offsets topic on the target."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +81,25 @@ def no_obstacles(
     return {}
 
 
-def print_plan(settings: MirrorSettings, out: TextIO, *, obstacles: Obstacles = no_obstacles) -> int:
+def none_requested(_flow: FlowSettings) -> RequestedStates:
+    """Return states that are all RUNNING."""
+    return RequestedStates()
+
+
+def print_plan(
+    settings: MirrorSettings,
+    out: TextIO,
+    *,
+    obstacles: Obstacles = no_obstacles,
+    requested: Requested = none_requested,
+) -> int:
     """Write the planned changes of each flow (``+`` new, ``~`` changed, ``-`` removed, ``!`` left out or rejected).
 
     Args:
         settings: Settings of the mirror.
         out: Output.
         obstacles: Check of the flows that keep offsets.
+        requested: Reader of the states that operators requested.
 
     Returns:
         0, or 1 if a flow cannot be planned or a cluster would reject a change.
@@ -95,7 +110,10 @@ def print_plan(settings: MirrorSettings, out: TextIO, *, obstacles: Obstacles = 
         try:
             check_reachable(source, flow.source.alias)
             check_reachable(target, flow.target.alias)
-            lines = plan_flow(flow, source, target, heartbeats_on=_heartbeats_on(settings, flow), obstacles=obstacles)
+            heartbeats_on = _heartbeats_on(settings, flow)
+            lines = plan_flow(
+                flow, source, target, heartbeats_on=heartbeats_on, obstacles=obstacles, requested=requested
+            )
         except (*CLUSTER_ERRORS, FlowFailedError) as error:
             out.write(f"{flow.name}: cannot be planned: {error_text(error)}\n")
             code = _FAILED
@@ -135,6 +153,7 @@ def plan_flow(
     *,
     heartbeats_on: Mapping[str, int] = MappingProxyType({}),
     obstacles: Obstacles = no_obstacles,
+    requested: Requested = none_requested,
 ) -> list[str]:
     """Return one line for each change that a round of a flow would make, and for each that would be rejected.
 
@@ -147,6 +166,7 @@ def plan_flow(
         heartbeats_on: Replication factor of the heartbeats topic, by alias of each cluster where it is created if
             it is missing.
         obstacles: Check of flows that keep offsets.
+        requested: Reader of the states that operators requested.
 
     Raises:
         ConnectionError, TimeoutError: A cluster is unavailable.
@@ -154,11 +174,17 @@ def plan_flow(
     """
     check_loops(flow, shared_topics(source, target))
     here, there = partition_counts(source), partition_counts(target)
+    states = requested(flow) if flow.source_offsets_topic in there else RequestedStates()
+    if states.flow is RequestedState.STOPPED:
+        return [f"{NO_CHANGE} {flow.name}: STOPPED by klamm mirror stop: no topic changes before klamm mirror resume"]
+    promoted = {topic for topic, state in states.topics.items() if state.is_promoted}
+    unsynced = promoted.union(topic for topic, state in states.topics.items() if state is RequestedState.STOPPED)
     selected = selected_topics(here, flow.selection)
-    plan = plan_topics(selected, there, flow.remote_topic)
+    mirrored = {name: count for name, count in selected.items() if name not in promoted}
+    plan = plan_topics(mirrored, there, flow.remote_topic)
     described: dict[str, Mapping[str, ConfigEntry]] = {}
     denied = []
-    for name, entries in topic_configs(source, selected).items():
+    for name, entries in topic_configs(source, mirrored).items():
         if isinstance(entries, KafkaApiError):
             denied.append(f"! topic {name}: cannot be described on cluster {flow.source.alias}: {error_text(entries)}")
         else:
@@ -166,7 +192,7 @@ def plan_flow(
     checks = _Checks()
     sides = _Side(flow.source.alias, source, here), _Side(flow.target.alias, target, there)
     lines = _internal_topics(flow, sides, heartbeats_on, checks)
-    new = {name: _new_topic(flow, name, selected[name], described[name]) for name in plan.create if name in described}
+    new = {name: _new_topic(flow, name, mirrored[name], described[name]) for name in plan.create if name in described}
     checks.create(sides[1], list(new.values()), f"replication.factor={flow.replication_factor}")
     lines += [_new_line(topic) + _not_before_4_1(name) for name, topic in new.items()]
     if flow.replica is None:
@@ -174,11 +200,11 @@ def plan_flow(
         checks.grow(flow.target.alias, target, plan.grow)
     if flow.sync_topic_configs_enabled:
         # Topics that would be created get their configs in CreateTopics.
-        synced = {name: entries for name, entries in described.items() if name not in plan.create}
+        synced = {name: entries for name, entries in described.items() if name not in unsynced.union(plan.create)}
         lines += _configs(flow, ConfigSync(flow, source, target), synced, target, checks)
-    lines += _deletions(flow, source, here, there)
+    lines += _deletions(flow, source, here, there, kept=promoted)
     if flow.sync_topic_acls_enabled:
-        missing = AclSync(flow, source, target).missing()
+        missing = AclSync(flow, source, target).missing(unsynced)
         lines += [f"+ topic {acl.resource_name}: ACL {in_words(acl)}: on the source topic" for acl in missing]
     alias = flow.source.alias
     doubled = [
@@ -240,7 +266,14 @@ def _offset_obstacles(
     ]
 
 
-def _deletions(flow: FlowSettings, source: AdminClient, here: Collection[str], there: Collection[str]) -> list[str]:
+def _deletions(
+    flow: FlowSettings,
+    source: AdminClient,
+    here: Collection[str],
+    there: Collection[str],
+    *,
+    kept: Collection[str],
+) -> list[str]:
     """Return lines for the remote topics of deleted source topics (``klamm.sync.topic.deletions``)."""
     mode, grace_s = flow.deletions.mode, flow.deletions.grace.total_seconds()
     if mode is TopicDeletions.OFF or flow.source_offsets_topic not in there:
@@ -251,7 +284,7 @@ def _deletions(flow: FlowSettings, source: AdminClient, here: Collection[str], t
             f"{NO_CHANGE} {flow.name}: no remote topic is deleted, because {flow.source.alias} is cluster {cluster_id} "
             f"and was {first} before"
         ]
-    planned = plan_deletions(flow, mirrored_topics(flow), here, there)
+    planned = plan_deletions(flow, mirrored_topics(flow).difference(kept), here, there)
     missing = missing_topics(source, planned)
     is_on = mode is TopicDeletions.ON
     start, verb = ("-", "deleted") if is_on else (NO_CHANGE, "would be deleted")

@@ -24,6 +24,7 @@ from klamm.mirror.progress.flow_progress import (
 from klamm.mirror.progress.partition_progress import NO_REMOTE_TOPIC, CopyState, PartitionProgress
 from klamm.mirror.records.requested_states import RequestedState, RequestedStates
 from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.topics import plan_output
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow
@@ -650,6 +651,44 @@ def test_plan_reports_changes_with_reasons_and_changes_nothing() -> None:
     ]
     assert target.topics == {"A.users": 1}
     assert target.acls == []
+
+
+def test_plan_leaves_out_promoted_topics_and_syncs_of_stopped_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = FakeCluster(handed_over=2, lost=1, orders=2, users=1)
+    target = FakeCluster(**{POSITIONS: 25, "A.handed_over": 1, "A.gone": 1, "A.old": 1, "A.orders": 1, "A.users": 1})
+    for topic in source.topics:
+        source.configs[topic] = {"retention.ms": "5"}
+        target.configs[f"A.{topic}"] = {"retention.ms": "7"}
+    source.acls = [acl(topic) for topic in source.topics]
+    monkeypatch.setattr(plan_output, "first_cluster", lambda _flow, cluster_id, **_: cluster_id)
+    monkeypatch.setattr(plan_output, "mirrored_topics", lambda _flow: frozenset({"gone", "old"}))
+    states = RequestedStates().with_topics(["handed_over", "lost", "gone"], RequestedState.PROMOTED)
+    states = states.with_topics(["orders"], RequestedState.STOPPED)
+    everything = settings(topics=".*", klamm_sync_topic_deletions="on").flows[0]
+    # when
+    lines = plan_flow(everything, source, target, requested=lambda _: states)
+    # then
+    assert [line for line in lines if "internal topic" not in line] == [
+        "~ topic A.orders: 1 -> 2 partitions",
+        "~ topic A.users: retention.ms: 7 -> 5: set on the source topic",
+        "- topic A.old: deleted, 3600 s after the start of the mirror or later: topic old is gone on cluster A",
+        "+ topic A.users: ACL ALLOW READ for User:alice from *: on the source topic",
+    ]
+
+
+def test_plan_of_stopped_flow_changes_nothing() -> None:
+    source, target = FakeCluster(orders=2), FakeCluster(**{POSITIONS: 25})
+    # when
+    lines = plan_flow(flow(), source, target, requested=lambda _: RequestedStates(flow=RequestedState.STOPPED))
+    # then
+    assert lines == ["! A->B: STOPPED by klamm mirror stop: no topic changes before klamm mirror resume"]
+
+
+def test_plan_reads_no_states_without_an_offsets_topic() -> None:
+    def unreadable(_: FlowSettings) -> RequestedStates:
+        raise ConnectionLostError(f"{POSITIONS} does not exist yet on the target")
+
+    assert plan_flow(flow(), FakeCluster(orders=1), FakeCluster(), requested=unreadable)
 
 
 def planned(target: FakeCluster, **more: str) -> list[str]:

@@ -38,6 +38,7 @@ BASE = {
     "A.bootstrap.servers": ["a:9092"],
     "B.bootstrap.servers": ["b:9092", "b:1, c:2"],
     "A->B.enabled": ["true", "True"],
+    "enabled": ["true", "True", "false"],
 }
 LISTS = [".*", "orders", "orders.*, payments", "orders|users", "(?i)orders, users", r"[\w-.]+", "", "a,,b1_v1", ".*s,",
          r"\p{Lower}+", r"(orders, users)", "a{1,2}", "[a-", r"^o.*$", r"orders\..*", "A.*, B.*", r".*[\-\.]internal",

@@ -19,6 +19,7 @@ from klamm.mirror.naming import DefaultReplicationPolicy
 from klamm.mirror.settings.clients import ClusterSettings, check_clients, of_flow
 from klamm.mirror.settings.definitions import (
     DEPRECATED,
+    EMIT_HEARTBEATS,
     MAX_BYTES_PER_SECOND,
     REPLICA_LISTENERS,
     REPLICA_NODE_ID,
@@ -40,6 +41,7 @@ METRICS_LISTEN: Final = "klamm.metrics.listen"
 ALLOW_COMMANDS: Final = "klamm.metrics.allow.commands"
 MASTER: Final = "spark.master"
 CHECKPOINT_DIR: Final = "klamm.checkpoint.dir"
+_ENABLED: Final = "enabled"
 _LEASE: Final = "klamm.lease.seconds"
 _FREE_TEXT: Final = re.compile(r"password|secret|passphrase|jaas|certificate|keystore\.key|client\.id|^spark\.")
 """Keys whose values may have any characters, also a number sign after a blank."""
@@ -253,8 +255,11 @@ def _check_flow_keys(properties: Mapping[str, str], aliases: Sequence[str]) -> N
 
 
 def _is_enabled(properties: Mapping[str, str], source: ClusterSettings, target: ClusterSettings) -> bool:
-    key = f"{source.alias}->{target.alias}.enabled"
-    return parse_bool(key, properties.get(key, "false"))
+    """Return whether a flow is enabled. As in MirrorMaker, a top-level ``enabled`` counts for pairs with heartbeats."""
+    reader = KeyReader(properties, source.alias, target.alias)
+    if (entry := reader.find(_ENABLED)) is None or not parse_bool(*entry):
+        return False
+    return entry[0] != _ENABLED or reader.get(EMIT_HEARTBEATS.enabled)
 
 
 def _heartbeats(

@@ -56,6 +56,22 @@ def test_flow_is_disabled_by_default() -> None:
         settings("A->B.enabled=false\nemit.heartbeats.enabled=false\n")
 
 
+@pytest.mark.parametrize(
+    ("more", "flows"),
+    [
+        ("", ["A->B", "B->A"]),
+        ("B->A.enabled=false\n", ["A->B"]),
+        ("B->A.emit.heartbeats.enabled=false\n", ["A->B"]),
+        ("emit.heartbeats.enabled=false\n", ["A->B"]),
+        ("emit.heartbeats.enabled=false\nB->A.enabled=true\n", ["A->B", "B->A"]),
+    ],
+)
+def test_top_level_enabled_counts_for_pairs_with_heartbeats(more: str, flows: list[str]) -> None:
+    parsed = settings(f"enabled=true\n{more}")
+    assert [flow.name for flow in parsed.flows] == flows
+    assert parsed.unused == ()
+
+
 def test_defaults_match_mirrormaker() -> None:
     parsed = flow()
     assert parsed.replication_factor == 2

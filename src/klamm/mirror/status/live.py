@@ -37,6 +37,7 @@ from klamm.monitoring.exposition import CONTENT_TYPE
 from klamm.monitoring.http import HttpListener
 from klamm.page.plot import SAMPLE_EVERY_S
 from klamm.page.views import HTML
+from klamm.retries import LoggedReasons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -288,8 +289,9 @@ def _ends(partition: PartitionStatus) -> dict[str, Any]:
 
 
 def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -> None:
-    """Compare the configs of a flow's topics periodically until ``ended``. Retry when a cluster is unavailable."""
+    """Compare the configs of a flow's topics periodically until ``ended``. Retry after any error."""
     source, target = admin_client(flow, "source"), admin_client(flow, "target")
+    logged = LoggedReasons()
     try:
         pause_s = _FIRST_COMPARISON_S
         while not ended.wait(pause_s):
@@ -299,7 +301,11 @@ def _compare(flow: FlowSettings, status: MirrorStatus, ended: threading.Event) -
                 differences = differences_of(flow, source, target, topics)
             except CLUSTER_ERRORS as error:
                 logger.debug("%s: configs could not be compared: %s", flow.name, error_text(error))
+            except Exception as error:  # custom filters and replication policies may raise anything
+                if logged.is_new(f"{type(error).__name__}: {error}"):
+                    logger.exception("%s: configs could not be compared", flow.name)
             else:
+                logged.clear()
                 status.set_drift(flow.name, differences)
             pause_s = pause_after(time.monotonic() - began) if topics else _FIRST_COMPARISON_S
     finally:

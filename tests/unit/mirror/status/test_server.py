@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from klamm.mirror.operations.commands import MirrorCommands
 from klamm.mirror.progress.flow_progress import GroupStatus, MirrorStatus
-from klamm.mirror.status import verify
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.mirror.status import live, verify
 from klamm.mirror.status.live import WatchServer, status_server
 from klamm.mirror.status.verify import Findings, Fingerprint, RecordsFrom, compare
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.page.plot import Samples
+from tests.support.mirror_fakes import FakeCluster
 from tests.support.mirror_status import progress_row
 
 if TYPE_CHECKING:
@@ -134,6 +136,45 @@ def test_command_that_fails_is_answered(caplog: pytest.LogCaptureFixture) -> Non
         answer = _post(server.address[1], {"action": "pause", "flow": "A->B", "topics": []})
     assert answer == (500, {"error": "the command failed: KeyError: 'A->B'"})
     assert "A command failed" in caplog.text
+
+
+class FailingFilter:
+    """A config filter of the user's own that fails twice."""
+
+    failures = 2
+
+    def should_replicate_config_property(self, name: str) -> bool:
+        if FailingFilter.failures:
+            FailingFilter.failures -= 1
+            raise LookupError(f"no rule for {name}")
+        return True
+
+
+def test_configs_are_compared_again_after_an_error_in_a_custom_filter(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    keys = {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": "b:1",
+        "A->B.enabled": "true",
+        "config.property.filter.class": f"{__name__}:FailingFilter",
+    }
+    clusters = {"source": FakeCluster(orders=1), "target": FakeCluster(**{"A.orders": 1})}
+    clusters["source"].configs["orders"] = {"retention.ms": "5"}
+    clusters["target"].configs["A.orders"] = {"retention.ms": "7"}
+    monkeypatch.setattr(live, "admin_client", lambda _flow, side: clusters[side])
+    monkeypatch.setattr(FailingFilter, "failures", 2)
+    status = MirrorStatus(["A->B"])
+    status.update("one", [progress_row(topic="orders")])
+    # when
+    live._compare(parse_settings(keys).flows[0], status, Mock(wait=Mock(side_effect=[False, False, False, True])))
+    # then
+    (difference,) = status.drift()["A->B"]
+    assert (difference.name, difference.is_drift) == ("retention.ms", True)
+    assert [record.getMessage() for record in caplog.records] == ["A->B: configs could not be compared"]
+    assert "LookupError: no rule for retention.ms" in caplog.text
 
 
 def _side(letters: str, first: int = 0) -> RecordsFrom:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.groups.classic.model import CONSUMER_PROTOCOL_TYPE
+from klamm.broker.groups.consumer.consumer_protocol import read_topics
 from klamm.broker.groups.consumer.group import ConsumerGroup
 from klamm.broker.groups.errors import (
     GroupIdNotFoundError,
@@ -439,7 +440,7 @@ def subscribed_topics(group: Rebalance) -> frozenset[str] | None:
         return None
     if not group.members:
         return frozenset()
-    return None if group.protocol_name is None else group.members.topics(group.protocol_name)
+    return None if group.protocol_name is None else group.members.topics(group.protocol_name, read_topics)
 
 
 def topics_in_use(group: AnyGroup, topics: AbstractSet[str]) -> AbstractSet[str]:

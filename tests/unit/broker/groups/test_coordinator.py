@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from klamm.broker.groups.classic import members as group_members
+from klamm.broker.groups import offset_coordinator
 from klamm.broker.groups.classic.model import GroupState, JoinReply, MemberIdentity, SyncAttempt, SyncReply
 from klamm.broker.groups.classic_coordinator import MAX_ASSIGNMENT_BYTES, MAX_MEMBER_METADATA_BYTES
 from klamm.broker.groups.coordinator import GroupCoordinator, ServedClock
@@ -496,7 +496,7 @@ async def test_subscriptions_are_parsed_once_in_a_generation(
 ) -> None:
     """Parsed for every topic or request, the subscriptions of a large group would hold the event loop for seconds."""
     read_topics = MagicMock(return_value=("a",))
-    monkeypatch.setattr(group_members, "read_topics", read_topics)
+    monkeypatch.setattr(offset_coordinator, "read_topics", read_topics)
     async with host.running() as groups:
         joined = await stable(groups)
         await commit(groups, offset("a"), offset("b"), member_id=joined.member_id, generation_id=1)

@@ -8,13 +8,12 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from klamm.broker.groups.classic.model import JoinedMember, JoinReply, SyncReply
-from klamm.broker.groups.consumer.consumer_protocol import read_topics
 from klamm.broker.groups.errors import FencedInstanceIdError, UnknownMemberIdError
 from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from klamm.broker.groups.classic.model import JoinWaiter, SyncWaiter
 
@@ -202,14 +201,18 @@ class GroupMembers:
         votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in self)
         return max(votes, key=votes.__getitem__, default=None)
 
-    def topics(self, protocol_name: str) -> frozenset[str] | None:
+    def topics(self, protocol_name: str, read: Callable[[bytes], Iterable[str]]) -> frozenset[str] | None:
         """Return the topics in the metadata of consumers for a protocol; None if a member's metadata cannot be parsed.
 
         The metadata of all members is parsed once after a change, not for every request that needs the topics.
+
+        Args:
+            protocol_name: Protocol of the group.
+            read: Function that returns the topics in the metadata of a member. It raises ValueError if there are none.
         """
         if self._topics is None or self._topics[0] != protocol_name:
             try:
-                topics = frozenset(topic for member in self for topic in read_topics(member.metadata(protocol_name)))
+                topics = frozenset(topic for member in self for topic in read(member.metadata(protocol_name)))
             except ValueError:
                 topics = None
             self._topics = protocol_name, topics

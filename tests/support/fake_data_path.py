@@ -76,6 +76,10 @@ class FakeSource:
     epochs: dict[str, int] = field(default_factory=dict)
     log_start: int = 0
     log_end: int = 0
+    last_stable_offset: int | None = None
+    """None: equal to ``log_end``."""
+    unanswered: set[int] = field(default_factory=set)
+    """Timestamps for which no leader returns an offset."""
     version: int = 17
     offset_of_timestamp: int = -1
     asked: list[Asked] = field(default_factory=list)
@@ -94,8 +98,14 @@ class FakeSource:
     def topic_id(self, topic: str) -> UUID:
         return self.topic_ids.get(topic, UUID(int=0))
 
-    def list_offsets(self, keys: Iterable[tuple[str, int]], where: int) -> dict[tuple[str, int], int]:
-        return dict.fromkeys(keys, {-1: self.log_end, -2: self.log_start}.get(where, self.offset_of_timestamp))
+    def list_offsets(
+        self, keys: Iterable[tuple[str, int]], where: int, *, read_committed: bool = False
+    ) -> dict[tuple[str, int], int]:
+        if where in self.unanswered:
+            return {}
+        stable = self.log_end if self.last_stable_offset is None else self.last_stable_offset
+        latest = stable if read_committed else self.log_end
+        return dict.fromkeys(keys, {-1: latest, -2: self.log_start}.get(where, self.offset_of_timestamp))
 
     def connection(self, node: int, lane: int) -> FakeConnection:
         connection = self.connections.get((node, lane))

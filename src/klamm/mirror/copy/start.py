@@ -169,17 +169,25 @@ class Start:
         return stopped + self._begun(begin)
 
     def _reset_offsets(self, partitions: Sequence[PartitionId]) -> dict[PartitionId, int]:
-        """Return the offsets that ``auto.offset.reset`` names. ``none`` names none, so any will do."""
+        """Return the offsets that ``auto.offset.reset`` names. ``none`` names none, so any will do.
+
+        Partitions for which the source does not answer every request are missing.
+        """
         settings = self._settings
         if settings.auto_offset_reset != "by_duration":
             is_latest = settings.auto_offset_reset == "latest"
             return self._source_offsets(partitions, clusters.LATEST if is_latest else clusters.EARLIEST)
         begin = self._source_offsets(partitions, wall_clock_ms() - settings.reset_duration_ms)
         older = [partition_id for partition_id, offset in begin.items() if offset < 0]
-        return begin | (self._source_offsets(older, clusters.LATEST) if older else {})
+        begin |= self._source_offsets(older, clusters.LATEST) if older else {}
+        return {partition_id: offset for partition_id, offset in begin.items() if offset >= 0}
 
     def _source_offsets(self, partitions: Sequence[PartitionId], where: int) -> dict[PartitionId, int]:
-        offsets = self._source.list_offsets([_key(partition_id) for partition_id in partitions], where)
+        # As a consumer does. At the high watermark, the copy would skip the earlier records of transactions that are
+        # still open and will be committed.
+        offsets = self._source.list_offsets(
+            [_key(partition_id) for partition_id in partitions], where, read_committed=self._settings.read_committed
+        )
         for partition_id in partitions:
             if _key(partition_id) not in offsets:
                 self.reasons[partition_id] = "the offsets of its leader are not known yet"

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from klamm.kafka_client.data.cluster import LATEST
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.source_offset_store import StoredSourceOffsets
@@ -78,6 +79,7 @@ class Rig:
     continues: bool = False
     shares_topics: bool = False
     reset: str = "earliest"
+    read_committed: bool = True
     planned_after: int | None = None
     """None: at least once."""
     source: FakeSource = field(
@@ -99,6 +101,7 @@ class Rig:
             replace(
                 settings,
                 auto_offset_reset=self.reset,
+                read_committed=self.read_committed,
                 reset_duration_ms=1000,
                 shared_topics=("t",) if self.shares_topics else ("u",),
             ),
@@ -126,6 +129,22 @@ def test_new_partition_stores_auto_offset_reset_start_first(reset: str, of_times
     ((copy,), _) = rig.start()
     assert copy.fetch_offset == at
     assert rig.store.log[-1] == ({KEY: SourceOffset(at)}, {KEY: OLD_ID})
+
+
+@pytest.mark.parametrize("reset", ["latest", "by_duration"])
+@pytest.mark.parametrize(("read_committed", "at"), [(True, 30), (False, 50)])
+def test_latest_offset_under_read_committed_is_last_stable_offset(reset: str, at: int, *, read_committed: bool) -> None:
+    """As of Kafka's consumer: an open transaction may be committed, and its records are to be copied then."""
+    rig = Rig(reset=reset, read_committed=read_committed)
+    rig.source.last_stable_offset = 30
+    ((copy,), _) = rig.start()
+    assert copy.fetch_offset == at
+
+
+def test_partition_without_response_to_second_offset_request_is_not_started() -> None:
+    rig = Rig(reset="by_duration")
+    rig.source.unanswered.add(LATEST)
+    assert rig.start() == ([], {P: "the offsets of its leader are not known yet"})
 
 
 def test_auto_offset_reset_none_stops_new_partition() -> None:

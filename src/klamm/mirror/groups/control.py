@@ -11,7 +11,8 @@ find groups            refresh.groups.interval.seconds     List the source's gro
 write checkpoints      emit.checkpoints.interval.seconds   Translate the committed offsets of each group and write
                                                            checkpoints that are more recent than the stored ones.
 sync offsets           sync.group.offsets.interval.seconds Commit the checkpoints' offsets for groups without members
-                                                           on the target. Offsets only move forward.
+                                                           on the target. Offsets only move forward. This step also runs
+                                                           if one of the two steps before failed.
 =====================  ==================================  ==========================================================
 
 A failed round is retried after 1 to 30 s. It never stops the flow.
@@ -190,16 +191,18 @@ class GroupControl:
         now = self._clock()
         if not self._is_loaded:
             self._load()
-        if now >= self._refresh_due:
-            self._find_groups()
-            refresh = self._settings.refresh_interval.total_seconds()
-            self._refresh_due = now + refresh if self._settings.refresh_enabled else float("inf")
-        if now >= self._checkpoints_due:
-            self._write_checkpoints()
-            self._checkpoints_due = now + self._settings.checkpoints_interval.total_seconds()
-        if self._settings.sync_enabled and now >= self._sync_due:
-            self._sync_offsets()
-            self._sync_due = now + self._settings.sync_interval.total_seconds()
+        try:
+            if now >= self._refresh_due:
+                self._find_groups()
+                refresh = self._settings.refresh_interval.total_seconds()
+                self._refresh_due = now + refresh if self._settings.refresh_enabled else float("inf")
+            if now >= self._checkpoints_due:
+                self._write_checkpoints()
+                self._checkpoints_due = now + self._settings.checkpoints_interval.total_seconds()
+        finally:  # also while the source is unavailable: that is when consumers move to the target
+            if self._settings.sync_enabled and now >= self._sync_due:
+                self._sync_offsets()
+                self._sync_due = now + self._settings.sync_interval.total_seconds()
 
     def _load(self) -> None:
         settings = self._settings
@@ -344,7 +347,10 @@ class GroupControl:
         current = group_offsets(self._sides.target, idle)
         remote = {(each.topic, each.partition) for group in idle for each in self._checkpoints.of_group(group)}
         bounds = self._sides.target_reader.log_bounds(sorted(remote))
-        self._syncs.refresh()
+        # While the source is unavailable, the offset syncs read so far have to do. TopicGoneError is raised: without any
+        # offset sync, a checkpoint of a remote topic that was deleted is not recognized.
+        with contextlib.suppress(*CLUSTER_ERRORS):
+            self._syncs.refresh()
         self._checkpoints.discard_stale(bounds, self._source_of, self._syncs)
         for group in groups:
             state, offsets = states[group], current.get(group, {})

@@ -49,6 +49,7 @@ class Topics(ControlConnection):
     def __init__(self) -> None:
         self.records: dict[str, list[Record]] = {SYNCS: [], CHECKPOINTS: []}
         self.gone: set[str] = set()
+        self.unavailable: set[str] = set()
         self.bounds = {ORDERS: LogBounds(0, 10_000), REMOTE: LogBounds(0, 10_000)}
 
     def log_bounds(self, partitions: Sequence[PartitionTuple]) -> dict[PartitionTuple, LogBounds]:
@@ -57,6 +58,8 @@ class Topics(ControlConnection):
     def read(self, topic: str, from_offset: int) -> tuple[list[Record], int]:
         if topic not in self.records or topic in self.gone:
             raise TopicGoneError(f"{topic} does not exist")
+        if topic in self.unavailable:
+            raise ConnectionLostError(f"{topic} has no leader now")
         return self.records[topic][from_offset:], len(self.records[topic])
 
     def write(self, topic: str, records: Sequence[Record]) -> None:
@@ -80,7 +83,7 @@ class GroupCluster(FakeCluster):
         self.offsets: dict[str, dict[PartitionTuple, OffsetAndMetadata]] = {}
         self.members: dict[str, int] = {}
         self.rejects_commits: dict[PartitionTuple, KafkaApiError] = {}
-        self.rejects_lists: KafkaApiError | None = None
+        self.rejects_lists: Exception | None = None
 
     def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
         if self.away():
@@ -465,6 +468,39 @@ def test_group_with_members_on_target_is_skipped_and_logged_once(caplog: pytest.
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == ("A->B: group g: offsets are not synced: it has 2 members on cluster B (A.orders-0)")
+
+
+@pytest.mark.parametrize("seconds", [60, 600], ids=["known groups", "groups are to be found"])
+def test_group_offsets_are_committed_while_source_is_unavailable(seconds: float) -> None:
+    """K894-43: MirrorMaker's ``syncGroupOffset`` is a task of its own, which needs the target alone."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.target.members["g"] = 1
+    run.turn()
+    assert run.target.offsets == {}
+    run.target.members.clear()
+    run.source.away = lambda: True
+    run.source.rejects_lists = ConnectionLostError("nobody answers")
+    run.topics.unavailable.add(SYNCS)
+    with pytest.raises(ConnectionLostError):
+        run.turn(seconds)
+    assert run.target.offsets == {"g": {REMOTE: OffsetAndMetadata(400)}}
+    (row,) = run.status.snapshot()["A->B"].offsets
+    assert row.committed == 400
+
+
+def test_group_offsets_are_not_committed_without_offset_syncs_topic() -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.target.members["g"] = 1
+    run.turn()
+    run.target.members.clear()
+    run.topics.gone.add(SYNCS)
+    with pytest.raises(TopicGoneError):
+        run.turn()
+    assert run.target.offsets == {}
 
 
 def test_rejected_offset_commits_are_logged() -> None:

@@ -28,6 +28,7 @@ from klamm.kafka_client.errors import (
     ConnectionLostError,
     SaslAuthenticationFailedError,
     SslAuthenticationFailedError,
+    api_error,
     error_text,
     is_denial,
 )
@@ -141,6 +142,32 @@ def outcomes(result: PerKeyResult[Key, Value]) -> dict[Key, Value | KafkaApiErro
 def rejections(result: PerKeyResult[Key, Value]) -> dict[Key, KafkaApiError | None]:
     """Wait for a call and return the rejections by key, None for success. See ``outcome`` for the errors raised."""
     return {key: value if isinstance(value, KafkaApiError) else None for key, value in outcomes(result).items()}
+
+
+def group_outcomes(futures: Mapping[Key, Future[Value]]) -> dict[Key, Value | KafkaApiError]:
+    """Wait for requests about groups and return their outcomes by key.
+
+    Each group has its own coordinator, and one that is unavailable does not fail the requests about other groups. Its
+    outcome is the retriable error, or COORDINATOR_NOT_AVAILABLE if it does not respond.
+
+    Raises:
+        ConnectionError, TimeoutError, ProtocolError, KafkaApiError: No coordinator is available, as of ``outcome``.
+    """
+    by_key: dict[Key, Value | KafkaApiError] = {}
+    failures: list[Exception] = []
+    for key, future in futures.items():
+        try:
+            value = outcome(future)
+        except KafkaApiError as error:
+            failures.append(error)
+            value = error
+        except (ConnectionError, TimeoutError) as error:
+            failures.append(error)
+            value = api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, error_text(error))
+        by_key[key] = value
+    if failures and len(failures) == len(by_key):
+        raise failures[0]
+    return by_key
 
 
 def partition_counts(admin: AdminClient) -> dict[str, int]:
@@ -426,7 +453,7 @@ def group_uses(admin: AdminClient, groups: Sequence[str]) -> dict[str, GroupUse 
     For groups that this client cannot describe, such as share groups, the state comes from ListGroups.
     """
     uses: dict[str, GroupUse | KafkaApiError] = {}
-    for group, described in outcomes(admin.describe_groups(groups)).items() if groups else ():
+    for group, described in group_outcomes(admin.describe_groups(groups).values()).items() if groups else ():
         if not isinstance(described, KafkaApiError):
             uses[group] = GroupUse(described.state, len(described.members))
         elif described.error_code is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -442,7 +469,7 @@ def group_uses(admin: AdminClient, groups: Sequence[str]) -> dict[str, GroupUse 
 
 def group_offsets(admin: AdminClient, groups: Sequence[str]) -> dict[str, CommittedOffsets | KafkaApiError]:
     """Return all committed offsets of groups."""
-    offsets_by_group = outcomes(admin.list_group_offsets(dict.fromkeys(groups))) if groups else {}
+    offsets_by_group = group_outcomes(admin.list_group_offsets(dict.fromkeys(groups)).values()) if groups else {}
     return {
         group: offsets if isinstance(offsets, KafkaApiError) else dict(offsets.items())
         for group, offsets in offsets_by_group.items()
@@ -450,10 +477,23 @@ def group_offsets(admin: AdminClient, groups: Sequence[str]) -> dict[str, Commit
 
 
 def commit_offsets(
-    admin: AdminClient, group: str, offsets: CommittedOffsets
-) -> dict[PartitionTuple, KafkaApiError | None]:
-    """Commit offsets for a group without members. With members the outcome is UNKNOWN_MEMBER_ID."""
-    if not offsets:
-        return {}
-    requested = {TopicPartition(*where): offset for where, offset in offsets.items()}
-    return dict(rejections(admin.alter_group_offsets(group, requested)).items())
+    admin: AdminClient, offsets: Mapping[str, CommittedOffsets]
+) -> dict[str, dict[PartitionTuple, KafkaApiError | None]]:
+    """Commit offsets for groups without members. Return the rejections by group, None for success.
+
+    With members the outcome is UNKNOWN_MEMBER_ID.
+    """
+    futures = {
+        (group, partition): future
+        for group, of_group in offsets.items()
+        if of_group
+        for partition, future in admin.alter_group_offsets(
+            group, {TopicPartition(*where): offset for where, offset in of_group.items()}
+        )
+        .values()
+        .items()
+    }
+    rejected: dict[str, dict[PartitionTuple, KafkaApiError | None]] = {group: {} for group in offsets}
+    for (group, where), error in group_outcomes(futures).items():
+        rejected[group][where] = error
+    return rejected

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.admin import ErrorCode, KafkaApiError
 from klamm.kafka_client.connection.transport import ConnectionSettings
-from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, RETRIABLE_CODES, api_error, error_text
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.cluster_admin import (
     KNOWN_AFTER_S,
@@ -124,7 +124,7 @@ class GroupControl:
         self._clock = clock
         self.now = now
         self._source_of: dict[PartitionTuple, PartitionTuple] = {}
-        """Source partitions of the remote partitions on which groups have offsets."""
+        """Source partitions of the remote partitions on which groups have, or had, offsets."""
         self._is_loaded = False
         self._refresh_due = self._checkpoints_due = self._sync_due = 0.0
         self._groups: tuple[str, ...] = ()
@@ -244,8 +244,11 @@ class GroupControl:
         mirrored = []
         for group, offsets in group_offsets(self._sides.source, candidates).items():
             if isinstance(offsets, KafkaApiError):
-                skipped[group] = error_text(offsets)
-            elif accepted(self._flow, offsets):
+                if group in self._groups and offsets.error_code in RETRIABLE_CODES:
+                    mirrored.append(group)  # its coordinator is unavailable
+                else:
+                    skipped[group] = error_text(offsets)
+            elif self._accepted(offsets):
                 mirrored.append(group)
             else:
                 skipped[group] = "it has no offsets on topics that are mirrored"
@@ -267,8 +270,6 @@ class GroupControl:
         self._syncs.refresh()
         asked_at_ms = self.now() * 1000
         offsets = self._offsets_of_groups()
-        local = {where for of_group in offsets.values() for where in of_group}
-        self._source_of = {(remote_topic_of(self._flow, topic), at): (topic, at) for topic, at in local}
         logs = self._sides.logs(self._flow, offsets.values())
         self._checkpoints.discard_stale(logs.target, self._source_of, self._syncs)
         due: list[Checkpoint] = []
@@ -291,8 +292,14 @@ class GroupControl:
             if isinstance(offsets, KafkaApiError):
                 rejected[f"list offsets for consumer group {group} on cluster {self._flow.source.alias}"] = offsets
             else:
-                out[group] = accepted(self._flow, offsets)
+                out[group] = self._accepted(offsets)
         self._not_listed.log(rejected)
+        return out
+
+    def _accepted(self, offsets: CommittedOffsets) -> CommittedOffsets:
+        """Return the offsets on mirrored topics, and remember the source partitions of their remote partitions."""
+        out = accepted(self._flow, offsets)
+        self._source_of |= {(remote_topic_of(self._flow, topic), at): (topic, at) for topic, at in out}
         return out
 
     def _due_checkpoint(self, translated: Translated) -> Checkpoint | None:
@@ -347,11 +354,17 @@ class GroupControl:
         current = group_offsets(self._sides.target, idle)
         remote = {(each.topic, each.partition) for group in idle for each in self._checkpoints.of_group(group)}
         bounds = self._sides.target_reader.log_bounds(sorted(remote))
-        # While the source is unavailable, the offset syncs read so far have to do. TopicGoneError is raised: without any
-        # offset sync, a checkpoint of a remote topic that was deleted is not recognized.
+        # While the source is unavailable, the offset syncs that were read before are used. TopicGoneError is raised:
+        # without any offset sync, a checkpoint of a remote topic that was deleted is not recognized.
         with contextlib.suppress(*CLUSTER_ERRORS):
             self._syncs.refresh()
         self._checkpoints.discard_stale(bounds, self._source_of, self._syncs)
+        due = {
+            group: offsets_to_commit(self._checkpoints_to_commit(group), offsets, bounds)
+            for group, offsets in current.items()
+            if not isinstance(offsets, KafkaApiError)
+        }
+        rejected = commit_offsets(self._sides.target, due)
         for group in groups:
             state, offsets = states[group], current.get(group, {})
             further: Mapping[PartitionTuple, str] = {}
@@ -363,7 +376,7 @@ class GroupControl:
             elif isinstance(offsets, KafkaApiError):
                 reasons = self._for_all(group, f"its offsets cannot be listed: {error_text(offsets)}")
             else:
-                reasons, further = self._commit(group, offsets, bounds)
+                reasons, further = self._note_commit(group, offsets, bounds, due[group], rejected[group])
             self._log_unsynced(group, reasons)
             self._note_synced(group, {**further, **reasons})
         self._publish()
@@ -374,16 +387,32 @@ class GroupControl:
     def _for_all(self, group: str, reason: str) -> dict[PartitionTuple, str]:
         return {(each.topic, each.partition): reason for each in self._checkpoints.of_group(group)}
 
-    def _commit(
-        self, group: str, current: CommittedOffsets, bounds: Mapping[PartitionTuple, LogBounds]
+    def _checkpoints_to_commit(self, group: str) -> list[Checkpoint]:
+        """Return the newest checkpoints of a group, without those of topics that brokers lead."""
+        return [each for each in self._checkpoints.of_group(group) if each.topic not in self._led_by_brokers]
+
+    def _note_commit(
+        self,
+        group: str,
+        current: CommittedOffsets,
+        bounds: Mapping[PartitionTuple, LogBounds],
+        due: CommittedOffsets,
+        rejections: Mapping[PartitionTuple, KafkaApiError | None],
     ) -> tuple[dict[PartitionTuple, str], dict[PartitionTuple, str]]:
-        """Commit the due offsets of a group. Return rejected ones and ones that need no commit, with the reasons."""
+        """Note the committed offsets of a group. Return rejected ones and ones that need no commit, with the reasons.
+
+        Args:
+            group: Group without members.
+            current: Its committed offsets on the target before.
+            bounds: Bounds of the remote partitions.
+            due: Offsets that were to be committed.
+            rejections: Their rejections, None for success.
+        """
         left_out = self._led_by_brokers
-        checkpoints = [each for each in self._checkpoints.of_group(group) if each.topic not in left_out]
-        due = offsets_to_commit(checkpoints, current, bounds)
+        checkpoints = self._checkpoints_to_commit(group)
         absent = f"its partition does not exist on cluster {self._flow.target.alias}, or has no leader"
         reasons = {at: absent for each in checkpoints if (at := (each.topic, each.partition)) not in bounds}
-        for where, rejected in commit_offsets(self._sides.target, group, due).items():
+        for where, rejected in rejections.items():
             if rejected is None:
                 logger.debug("%s: group %s: %s-%d set to %d", self._flow.name, group, *where, due[where].offset)
             elif rejected.error_code is ErrorCode.UNKNOWN_MEMBER_ID:

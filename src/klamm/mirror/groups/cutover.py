@@ -174,7 +174,8 @@ def _write(plan: Cutover, flow: FlowSettings, sides: BothSides, checkpoints: Seq
     ]:
         return replace(plan, problems=(f"{', '.join(absent)} has no leader on cluster {flow.target.alias}: try again",))
     due = offsets_to_commit(checkpoints, current, bounds)
-    rejected = {at: why for at, why in commit_offsets(sides.target, plan.group, due).items() if why is not None}
+    outcomes = commit_offsets(sides.target, {plan.group: due})[plan.group]
+    rejected = {at: why for at, why in outcomes.items() if why is not None}
     on_target = f"on cluster {flow.target.alias}"
     problems = tuple(
         f"{topic}-{at} was rejected {on_target}: {error_text(why)}" for (topic, at), why in rejected.items()

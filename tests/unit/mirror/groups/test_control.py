@@ -84,6 +84,10 @@ class GroupCluster(FakeCluster):
         self.members: dict[str, int] = {}
         self.rejects_commits: dict[PartitionTuple, KafkaApiError] = {}
         self.rejects_lists: Exception | None = None
+        self.unavailable: dict[str, Exception] = {}
+        """Errors of groups whose coordinator is unavailable."""
+        self.fails_commits: dict[str, Exception] = {}
+        """Errors of groups whose coordinator becomes unavailable before offsets are committed."""
 
     def list_groups(self, *, timeout_ms: int | None = None) -> Outcome[tuple[GroupListing, ...]]:
         if self.away():
@@ -95,7 +99,9 @@ class GroupCluster(FakeCluster):
         outcomes = {group: self._description(group) for group in group_ids}
         return completed_result(DescribeGroupsResult(group_ids), outcomes)
 
-    def _description(self, group: str) -> GroupDescription | KafkaApiError:
+    def _description(self, group: str) -> GroupDescription | Exception:
+        if group in self.unavailable:
+            return self.unavailable[group]
         count = self.members.get(group, 0)
         if not count and group not in self.offsets:
             return rejection("GROUP_ID_NOT_FOUND")
@@ -121,7 +127,9 @@ class GroupCluster(FakeCluster):
     ) -> ListGroupOffsetsResult:
         offsets = {group: self.offsets.get(group, {}).items() for group in groups}
         outcomes = {
-            group: self.rejects_lists or {TopicPartition(*at): offset for at, offset in own}
+            group: self.unavailable.get(group)
+            or self.rejects_lists
+            or {TopicPartition(*at): offset for at, offset in own}
             for group, own in offsets.items()
         }
         return completed_result(ListGroupOffsetsResult(groups), outcomes)
@@ -130,7 +138,7 @@ class GroupCluster(FakeCluster):
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
     ) -> PerKeyResult[TopicPartition, None]:
         result: PerKeyResult[TopicPartition, None] = PerKeyResult(offsets)
-        outcomes = {where: self.rejects_commits.get(where) for where in offsets}
+        outcomes = {where: self.fails_commits.get(group_id) or self.rejects_commits.get(where) for where in offsets}
         done_now = {where: offsets[where] for where, rejected in outcomes.items() if rejected is None}
         self.offsets[group_id] = {**self.offsets.get(group_id, {}), **dict(done_now.items())}
         return completed_result(result, outcomes)
@@ -501,6 +509,121 @@ def test_group_offsets_are_not_committed_without_offset_syncs_topic() -> None:
     with pytest.raises(TopicGoneError):
         run.turn()
     assert run.target.offsets == {}
+
+
+def test_offset_of_deleted_remote_topic_is_not_committed_if_source_is_lost_after_groups_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    # when
+    run.topics.sync(2999, 1999, first=1000)
+    run.topics.bounds[REMOTE] = LogBounds(0, 2000)
+    run.target.offsets = {}
+    run.commit(1005)
+    run.begin()
+    list_group_offsets = run.source.list_group_offsets
+
+    def list_once(groups: Mapping[str, Collection[TopicPartition] | None], **_: Any) -> ListGroupOffsetsResult:
+        result = list_group_offsets(groups)
+        run.source.rejects_lists = ConnectionLostError("broken")
+        return result
+
+    monkeypatch.setattr(run.source, "list_group_offsets", list_once)
+    with pytest.raises(ConnectionLostError):
+        run.turn()
+    # then
+    assert run.target.offsets == {}
+
+
+UNAVAILABLE = pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (rejection("NOT_COORDINATOR", "moved"), "NOT_COORDINATOR: moved"),
+        (ConnectionLostError("broken"), "COORDINATOR_NOT_AVAILABLE: broken"),
+        (TimeoutError("no response"), "COORDINATOR_NOT_AVAILABLE: no response"),
+    ],
+    ids=["error code", "connection lost", "timeout"],
+)
+"""Errors if the coordinator of a group is unavailable, and the reason shown."""
+
+
+@UNAVAILABLE
+def test_unavailable_source_coordinator_does_not_stop_other_groups(error: Exception, text: str) -> None:
+    """As in MirrorMaker, which skips such a group for the round."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500, "known")
+    run.commit(500, "other")
+    run.turn()
+    # when
+    run.commit(600, "known")
+    run.commit(600, "other")
+    run.commit(600, "new")
+    run.source.unavailable = {"known": error, "new": error}
+    groups = run.turn(600)
+    # then
+    assert run.topics.checkpoints()[2:] == [("other", 600, 500)]
+    assert run.target.offsets["other"] == {REMOTE: OffsetAndMetadata(500)}
+    assert {row.group for row in groups.offsets} == {"known", "other"}
+    assert groups.skipped == (("new", text),)
+    # when
+    run.source.unavailable.clear()
+    run.turn()
+    # then
+    assert run.topics.checkpoints()[3:] == [("known", 600, 500)]
+
+
+def test_offset_of_deleted_remote_topic_is_not_committed_for_group_with_unavailable_coordinator() -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.source.offsets["other"] = {("orders", 1): OffsetAndMetadata(1)}
+    run.turn()
+    # when
+    run.source.unavailable["g"] = ConnectionLostError("broken")
+    run.topics.sync(2999, 1999, first=1000)
+    run.topics.bounds[REMOTE] = LogBounds(0, 2000)
+    run.target.offsets = {}
+    run.turn()
+    # then
+    assert run.target.offsets == {}
+
+
+@UNAVAILABLE
+def test_unavailable_target_coordinator_does_not_stop_other_groups(error: Exception, text: str) -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500, "known")
+    run.commit(500, "other")
+    run.target.unavailable["known"] = error
+    rows = {row.group: row for row in run.turn().offsets}
+    assert run.target.offsets == {"other": {REMOTE: OffsetAndMetadata(400)}}
+    assert (rows["other"].committed, rows["other"].sync_reason) == (400, "")
+    assert rows["known"].sync_reason == f"it cannot be described on cluster B: {text}"
+
+
+@UNAVAILABLE
+def test_failed_offset_commit_does_not_stop_other_groups(error: Exception, text: str) -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500, "known")
+    run.commit(500, "other")
+    run.target.fails_commits["known"] = error
+    rows = {row.group: row for row in run.turn().offsets}
+    assert run.target.offsets["other"] == {REMOTE: OffsetAndMetadata(400)}
+    assert (rows["known"].sync_reason, rows["other"].sync_reason) == (text, "")
+
+
+def test_unavailable_coordinators_of_all_groups_fail_the_round() -> None:
+    run = Run()
+    run.commit(500)
+    run.commit(500, "other")
+    run.source.unavailable = dict.fromkeys(run.source.offsets, ConnectionLostError("broken"))
+    with pytest.raises(ConnectionLostError, match="broken"):
+        run.turn()
 
 
 def test_rejected_offset_commits_are_logged() -> None:

@@ -35,6 +35,7 @@ class SparkFailedError(MirrorError):
 
 
 RATE_WINDOW_S: Final = 5.0
+_KEPT_SESSIONS: Final = 2
 _MEGABYTE: Final = 1_000_000
 _MENDED_BY_PEOPLE: Final = re.compile(
     r"\b(\w+_AUTHORIZATION_FAILED|\w*AUTHENTICATION_FAILED|INVALID_REPLICATION_FACTOR|POLICY_VIOLATION|INVALID_CONFIG"
@@ -269,10 +270,12 @@ class _Flow:
     order: list[tuple[str, int]] = field(default_factory=list)
     """Sorted keys of ``partitions``. Rebuilt when partitions were added."""
     totals: _Totals = field(default_factory=_Totals)
-    counters: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
-    """Reported records and bytes by lease session and partition. Each session counts from zero."""
-    sessions: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Lease session that reported each partition last."""
+    counters: dict[tuple[str, int], dict[str, tuple[int, int]]] = field(default_factory=dict)
+    """Reported records and bytes by partition, then by lease session. Each session counts from zero.
+
+    The session that reported last comes last. Only the last two are kept: a task that was replaced may report once
+    more.
+    """
     rates: dict[tuple[str, int], _Rate] = field(default_factory=dict)
     progressed_at: float | None = None
     rejected: tuple[tuple[str, str], ...] = ()
@@ -342,11 +345,15 @@ class MirrorStatus:
         wanted = frozenset(key for key in all_wanted if self._counts(flow, key[0]))
         with self._lock:
             state = self._flows[flow]
+            counted = all_wanted | state.wanted
             state.expected, state.wanted, state.totals = wanted, all_wanted, _Totals()
             if all_wanted:
-                # A topic that is no longer mirrored is no longer shown.
-                gone = state.partitions.keys() - all_wanted
-                state.partitions = {key: each for key, each in state.partitions.items() if key not in gone}
+                # A topic that is no longer mirrored is no longer shown. Its counters remain until the next plan,
+                # for the last report of its task.
+                state.partitions = {key: each for key, each in state.partitions.items() if key in all_wanted}
+                state.rates = {key: each for key, each in state.rates.items() if key in all_wanted}
+                state.counters = {key: each for key, each in state.counters.items() if key in counted}
+                state.moving &= all_wanted
                 state.order = []
             for key in wanted | state.partitions.keys():
                 if self._counts(flow, key[0]):
@@ -380,14 +387,20 @@ class MirrorStatus:
 
     def _update_one(self, flow: _Flow, session: str, new: PartitionProgress) -> None:
         key = (new.topic, new.partition)
-        counter = (session, *key)
-        records, size = flow.counters.get(counter, (0, 0))
+        is_unwanted = bool(flow.wanted) and key not in flow.wanted
+        if is_unwanted and key not in flow.counters:
+            return
+        counters = flow.counters.setdefault(key, {})
+        is_first = next(reversed(counters), None) != session
+        records, size = counters.pop(session, (0, 0))
         if self._counts(new.flow, new.topic):
             flow.records += new.records - records
             flow.bytes += new.bytes - size
             flow.rate.at(self._clock(), flow.records, flow.bytes)
-        flow.counters[counter] = (new.records, new.bytes)
-        if flow.wanted and key not in flow.wanted:
+        counters[session] = (new.records, new.bytes)
+        if len(counters) > _KEPT_SESSIONS:
+            del counters[next(iter(counters))]
+        if is_unwanted:
             return  # last report of a task that ends
         previous = flow.partitions.get(key)
         if new.state is CopyState.STOPPED and (previous is None or previous.state is not CopyState.STOPPED):
@@ -395,8 +408,6 @@ class MirrorStatus:
             logger.error("%s: %s-%d stopped: %s", new.flow, new.topic, new.partition, new.reason)
         if new.records > records:
             flow.progressed_at = time.time()
-        is_first = flow.sessions.get(key) != session
-        flow.sessions[key] = session
         if previous is not None and self._keeps_end(new, is_first=is_first):
             new = replace(new, end_offset=max(new.end_offset, previous.end_offset))
         status = self._status(flow, new, previous, records=new.records - records, size=new.bytes - size)

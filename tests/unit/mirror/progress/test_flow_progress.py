@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -208,6 +209,42 @@ def test_new_session_does_not_count_records_twice() -> None:
     status.update("one", [row(0, 12, 20, records=12)])
     status.update("two", [row(0, 15, 20, records=3)])
     assert only(status).records == 15
+
+
+def test_late_report_of_replaced_session_is_not_counted_twice() -> None:
+    status = MirrorStatus(["A->B"])
+    for session, records in (("one", 10), ("two", 3), ("one", 12), ("two", 4), ("three", 5), ("two", 6), ("three", 7)):
+        status.update(session, [row(0, 10, 20, records=records)])
+    assert only(status).records == 12 + 6 + 7
+
+
+def test_last_report_of_partition_that_has_left_is_counted_once() -> None:
+    status = MirrorStatus(["A->B"])
+    status.expect("A->B", [("t", 0), ("t", 1)])
+    status.update("s", [row(1, 10, 20, records=10)])
+    status.expect("A->B", [("t", 0)])
+    status.update("s", [row(1, 12, 20, records=12)])
+    status.expect("A->B", [("t", 0)])
+    status.update("s", [row(1, 12, 20, records=12)])
+    assert only(status).records == 12
+
+
+def test_memory_does_not_grow_with_sessions_and_partitions_that_have_ended() -> None:
+    status = MirrorStatus(["A->B"])
+
+    def run_session(number: int) -> None:
+        status.expect("A->B", [("t", 0), (f"t{number}", 0)])
+        status.update(f"session {number}", [row(0, 1, 2, records=1), row(0, 1, 2, records=1, topic=f"t{number}")])
+
+    def size() -> int:
+        return len(pickle.dumps(status._flows["A->B"]))
+
+    for number in range(10, 14):
+        run_session(number)
+    before = size()
+    for number in range(14, 99):
+        run_session(number)
+    assert size() <= before + 100
 
 
 def test_restarted_partition_keeps_its_progress() -> None:

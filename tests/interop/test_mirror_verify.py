@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -12,11 +13,14 @@ from confluent_kafka import Producer
 
 import klamm
 from klamm.cli.mirror.verify import main
+from klamm.kafka_client.connection.transport import ConnectionSettings
+from klamm.mirror.records.internal_topic import ControlConnection
 from klamm.mirror.records.source_offsets import SourcePartition, key_bytes, value_bytes
 from klamm.mirror.records.worker_offsets import mirrored_offsets
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.mirror.status import verify
 from klamm.properties import parse_properties
+from klamm.protocol.records import Record
 from tests.support.mirror import Seen, create_topic, delete_records, produce, properties
 from tests.support.record_times import RECENT_MS
 
@@ -87,6 +91,18 @@ def test_records_mirrored_during_verify_are_not_missing(mirrored: Mirrored, monk
     monkeypatch.setattr(verify, "mirrored_offsets", positions_of_a_moment_later)
     # then
     assert mirrored.verify() == (3, "")
+
+
+def test_header_key_that_is_not_utf_8_is_compared(mirrored: Mirrored) -> None:
+    settings = ConnectionSettings(bootstrap_servers=(mirrored.address,), client_id="test")
+    with contextlib.closing(ControlConnection(settings)) as connection:
+        for topic, last_byte in ((mirrored.topic, b"\xfe"), (mirrored.remote_topic, b"\xff")):
+            keys = [key.decode("utf-8", "surrogateescape") for key in (b"\xff", last_byte)]
+            connection.write(topic, [Record(key=None, value=b"", headers=((key, b""),)) for key in keys])
+    mirrored.stand_at(1)
+    same, problem = mirrored.verify()
+    assert same == 1
+    assert problem.startswith("missing on the target: 1, the first is offset 1")
 
 
 @pytest.mark.parametrize("is_target", [True, False])

@@ -507,7 +507,7 @@ def _digest(record: Record, *, with_offset: bool) -> bytes:
     if with_offset:
         digest.update(record.offset.to_bytes(8, "big"))
     for content in (record.key, record.value, *(part for header in record.headers for part in header)):
-        data = content.encode() if isinstance(content, str) else content
+        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         digest.update((_NONE if data is None else len(data)).to_bytes(4, "big"))
         digest.update(b"" if data is None else data)
     return digest.digest()

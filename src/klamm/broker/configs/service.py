@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from functools import partial
 from reprlib import repr as short_repr
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_BROKERS: Final = (int(ResourceType.BROKER), CLUSTER_DEFAULT)
 _Outcome: TypeAlias = "ConfigDecision | KafkaApiError"
 _Altered: TypeAlias = "tuple[Sequence[KafkaApiError | str | None], asyncio.Future[None] | None]"
 """Error of each resource, or a text about what a policy changed, or None; and the commit to wait for."""
@@ -119,8 +121,8 @@ class ConfigService:
             resource_type: [] for resource_type in ResourceType
         }
         self._last_commit: asyncio.Future[None] | None = None
-        self._altering = 0
-        """Requests that are applied in parts, or wait for their commit."""
+        self._unsettled: Counter[tuple[int, str]] = Counter()
+        """Requests in progress that change a topic, or any broker, which is counted as the cluster's default."""
         self._settled_listeners: list[Callable[[], None]] = []
         self.revision: Final = Revision()
         """Revision of the configs and of the topics, which the catalog advances as well."""
@@ -158,7 +160,7 @@ class ConfigService:
             self._listeners[resource_type].append(listener)
 
     def on_settled(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever ``is_settled`` may have become True after a request."""
+        """Call ``listener`` whenever the result of ``is_settled`` may have become True."""
         self._settled_listeners.append(listener)
 
     # -- effective values
@@ -275,14 +277,31 @@ class ConfigService:
         """
         if validate_only:
             return await self._alter(alterations, node_id, author, time_slice, validate_only=True)
-        self._altering += 1
+        changing = [
+            _BROKERS if a.resource_type == ResourceType.BROKER else (a.resource_type, a.resource_name)
+            for a in alterations
+        ]
+        self._unsettled.update(changing)
         try:
             return await self._alter(alterations, node_id, author, time_slice, validate_only=False)
         finally:
-            self._altering -= 1
-            if self.is_settled:
-                for listener in self._settled_listeners:
-                    listener()
+            self._settle_after_commit(changing)
+
+    def _settle_after_commit(self, changed: Sequence[tuple[int, str]]) -> None:
+        """End the progress of a request on its resources. If it was cancelled, its commit may still be in progress."""
+
+        def settle(_: object) -> None:
+            self._unsettled.subtract(changed)
+            for key in changed:
+                if not self._unsettled[key]:
+                    del self._unsettled[key]
+            for listener in self._settled_listeners:
+                listener()
+
+        if self._last_commit is None or self._last_commit.done():
+            settle(None)
+        else:
+            self._last_commit.add_done_callback(settle)
 
     async def _alter(
         self,
@@ -313,7 +332,7 @@ class ConfigService:
         for decided, durable in altered:
             try:
                 if durable is not None:
-                    await durable
+                    await asyncio.shield(durable)  # it tells when the values are durable, also if the request ends
                     slices.restart()
                 outcomes += decided
             except StorageError as failure:
@@ -400,14 +419,13 @@ class ConfigService:
         except StorageError as failure:
             return [error or failure for error in errors], None
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether all values are durable, and no request is applied in part.
+    def is_settled(self, topic: str) -> bool:
+        """Return whether the effective values of a topic are durable, and no request has applied them in part.
 
-        Nothing may be deleted by others: a commit may fail, and the next part of a request may keep what the first one
-        does not.
+        If not, nothing may be deleted by them: a commit may fail, and the next part of a request may keep what the
+        first one does not.
         """
-        return not self._altering and self._is_settled
+        return _BROKERS not in self._unsettled and (ResourceType.TOPIC, topic) not in self._unsettled
 
     @property
     def _is_settled(self) -> bool:

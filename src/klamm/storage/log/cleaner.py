@@ -35,7 +35,7 @@ from klamm.lazy_dataclass import dataclass
 from klamm.protocol.errors import KafkaApiError
 from klamm.storage.log import segment_rewriter, segment_swap
 from klamm.storage.log.config import HousekeepingSettings
-from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, are_settled, with_pauses
+from klamm.storage.log.housekeeping import ErrorReports, KeptLogs, with_pauses
 from klamm.storage.log.partition import overlapping
 from klamm.storage.log.segment_rewriter import (
     Pace,
@@ -128,7 +128,7 @@ class Cleaner:
         saved = passes = 0
         self._is_interrupted = False
         async for log in with_pauses(self._logs.loaded()):
-            if not await self._may_clean(log):
+            if not self._may_clean(log):
                 continue
             before = log.compacted_up_to
             settings = self._settings()
@@ -136,7 +136,8 @@ class Cleaner:
                 break  # not a byte may be read; like Kafka, wait for another rate
             pace = Pace(settings.cleaner_bytes_per_s, self._stop)
             try:
-                if not await self._is_checkpointed(log):
+                # Its configs may change while it is flushed.
+                if not await self._is_checkpointed(log) or not self._may_clean(log):
                     continue
                 saved += await compact(log, self._now_ms(), settings=settings, pace=pace)
             except OSError as error:
@@ -154,12 +155,12 @@ class Cleaner:
             await self._logs.checkpoint()
         return saved
 
-    async def _may_clean(self, log: PartitionLog) -> bool:
-        """Return whether a log is compacted. One whose configs are not durable is checked again later."""
+    def _may_clean(self, log: PartitionLog) -> bool:
+        """Return whether a log may be compacted. One whose configs are not durable is checked again later."""
         if len(log.segments) < 2 or not _is_cleanable(log):  # noqa: PLR2004  # the last one is written to
             return False
-        if await are_settled(self._logs.topic_configs):
-            return _is_cleanable(log)
+        if self._logs.is_settled(log):
+            return True
         self._is_interrupted = True
         return False
 

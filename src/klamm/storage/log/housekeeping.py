@@ -104,19 +104,9 @@ class ErrorReports:
 class ConfigOwner(Protocol):
     """Owner of the configs of all topics. It applies changes before they are durable."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether all values are durable, and no request is applied in part."""
+    def is_settled(self, topic: str) -> bool:
+        """Return whether the effective values of a topic are durable, and no request has applied them in part."""
         ...
-
-    async def settle(self) -> bool:
-        """Wait for the commits in progress; return False if they failed."""
-        ...
-
-
-async def are_settled(configs: ConfigOwner | None) -> bool:
-    """Wait for the commits in progress, and return whether all values are durable. No other task runs after that."""
-    return configs is None or configs.is_settled or (await configs.settle() and configs.is_settled)
 
 
 class KeptLogs(Protocol):
@@ -129,9 +119,8 @@ class KeptLogs(Protocol):
         """Return the open logs."""
         ...
 
-    @property
-    def topic_configs(self) -> ConfigOwner | None:
-        """Owner of the topics' configs; None if they are always durable."""
+    def is_settled(self, log: PartitionLog) -> bool:
+        """Return whether the configs of a log are durable. Nothing is deleted by others."""
         ...
 
     def partitions(self) -> Sequence[tuple[UUID, int]]:
@@ -219,7 +208,7 @@ class Housekeeper:
             self._woken.set()
 
     async def check_now(self) -> None:
-        """Apply retention to all open logs, and return when that is done."""
+        """Apply retention to all open logs with durable configs, and return when that is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         self.check_soon(None)
@@ -328,7 +317,7 @@ class Housekeeper:
         removed = 0
         async for log in with_pauses(logs):
             try:
-                while await self._may_delete(log) and (
+                while self._may_delete(log) and (
                     count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE)
                 ):
                     removed += count
@@ -337,12 +326,12 @@ class Housekeeper:
                 self._reports.report(log.name, "cannot remove old segments", error)
         return removed
 
-    async def _may_delete(self, log: PartitionLog) -> bool:
+    def _may_delete(self, log: PartitionLog) -> bool:
         """Return whether a log is in use and its configs are durable. If they are not, it is checked again later."""
-        if await are_settled(self._logs.topic_configs):
-            return bool(log.segments) and not log.is_deleted and log.failure is None
-        self._changed.append(log)
-        return False
+        if not self._logs.is_settled(log):
+            self._changed.append(log)
+            return False
+        return bool(log.segments) and not log.is_deleted and log.failure is None
 
     async def _checkpoint(self) -> None:
         """Write the checkpoint files, which renames the files of old segments, and remove those without a delay."""

@@ -408,13 +408,17 @@ class LogManager:
         self.housekeeper.check_soon(None)
         self.cleaner.check_soon(None)
 
+    def is_settled(self, log: PartitionLog) -> bool:
+        """Return whether the configs of a log are durable. Nothing is deleted by others."""
+        return self.topic_configs is None or self.topic_configs.is_settled(log.topic)
+
     def check_again(self) -> None:
         """Let housekeeping and the cleaner check the logs whose configs were not durable."""
         self.housekeeper.check_again()
         self.cleaner.check_again()
 
     async def check_retention(self) -> None:
-        """Apply retention to all open logs now, and return when that is done."""
+        """Apply retention to all open logs with durable configs now, and return when that is done."""
         await self.housekeeper.check_now()
 
     def loaded(self) -> Iterator[PartitionLog]:

@@ -152,22 +152,41 @@ async def test_failed_write_rolls_the_change_back() -> None:
     assert await at_once(service, topic("t", FLUSH)) == [None]
 
 
-async def test_configs_are_settled_once_the_last_part_of_a_request_is_durable() -> None:
-    store = MemoryConfigStore()
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_topic_is_settled_once_the_last_part_of_its_request_is_durable(is_cancelled: bool) -> None:
+    store = MemoryConfigStore(topics=["t", "other"])
     service = make_service(store)
     settled: list[bool] = []
-    service.subscribe(lambda _: settled.append(service.is_settled))
-    service.on_settled(lambda: settled.append(service.is_settled))
+    service.subscribe(lambda _: settled.append(service.is_settled("t")))
+    service.on_settled(lambda: settled.append(service.is_settled("t")))
     store.hold = True
-    change = asyncio.ensure_future(
-        at_once(service, topic("t", FLUSH), alteration(BROKER, "", operation("log.flush.interval.ms", SET, "7")))
-    )
+    default = alteration(BROKER, "", operation("log.flush.interval.ms", SET, "7"))
+    change = asyncio.ensure_future(at_once(service, topic("t", FLUSH), default))
     while len(settled) < 2:  # noqa: ASYNC110  # no event tells
         await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if is_cancelled:
+        change.cancel()
+        await asyncio.wait([change])
     assert settled == [False, False]
+    assert not service.is_settled("other"), "it may inherit the cluster default"
     store.release()
-    assert await change == [None, None]
+    await asyncio.wait([change])
+    await asyncio.sleep(0)
     assert settled == [False, False, True]
+    assert service.is_settled("other")
+
+
+async def test_change_of_a_topic_does_not_unsettle_others() -> None:
+    store = MemoryConfigStore(topics=["t", "other"])
+    service = make_service(store)
+    store.hold = True
+    change = asyncio.ensure_future(at_once(service, topic("t", FLUSH)))
+    await asyncio.sleep(0)
+    assert (service.is_settled("t"), service.is_settled("other")) == (False, True)
+    store.release()
+    await change
+    assert service.is_settled("t")
 
 
 def test_changes_of_one_request_are_one_commit() -> None:

@@ -33,6 +33,11 @@ class OpenRelay(Protocol):
         ...
 
     @property
+    def has_responses_due(self) -> bool:
+        """Return whether a request is in flight, or its response has arrived in part."""
+        ...
+
+    @property
     def is_busy(self) -> bool:
         """Return whether the gateway works at a request."""
         ...

@@ -254,6 +254,11 @@ class Relay:
         self._requests.drop()
 
     @property
+    def has_responses_due(self) -> bool:
+        """Return whether a request is in flight, or its response has arrived in part."""
+        return bool(self.exchanges) or not self._responses.is_between_frames
+
+    @property
     def is_busy(self) -> bool:
         """Return whether the gateway works at a request."""
         return self._task is not None
@@ -313,7 +318,7 @@ class Relay:
         Requests are kept while the gateway works at one, while many are in flight, and while the client does not read.
         The gateway's own responses are sent here too: requests that were kept because of them have no other trigger.
         """
-        while self._may_resume and not self.exchanges and not self.is_turn_over():
+        while self._may_resume and not self.has_responses_due and not self.is_turn_over():
             self._cut_once(None)
 
     @property

@@ -97,7 +97,7 @@ class RequestReader:
         served = self._check(size, api_key, api_version, body)
         if available < body:
             return NEED, body, ()
-        if served.is_exclusive and relay.exchanges:
+        if served.is_exclusive and relay.has_responses_due:
             return STOP, 0, ()
         client_id = None
         if id_length >= 0:

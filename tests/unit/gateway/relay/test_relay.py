@@ -227,7 +227,14 @@ async def test_turn_is_not_held_behind_a_long_poll() -> None:
         assert await other.upstream.read(len(creation)) == creation
         answer = response_frame(CreateTopicsResponse(topics=[]), 5, REQUEST_HEAD.unpack_from(creation)[3])
         await other.upstream.send(answer)
-        await polling.upstream.send(response(1))
+        # A part of the response has arrived, and the client may not read the rest.
+        poll_answer = response(1, bytes(100))
+        await polling.upstream.send(poll_answer[:50])
+        assert await polling.client.read(50) == poll_answer[:50]
+        await other.client.send(creation)
+        assert await other.upstream.read(len(creation)) == creation
+        await other.upstream.send(answer)
+        await polling.upstream.send(poll_answer[50:])
         assert await polling.upstream.read(len(creation)) == creation
 
 

@@ -46,6 +46,7 @@ class FakeRelay:
         self.exchanges: deque[Any] = deque()
         self.held_bytes = 0
         self.is_busy = False
+        self.has_responses_due = False
         self.session = None
 
     def is_turn_over(self) -> bool:

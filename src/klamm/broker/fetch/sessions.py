@@ -207,7 +207,7 @@ class FetchSessions:
             self.close(session.session_id)
             return FetchPlan()
         has_grown = len(session.partitions) > before
-        if has_grown and (not self._fits(session) or _has_long_name(request)):
+        if _has_long_name(request) or (has_grown and not self._fits(session)):
             self.close(session.session_id)
             return FetchPlan(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(session=session, is_incremental=True, partitions=list(session.partitions.values()))

@@ -509,11 +509,13 @@ def test_fetch_sessions_together_are_limited(broker: DataPath, monkeypatch: pyte
     assert next_fetch(broker, first, 2).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_fetch_session_keeps_no_topic_name_that_is_too_long(broker: DataPath) -> None:
+@pytest.mark.parametrize("forgets", [False, True])
+def test_fetch_session_keeps_no_topic_name_that_is_too_long(broker: DataPath, forgets: bool) -> None:
     long_name = "t" * (MAX_TOPIC_NAME_LENGTH + 1)
     opening = request(partition(), session_epoch=0, topic="t", topic_id=0)
     session = fetch(broker, opening, version=12).session_id
     growing = request(partition(), session_id=session, session_epoch=1, topic=long_name, topic_id=0)
+    growing.forgotten_topics_data = [FetchRequest.ForgottenTopic(topic="t", partitions=[0] * forgets)]
 
     assert fetch(broker, growing, version=12).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     growing.session_epoch = 0

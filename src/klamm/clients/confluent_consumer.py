@@ -82,10 +82,17 @@ class DeliveryProgress:
         self._begins_at_the_end = properties.get("auto.offset.reset", "largest") in _RESETS_TO_THE_END
 
     def begin(self, partitions: Iterable[Any]) -> None:
-        """Record the offsets from which partitions are read, also logical ones. Those without an offset are skipped."""
+        """Record the offsets from which partitions are read, also their beginning.
+
+        Those without an offset are skipped, and those at their end: a later end would skip what came in between.
+        """
         begun = {_name(one): one.offset for one in partitions}
         self._starts.update(
-            {name: offset for name, offset in begun.items() if offset != confluent_kafka.OFFSET_INVALID}
+            {
+                name: offset
+                for name, offset in begun.items()
+                if offset >= 0 or offset == confluent_kafka.OFFSET_BEGINNING
+            }
         )
         for partition in begun.keys() & self._read_before.keys():
             if begun[partition] != self._read_before[partition]:

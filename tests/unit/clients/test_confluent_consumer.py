@@ -170,19 +170,26 @@ def test_assignment_and_seek_continue_before_the_new_assignment(consumer: conflu
     assert offsets == {0: 5, 1: 2, 2: confluent_kafka.OFFSET_BEGINNING}
 
 
-def test_seek_to_the_beginning_outlives_a_replacement(consumer: confluent.Consumer) -> None:
+@pytest.mark.parametrize(
+    ("offset", "resumed"),
+    [
+        (confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_BEGINNING),
+        (confluent_kafka.OFFSET_END, confluent_kafka.OFFSET_INVALID),  # a later end would skip records
+    ],
+)
+def test_seek_to_the_beginning_outlives_a_replacement(consumer: confluent.Consumer, offset: int, resumed: int) -> None:
     # given
     consumer.subscribe(["t"])
     consumer._consumer.receive(0)
     consumer.poll(0)
-    consumer.seek(confluent_kafka.TopicPartition("t", 0, confluent_kafka.OFFSET_BEGINNING))
+    consumer.seek(confluent_kafka.TopicPartition("t", 0, offset))
     # when
     change(consumer, "7000")
     consumer.poll(0)
     consumer._consumer.receive(0)
     consumer.poll(0)
     # then
-    assert [one.offset for one in consumer.assignment()] == [confluent_kafka.OFFSET_BEGINNING]
+    assert [one.offset for one in consumer.assignment()] == [resumed]
 
 
 def resume_with(consumer: confluent.Consumer, *partitions: int, **listeners: Any) -> None:

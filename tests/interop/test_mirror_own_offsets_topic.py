@@ -19,6 +19,8 @@ from klamm.mirror.copy.source_offset_store import SourceOffsetStore, StoredSourc
 from klamm.mirror.records.source_offsets import (
     ShardPlan,
     SourcePartition,
+    cluster_id_key,
+    cluster_id_value,
     key_bytes,
     shard_plan_key,
     shard_plan_value,
@@ -118,19 +120,19 @@ def test_worker_topic_supplies_missing_source_offsets(target: str) -> None:
     assert topics.written() == first == 6
 
 
-def test_topic_ids_and_shard_plan_are_copied_with_source_offsets(target: str) -> None:
+def test_own_records_are_copied_with_source_offsets(target: str) -> None:
     """The id of a topic belongs to the position beside which it was written, not to a later one."""
     # given
     topics = Topics(target, "beside")
     topics.write(topics.workers, at("both", 5), topic_id("both", OLD), at("workers", 6), topic_id("workers", NEW))
-    topics.write(topics.workers, plan(3))
+    topics.write(topics.workers, plan(3), (cluster_id_key("A"), cluster_id_value("first")))
     topics.write(topics.own, at("both", 50))
     # when
     copy_worker_offsets(topics.flow())
     # then
     stored = topics.stored()
     assert stored.topic_ids == {("workers", 0): NEW}
-    assert stored.shard_plan == ShardPlan(3)
+    assert (stored.shard_plan, stored.cluster_id) == (ShardPlan(3), "first")
     # when both have a plan
     topics.write(topics.own, plan(5))
     copy_worker_offsets(topics.flow())

@@ -7,7 +7,9 @@ Step                   Interval                            Action
 =====================  ==================================  ==========================================================
 load                   once, repeated until it succeeds    Create the checkpoints topic, read the existing checkpoints
                                                            and the offset syncs.
-find groups            refresh.groups.interval.seconds     List the source's groups, apply the group filter.
+find groups            refresh.groups.interval.seconds     List the source's groups, apply the group filter. A group
+                                                           whose coordinator is unavailable is looked for again after
+                                                           30 s at the latest.
 write checkpoints      emit.checkpoints.interval.seconds   Translate the committed offsets of each group and write
                                                            checkpoints that are more recent than the stored ones.
 sync offsets           sync.group.offsets.interval.seconds Commit the checkpoints' offsets for groups without members
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -193,14 +196,16 @@ class GroupControl:
             self._load()
         try:
             if now >= self._refresh_due:
-                self._find_groups()
-                refresh = self._settings.refresh_interval.total_seconds()
-                self._refresh_due = now + refresh if self._settings.refresh_enabled else float("inf")
+                are_all_known = self._find_groups()
+                refresh = (
+                    self._settings.refresh_interval.total_seconds() if self._settings.refresh_enabled else math.inf
+                )
+                self._refresh_due = now + (refresh if are_all_known else min(refresh, _LAST_BACKOFF_S))
             if now >= self._checkpoints_due:
                 self._write_checkpoints()
                 self._checkpoints_due = now + self._settings.checkpoints_interval.total_seconds()
         finally:  # also while the source is unavailable: that is when consumers move to the target
-            if self._settings.sync_enabled and now >= self._sync_due:
+            if self._settings.sync_enabled and self._groups and now >= self._sync_due:
                 self._sync_offsets()
                 self._sync_due = now + self._settings.sync_interval.total_seconds()
 
@@ -232,7 +237,8 @@ class GroupControl:
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
-    def _find_groups(self) -> None:
+    def _find_groups(self) -> bool:
+        """Find the groups of the source. Return False if one is left out because its coordinator is unavailable."""
         wanted = self._settings.group_filter.should_replicate_group
         skipped = {}
         candidates = []
@@ -242,12 +248,15 @@ class GroupControl:
             else:
                 skipped[group] = "not among groups, or excluded by groups.exclude"
         mirrored = []
+        are_all_known = True
         for group, offsets in group_offsets(self._sides.source, candidates).items():
             if isinstance(offsets, KafkaApiError):
-                if group in self._groups and offsets.error_code in RETRIABLE_CODES:
-                    mirrored.append(group)  # its coordinator is unavailable
+                is_unavailable = offsets.error_code in RETRIABLE_CODES
+                if group in self._groups and is_unavailable:
+                    mirrored.append(group)
                 else:
                     skipped[group] = error_text(offsets)
+                    are_all_known &= not is_unavailable
             elif self._accepted(offsets):
                 mirrored.append(group)
             else:
@@ -263,6 +272,7 @@ class GroupControl:
         self._rows = {group: rows for group, rows in self._rows.items() if group in kept}
         self._latencies = {group: ages for group, ages in self._latencies.items() if group in kept}
         self._publish()
+        return are_all_known
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ def _target(flow: FlowSettings) -> Iterator[Cluster]:
 
 
 def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
-    """Copy the source offsets, topic ids and shard plan that only the worker's topic has."""
+    """Copy the source offsets, topic ids, shard plan and cluster id that only the worker's topic has."""
     cluster.refresh([workers_topic, flow.source_offsets_topic])
     if workers_topic not in cluster.topics:
         return
@@ -205,14 +205,14 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
 
 
 def _beside(carried: set[_Key], workers: _Stored, own: _Stored) -> Iterator[_Key]:
-    """Yield klamm's topic ids and shard plan for the source offsets that are copied, if klamm wrote any."""
+    """Yield klamm's own records for the source offsets that are copied, if klamm wrote any."""
     for key in sorted(carried):
         topic_id = key._replace(kind="topic id")
         if topic_id in workers.newest:
             yield topic_id
-    plan = _Key("shard plan")
-    if plan in workers.newest and plan not in own.newest:
-        yield plan
+    for fact in (_Key("shard plan"), _Key("cluster id")):
+        if fact in workers.newest and fact not in own.newest:
+            yield fact
 
 
 def _warn_of_newer(flow: FlowSettings, workers: _Stored, own: _Stored) -> None:

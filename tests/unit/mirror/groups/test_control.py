@@ -573,7 +573,21 @@ def test_unavailable_source_coordinator_does_not_stop_other_groups(error: Except
     run.source.unavailable.clear()
     run.turn()
     # then
-    assert run.topics.checkpoints()[3:] == [("known", 600, 500)]
+    assert run.topics.checkpoints()[3:] == [("known", 600, 500), ("new", 600, 500)]
+
+
+def test_offsets_are_committed_in_the_round_that_finds_the_groups() -> None:
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.source.unavailable["g"] = ConnectionLostError("broken")
+    with pytest.raises(ConnectionLostError):
+        run.turn()
+    # when
+    run.source.unavailable.clear()
+    run.turn(1)
+    # then
+    assert run.target.offsets["g"] == {REMOTE: OffsetAndMetadata(400)}
 
 
 def test_offset_of_deleted_remote_topic_is_not_committed_for_group_with_unavailable_coordinator() -> None:

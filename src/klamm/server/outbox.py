@@ -302,17 +302,16 @@ class Outbox:
             StorageError: A piece cannot be read from the log. The response is incomplete, so the connection must be
                 closed.
         """
-        in_memory = [piece for piece in pieces if isinstance(piece, _BUFFERS)]
-        if size <= self._piece_bytes and len(in_memory) == len(pieces) <= _PIECES_AT_ONCE:
-            self._handed_over += size
-            self.write(in_memory)
-            return
-        left = sum(map(len, in_memory))
-        # Entries of a long response may share a buffer, which is in memory once.
-        held = sum({id(piece): len(piece) for piece in in_memory}.values())
+        if size <= self._piece_bytes and len(pieces) <= _PIECES_AT_ONCE:
+            in_memory = [piece for piece in pieces if isinstance(piece, _BUFFERS)]
+            if len(in_memory) == len(pieces):
+                self._handed_over += size
+                self.write(in_memory)
+                return
+        time_slice = TimeSlice()
+        left, held = await _sizes_in_memory(pieces, time_slice)
         self._rest = held
         self._budget.add(self._holder, self._rest)
-        time_slice = TimeSlice()
         try:
             by_kernel = sys.maxsize if self._socket is None else SENT_BY_KERNEL_BYTES
             for run, from_memory in _runs(pieces, by_kernel, self._piece_bytes):
@@ -362,6 +361,24 @@ class Outbox:
             self._handed_over += sent
         if not transport.is_closing():
             transport.set_write_buffer_limits()
+
+
+async def _sizes_in_memory(pieces: Sequence[Piece], time_slice: TimeSlice) -> tuple[int, int]:
+    """Return the number of bytes of a response that are in memory, and how many they are without repetitions.
+
+    Entries of a long response may share a buffer, which is in memory once.
+    """
+    total = held = 0
+    seen = set[int]()
+    for start in range(0, len(pieces), _PIECES_AT_ONCE):
+        for piece in pieces[start : start + _PIECES_AT_ONCE]:
+            if isinstance(piece, _BUFFERS):
+                total += len(piece)
+                if id(piece) not in seen:
+                    seen.add(id(piece))
+                    held += len(piece)
+        await time_slice.give_way()
+    return total, held
 
 
 def plain_socket(transport: asyncio.Transport) -> int | None:

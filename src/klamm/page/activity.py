@@ -72,10 +72,11 @@ class ActivitySampler:
         self._last_requests, self._last_denials = self._requests(), self._denials()
         started = loop.time()
         while True:
-            left_s = self._every_s - time.time() % self._every_s
+            now_s = time.time()
+            left_s = self._every_s - now_s % self._every_s
             if left_s < self._every_s / 10:  # the latest sample was taken a moment before its time
                 left_s += self._every_s
-            at_s, end = time.time() + left_s, loop.time() + left_s
+            at_s, end = now_s + left_s, loop.time() + left_s
             delay_s = 0.0
             while (left_s := end - loop.time()) > 0:
                 due = loop.time() + min(left_s, _TIMER_S)

@@ -28,7 +28,7 @@ from klamm.server.time_slice import TimeSlice
 from klamm.storage.metadata.changes import PutConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
     from klamm.broker.configs.guard import AlterConfigGuard
     from klamm.broker.configs.loggers import PythonLoggers
@@ -275,71 +275,63 @@ class ConfigService:
         Returns:
             For each alteration in order: its error; or None when it succeeded, or a text about what a policy changed.
         """
-        if validate_only:
-            return await self._alter(alterations, node_id, author, time_slice, validate_only=True)
+        with contextlib.nullcontext() if validate_only else self._in_progress(alterations):
+            slices = TimeSlice() if time_slice is None else time_slice
+            repeated = await _repeated(alterations, slices) if len(alterations) > 1 else frozenset()
+            altered: list[_Altered] = []
+            for some in parts(alterations):
+                if altered:
+                    await asyncio.sleep(0)
+                types = {alteration.resource_type for alteration in some}
+                guards = [guard for guard in self._guards if not types.isdisjoint(guard.resource_types)]
+                if guards:
+                    part = _Part(some)
+                    decide_part = partial(self._decide, part.alterations, repeated, node_id)
+                    altered.append(
+                        await self._alter_guarded(guards, decide_part, part, author, validate_only=validate_only)
+                    )
+                else:
+                    altered.append(
+                        self._apply(self._decide(some, repeated, node_id), author, validate_only=validate_only)
+                    )
+            outcomes: list[KafkaApiError | str | None] = []
+            for decided, durable in altered:
+                try:
+                    if durable is not None:
+                        await asyncio.shield(durable)  # a request that is cancelled does not cancel the commit
+                        slices.restart()
+                    outcomes += decided
+                except StorageError as failure:
+                    outcomes += [outcome if isinstance(outcome, KafkaApiError) else failure for outcome in decided]
+                await slices.give_way()
+            await slices.free(altered)
+            return outcomes
+
+    @contextlib.contextmanager
+    def _in_progress(self, alterations: Sequence[ResourceAlteration]) -> Iterator[None]:
+        """Count the resources of a request as not settled until its last commit has ended, also if it is cancelled."""
         changing = [
             _BROKERS if a.resource_type == ResourceType.BROKER else (a.resource_type, a.resource_name)
             for a in alterations
         ]
-        self._unsettled.update(changing)
-        try:
-            return await self._alter(alterations, node_id, author, time_slice, validate_only=False)
-        finally:
-            self._settle_after_commit(changing)
-
-    def _settle_after_commit(self, changed: Sequence[tuple[int, str]]) -> None:
-        """End the progress of a request on its resources. If it was cancelled, its commit may still be in progress."""
 
         def settle(_: object) -> None:
-            self._unsettled.subtract(changed)
-            for key in changed:
+            self._unsettled.subtract(changing)
+            for key in changing:
                 if not self._unsettled[key]:
                     del self._unsettled[key]
             for listener in self._settled_listeners:
                 listener()
 
-        if self._last_commit is None or self._last_commit.done():
-            settle(None)
-        else:
-            self._last_commit.add_done_callback(settle)
-
-    async def _alter(
-        self,
-        alterations: Sequence[ResourceAlteration],
-        node_id: int,
-        author: Author,
-        time_slice: TimeSlice | None,
-        *,
-        validate_only: bool,
-    ) -> list[KafkaApiError | str | None]:
-        slices = TimeSlice() if time_slice is None else time_slice
-        repeated = await _repeated(alterations, slices) if len(alterations) > 1 else frozenset()
-        altered: list[_Altered] = []
-        for some in parts(alterations):
-            if altered:
-                await asyncio.sleep(0)
-            types = {alteration.resource_type for alteration in some}
-            guards = [guard for guard in self._guards if not types.isdisjoint(guard.resource_types)]
-            if guards:
-                part = _Part(some)
-                decide_part = partial(self._decide, part.alterations, repeated, node_id)
-                altered.append(
-                    await self._alter_guarded(guards, decide_part, part, author, validate_only=validate_only)
-                )
+        self._unsettled.update(changing)
+        try:
+            yield
+        finally:
+            commit = self._last_commit
+            if commit is None or commit.done():
+                settle(None)
             else:
-                altered.append(self._apply(self._decide(some, repeated, node_id), author, validate_only=validate_only))
-        outcomes: list[KafkaApiError | str | None] = []
-        for decided, durable in altered:
-            try:
-                if durable is not None:
-                    await asyncio.shield(durable)  # it tells when the values are durable, also if the request ends
-                    slices.restart()
-                outcomes += decided
-            except StorageError as failure:
-                outcomes += [outcome if isinstance(outcome, KafkaApiError) else failure for outcome in decided]
-            await slices.give_way()
-        await slices.free(altered)
-        return outcomes
+                commit.add_done_callback(settle)
 
     def _decide(
         self, alterations: Sequence[ResourceAlteration], repeated: Set[tuple[int, str]], node_id: int
@@ -430,8 +422,7 @@ class ConfigService:
     @property
     def _is_settled(self) -> bool:
         """Whether no commit is in progress."""
-        commit = self._last_commit  # cancelled when its connection has ended, although the commit is still in progress
-        return commit is None or (commit.done() and not commit.cancelled())
+        return self._last_commit is None or self._last_commit.done()
 
     def _notify(self, resource_type: ResourceType, resource_name: str, names: frozenset[str]) -> None:
         """Advance the revision and notify the listeners of a change in the image."""
@@ -448,13 +439,10 @@ class ConfigService:
         """Wait for the commits in progress; return False when they failed, so values read before are outdated."""
         if self._is_settled:
             return True
-        commit = self._last_commit
         try:
             await self._store.submit(())
         except StorageError:
             return False
-        if self._last_commit is commit:
-            self._last_commit = None  # a cancelled one would have every later description wait for the writer
         return True
 
     def describe(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from klamm.admin.types import AlterConfigOp, ConfigEntry, ConfigValue, OpType
 from klamm.configs.values import config_text
 from klamm.kafka_client.errors import RETRIABLE_CHANGE_CODES, api_error
-from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators
+from klamm.kafka_client.pool.keyed_calls import ATTEMPT_MS, KeyedCall, find_coordinators
 from klamm.kafka_client.pool.pool import CONTROLLER
 from klamm.protocol.errors import ErrorCode, InvalidRequestError, InvalidTopicError, KafkaApiError
 from klamm.security.acls import AclOperation, AclPermission, AclResourceType, PatternType
@@ -75,11 +75,18 @@ def controller_change(
 
 
 async def ask_coordinators(
-    what: str, pool: ConnectionPool, deadline: Deadline, ask: Ask[str, Value], result: PerKeyResult[str, Value]
+    what: str,
+    pool: ConnectionPool,
+    deadline: Deadline,
+    ask: Ask[str, Value],
+    result: PerKeyResult[str, Value],
+    *,
+    attempt_ms: int = ATTEMPT_MS,
 ) -> None:
     """Call the coordinator of each group, and settle the groups."""
     find = functools.partial(find_coordinators, pool, deadline)
-    await KeyedCall(what=what, ask=ask, settle=result.settle, find=find).run(pool, deadline, result.values())
+    call = KeyedCall(what=what, ask=ask, settle=result.settle, find=find, attempt_ms=attempt_ms)
+    await call.run(pool, deadline, result.values())
 
 
 def check_topic(name: str) -> KafkaApiError | None:

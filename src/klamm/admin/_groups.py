@@ -33,7 +33,7 @@ from klamm.admin._calls import AdminCalls, ask_coordinators
 from klamm.admin.results import DescribeGroupsResult, ListGroupOffsetsResult, PerKeyResult
 from klamm.admin.types import GroupDescription, GroupMember
 from klamm.kafka_client.errors import api_error
-from klamm.kafka_client.pool.keyed_calls import KeyedCall, find_coordinators, result_of
+from klamm.kafka_client.pool.keyed_calls import result_of
 from klamm.protocol.errors import ErrorCode
 from klamm.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from klamm.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -233,9 +233,7 @@ async def _delete(pool: ConnectionPool, deadline: Deadline, *, result: PerKeyRes
         )
         return {group.group_id: result_of(group.error_code, group.group_id, None) for group in response.results}
 
-    find = functools.partial(find_coordinators, pool, deadline)
-    call = KeyedCall(what="DeleteGroups", ask=ask, settle=result.settle, find=find, attempt_ms=deadline.limit_ms)
-    await call.run(pool, deadline, result.values())
+    await ask_coordinators("DeleteGroups", pool, deadline, ask, result, attempt_ms=deadline.limit_ms)
 
 
 def partitions_of(assignment: bytes) -> tuple[TopicPartition, ...] | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_ATTEMPT_MS: Final = 15_000
+ATTEMPT_MS: Final = 15_000
 """Time without a response after which leaders and coordinators are looked up again: another broker may be it by now."""
 
 Ask: TypeAlias = Callable[["int | None", "list[Key]", Deadline], Awaitable["Mapping[Key, Value | KafkaApiError]"]]
@@ -54,7 +54,7 @@ class KeyedCall(Generic[Key, Value]):
     """Node id for ``ask`` without ``find``: a broker, ``CONTROLLER``, or None for any broker."""
     retriable: frozenset[ErrorCode] = RETRIABLE_CODES
     """Error codes of a response that keep a key waiting."""
-    attempt_ms: int = _ATTEMPT_MS
+    attempt_ms: int = ATTEMPT_MS
     """Limit in milliseconds for the response of a node that ``find`` has looked up. A deletion sets the limit of the
     whole call: sent again while the first request is in progress, it would report what that one deletes as unknown.
     """

@@ -93,7 +93,7 @@ def test_records_mirrored_during_verify_are_not_missing(mirrored: Mirrored, monk
     assert mirrored.verify() == (3, "")
 
 
-def test_header_key_that_is_not_utf_8_is_compared(mirrored: Mirrored) -> None:
+def test_verify_compares_non_utf_8_header_keys(mirrored: Mirrored) -> None:
     settings = ConnectionSettings(bootstrap_servers=(mirrored.address,), client_id="test")
     with contextlib.closing(ControlConnection(settings)) as connection:
         for topic, last_byte in ((mirrored.topic, b"\xfe"), (mirrored.remote_topic, b"\xff")):

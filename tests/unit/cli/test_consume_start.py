@@ -82,7 +82,7 @@ def test_consume_rejects_two_first_records(flags: list[str], capsys: pytest.Capt
 
 
 @pytest.mark.process
-def test_header_name_that_is_not_utf_8_is_printed_with_replacement_characters(
+def test_non_utf_8_header_name_is_printed_with_replacement_characters(
     klamm_session_broker: klamm.Broker, klamm_topic: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     for name in ("caf\udce9", "café"):  # a surrogate escape stands for a byte that is not UTF-8

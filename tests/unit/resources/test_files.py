@@ -422,6 +422,12 @@ def test_null_in_an_overlay_removes_a_declaration_of_its_bases(tmp_path: Path) -
     assert {topic.name for topic in test if topic.is_managed} == {"audit", "new", "orders", "theirs"}
 
 
+def values_of(path: Path) -> list[dict[str, str]]:
+    """Return the declared values of each resource of one cluster."""
+    (files,) = read_files(path)
+    return [dict(resource.values) for resource in files.resources]
+
+
 @pytest.mark.parametrize("layer", ["base", "mid", "top"])
 def test_null_in_an_overlay_removes_a_default(layer: str, tmp_path: Path) -> None:
     # given
@@ -436,15 +442,11 @@ def test_null_in_an_overlay_removes_a_default(layer: str, tmp_path: Path) -> Non
             "top/klamm.yaml": "{bases: [../mid], topics: {orders: {configs: {segment.ms: 7}}}}",
         },
     )
-    # when
-    (top,) = read_files(tmp_path / "top")
     # then
-    assert [dict(topic.values) for topic in top.resources] == [
-        {"retention.ms": "5", "segment.ms": "7", "max.message.bytes": "9"}
-    ]
+    assert values_of(tmp_path / "top") == [{"retention.ms": "5", "segment.ms": "7", "max.message.bytes": "9"}]
 
 
-def test_overlay_declares_again_what_a_lower_one_removes(tmp_path: Path) -> None:
+def test_overlay_restores_values_removed_by_its_base(tmp_path: Path) -> None:
     # given
     write(
         tmp_path,
@@ -454,12 +456,8 @@ def test_overlay_declares_again_what_a_lower_one_removes(tmp_path: Path) -> None
             "top/klamm.yaml": "{bases: [../mid], topics: {orders: {partitions: 6, configs: {flush.ms: 2}}}}",
         },
     )
-    # when
-    (top,) = read_files(tmp_path / "top")
     # then
-    assert [dict(topic.values) for topic in top.resources] == [
-        {"partitions": "6", "flush.ms": "2", "retention.ms": "5"}
-    ]
+    assert values_of(tmp_path / "top") == [{"partitions": "6", "flush.ms": "2", "retention.ms": "5"}]
 
 
 @pytest.mark.parametrize(

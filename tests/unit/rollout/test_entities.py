@@ -57,7 +57,7 @@ def test_quotas_are_those_of_the_committed_metadata() -> None:
     assert values == {ALICE: {"producer_byte_rate": "1000"}}
 
 
-def test_broker_that_is_down_hinders_no_other_broker() -> None:
+def test_values_of_other_brokers_are_read_while_one_is_down() -> None:
     # given
     broker_type, name = int(ResourceType.BROKER), str(NODE_ID)
     described = DescribeConfigsResponse.DescribeConfigsResult(

@@ -177,7 +177,7 @@ async def test_topic_is_settled_once_the_last_part_of_its_request_is_durable(is_
     assert service.is_settled("other")
 
 
-async def test_change_of_a_topic_does_not_unsettle_others() -> None:
+async def test_other_topics_stay_settled_during_a_change() -> None:
     store = MemoryConfigStore(topics=["t", "other"])
     service = make_service(store)
     store.hold = True

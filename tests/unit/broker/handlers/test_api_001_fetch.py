@@ -510,7 +510,7 @@ def test_fetch_sessions_together_are_limited(broker: DataPath, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_fetch_session_keeps_no_topic_name_that_is_too_long(broker: DataPath, forgets: bool) -> None:
+def test_fetch_session_rejects_too_long_topic_name(broker: DataPath, forgets: bool) -> None:
     long_name = "t" * (MAX_TOPIC_NAME_LENGTH + 1)
     opening = request(partition(), session_epoch=0, topic="t", topic_id=0)
     session = fetch(broker, opening, version=12).session_id

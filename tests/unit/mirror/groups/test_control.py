@@ -550,13 +550,18 @@ UNAVAILABLE = pytest.mark.parametrize(
 """Errors if the coordinator of a group is unavailable, and the reason shown."""
 
 
-@UNAVAILABLE
-def test_unavailable_source_coordinator_does_not_stop_other_groups(error: Exception, text: str) -> None:
-    """As in MirrorMaker, which skips such a group for the round."""
+def run_of_two_groups() -> Run:
     run = Run()
     run.topics.sync(999, 899, first=100)
     run.commit(500, "known")
     run.commit(500, "other")
+    return run
+
+
+@UNAVAILABLE
+def test_unavailable_source_coordinator_does_not_stop_other_groups(error: Exception, text: str) -> None:
+    """As in MirrorMaker, which skips such a group for the round."""
+    run = run_of_two_groups()
     run.turn()
     # when
     run.commit(600, "known")
@@ -608,10 +613,7 @@ def test_offset_of_deleted_remote_topic_is_not_committed_for_group_with_unavaila
 
 @UNAVAILABLE
 def test_unavailable_target_coordinator_does_not_stop_other_groups(error: Exception, text: str) -> None:
-    run = Run()
-    run.topics.sync(999, 899, first=100)
-    run.commit(500, "known")
-    run.commit(500, "other")
+    run = run_of_two_groups()
     run.target.unavailable["known"] = error
     rows = {row.group: row for row in run.turn().offsets}
     assert run.target.offsets == {"other": {REMOTE: OffsetAndMetadata(400)}}
@@ -621,10 +623,7 @@ def test_unavailable_target_coordinator_does_not_stop_other_groups(error: Except
 
 @UNAVAILABLE
 def test_failed_offset_commit_does_not_stop_other_groups(error: Exception, text: str) -> None:
-    run = Run()
-    run.topics.sync(999, 899, first=100)
-    run.commit(500, "known")
-    run.commit(500, "other")
+    run = run_of_two_groups()
     run.target.fails_commits["known"] = error
     rows = {row.group: row for row in run.turn().offsets}
     assert run.target.offsets["other"] == {REMOTE: OffsetAndMetadata(400)}

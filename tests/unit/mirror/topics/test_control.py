@@ -676,7 +676,7 @@ def test_plan_leaves_out_promoted_topics_and_syncs_of_stopped_ones(monkeypatch: 
     ]
 
 
-def test_plan_of_stopped_flow_changes_nothing() -> None:
+def test_plan_of_stopped_flow_has_no_changes() -> None:
     source, target = FakeCluster(orders=2), FakeCluster(**{POSITIONS: 25})
     # when
     lines = plan_flow(flow(), source, target, requested=lambda _: RequestedStates(flow=RequestedState.STOPPED))

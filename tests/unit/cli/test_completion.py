@@ -16,6 +16,7 @@ from klamm import cli
 from klamm.cli.completion import bash_completion, words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.process
@@ -95,17 +96,29 @@ HOSTILE_NAMES = (
 )
 
 
-def typed_in_bash(keys: str, directory: Path) -> None:
-    """Type keys into an interactive bash that has the completion script, and wait until it ends."""
+def typed_in_bash(lines: Sequence[str], directory: Path) -> None:
+    """Type lines into an interactive bash that has the completion script, each at its prompt, and wait until it ends.
+
+    What is typed before the prompt may be lost while bash changes the mode of the terminal.
+    """
     (directory / "script").write_text(bash_completion())
     terminal, end = pty.openpty()
-    environment = {"PATH": f"{directory}:{os.environ['PATH']}", "INPUTRC": os.devnull, "LC_ALL": "C.UTF-8"}
+    environment = {
+        "PATH": f"{directory}:{os.environ['PATH']}",
+        "INPUTRC": os.devnull,
+        "LC_ALL": "C.UTF-8",
+        "PS1": r"prompt-\#>",  # with the number of the command
+    }
     with subprocess.Popen(
         [BASH, "--norc", "--noprofile", "-i"], stdin=end, stdout=end, stderr=end, cwd=directory, env=environment,
         start_new_session=True,
     ):  # fmt: skip
         os.close(end)
-        os.write(terminal, f"source script\n{keys}exit\n".encode())
+        written = b""
+        for number, line in enumerate(("source script", *lines, "exit"), 1):
+            while f"prompt-{number}>".encode() not in written:
+                written += os.read(terminal, 65_536)
+            os.write(terminal, f"{line}\n".encode())
         with suppress(OSError):  # EIO once bash has ended
             while os.read(terminal, 65_536):
                 pass
@@ -124,7 +137,7 @@ def test_bash_quotes_names_from_the_cluster(command: str, tmp_path: Path) -> Non
     # when
     word, flag = command.split()
     start = f"klamm {word} --bootstrap-server localhost:9092 {flag}"
-    typed_in_bash("".join(f"{start} {number}\t\n" for number in range(len(names))), tmp_path)
+    typed_in_bash([f"{start} {number}\t" for number in range(len(names))], tmp_path)
     # then
     assert (tmp_path / "arguments").read_text() == (tmp_path / "names").read_text()
     assert not (tmp_path / "pwned").exists()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from klamm.atomic_file import replace_file
 from klamm.registration_report.page import render
-from klamm.registration_report.report import Following, Report, Scope, Sighting, replace_file
+from klamm.registration_report.report import Following, Report, Scope, Sighting
 from klamm.registration_report.spark.job import Job
 from klamm.registration_report.text import write_report
 

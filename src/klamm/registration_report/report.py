@@ -190,10 +190,3 @@ class Following:
     """Directory of the state, from which the next run resumes. None keeps no state, so each run reads everything."""
     late: str = "1 day"
     """Maximum lateness of a record that still counts in its window, as Spark writes durations."""
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically, so that readers see either the old or the new content."""
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)

@@ -102,10 +102,12 @@ def typed_in_bash(lines: Sequence[str], directory: Path) -> None:
     What is typed before the prompt may be lost while bash changes the mode of the terminal.
     """
     (directory / "script").write_text(bash_completion())
+    (directory / "inputrc").touch()
     terminal, end = pty.openpty()
     environment = {
+        "HOME": str(directory),  # for the history of commands
         "PATH": f"{directory}:{os.environ['PATH']}",
-        "INPUTRC": os.devnull,
+        "INPUTRC": str(directory / "inputrc"),
         "LC_ALL": "C.UTF-8",
         "PS1": r"prompt-\#>",  # with the number of the command
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -88,7 +89,9 @@ def test_closed_stdout_is_ignored(closed: str) -> None:
     assert (done.returncode, done.stderr) == (cli.EXIT_OK, "")
 
 
-def test_closed_stdin_reads_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stdin_reads_as_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (null := tmp_path / "null").touch()
+    monkeypatch.setattr(os, "devnull", str(null))
     monkeypatch.setattr("sys.stdin", None)
     monkeypatch.setattr(cli, "import_program", lambda _: SimpleNamespace(main=lambda _: len(sys.stdin.buffer.read())))
     assert cli.main(["produce"]) == cli.EXIT_OK

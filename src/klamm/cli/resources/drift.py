@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from klamm.atomic_file import replace_file
 from klamm.cli import EXIT_FAILED, EXIT_OK, is_output_full
 from klamm.cli.arguments import INT32_MAX, ToolParser
 from klamm.cli.connection import RequestError, guarded
@@ -190,9 +191,7 @@ class Watch:
         if path.is_dir():
             raise RequestError(f"--metrics-file {path}: expected a file, not a directory")
         try:
-            beside = path.with_name(f".{path.name}.new")
-            beside.write_text(self.page(), encoding="utf-8")
-            beside.replace(path)
+            replace_file(path, self.page())
         except OSError as error:
             raise RequestError(f"--metrics-file {path}: cannot be written: {error.strerror}") from error
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from typing import TYPE_CHECKING, Final
 
+from klamm.atomic_file import replace_file
 from klamm.properties import SettingsError, file_error
 from klamm.protocol.errors import ProtocolError
 from klamm.server.listeners import MAX_PORT, Address
@@ -120,11 +120,9 @@ class Topology:
     def save(self) -> None:
         """Replace the file. An error is logged: the gateway serves without it."""
         nodes = {str(node_id): [at.host, at.port] for node_id, at in sorted(self._nodes.items())}
-        new = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_text(json.dumps({"cluster_id": self.cluster_id, "nodes": nodes}, indent=1) + "\n")
-            os.replace(new, self._path)
+            replace_file(self._path, json.dumps({"cluster_id": self.cluster_id, "nodes": nodes}, indent=1) + "\n")
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error.strerror or error)
 

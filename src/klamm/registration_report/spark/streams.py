@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
+from klamm.atomic_file import replace_file
 from klamm.client_configs.registrations import TOPIC
 from klamm.dataframes.errors import DataLossError
 from klamm.properties import SettingsError
-from klamm.registration_report.report import Report, VersionWindow, replace_file, report_of
+from klamm.registration_report.report import Report, VersionWindow, report_of
 from klamm.registration_report.restarts import SteadyStream
 from klamm.registration_report.spark import compatibility
 from klamm.registration_report.spark.summary import summarise

@@ -1,0 +1,26 @@
+"""Files for other programs to read, such as a report or a page of metrics, replaced as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file atomically, so that readers see either the old or the new content.
+
+    A symbolic link stays: the file is replaced that it points to. A device or a pipe, such as ``/dev/stdout``, is
+    written to. A rename would put a regular file in its place, for root also in that of ``/dev/null``.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()
+    scratch = path.with_name(f".{path.name}.new")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

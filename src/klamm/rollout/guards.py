@@ -17,8 +17,8 @@ Guard                                                  Figure
 ``command: COMMAND``                                   exit code of a shell command, which must be 0
 =====================================================  ================================================================
 
-Every number may be relative to the figure before the roll-out: ``< 1.2x before``. A limit of ``clients`` may also be
-relative to the clients that are not changed yet: ``< 1.2x unchanged``.
+Every number but that of an increase or a query may be relative to the figure before the roll-out: ``< 1.2x before``. A
+limit of ``clients`` may also be relative to the clients that are not changed yet: ``< 1.2x unchanged``.
 """
 
 from __future__ import annotations
@@ -244,6 +244,8 @@ def _metrics_guard(text: str, subject: str, limit: GuardLimit) -> Guard:
     labels = {} if match is None else dict(LABEL.findall(match["labels"] or ""))
     if match is None or LABEL.sub("", match["labels"] or "").strip(", "):
         raise _wrong(text, kind, f'{subject!r} is not NAME or NAME{{label="value",...}}')
+    if is_increase and limit.base is not None:
+        raise _wrong(text, kind, "an increase has no figure before; it begins with the roll-out")
     return Guard(text=text, kind=kind, subject=match["name"], labels=labels, is_increase=is_increase, limit=limit)
 
 

@@ -71,6 +71,7 @@ def test_metric_may_be_an_increase_with_labels() -> None:
         ("metrics: a b < 1", "'a b' is not NAME or NAME"),
         ("metrics: a{b=c} < 1", "'a{b=c}' is not NAME or NAME"),
         ("prometheus: up < 1", "expected the http:// or https:// address of the server, a blank and a query"),
+        ("metrics: increase errors_total < 2x before", "an increase has no figure before"),
         ("prometheus: http://h up < 2x before", "a query with several results has no figure before"),
         ("command:", "the command is missing"),
     ],

@@ -11,7 +11,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from klamm.mirror.progress.flow_progress import FlowState
+from klamm.mirror.progress.flow_progress import FlowState, SparkFailedError
 from klamm.mirror.spark import start
 from klamm.properties import SettingsError, parse_properties
 from tests.support.klamm import KlammBroker
@@ -111,7 +111,7 @@ def test_unwritable_checkpoint_directory_is_rejected(spark: SparkSession, broker
     there = f"klamm.checkpoint.dir = {tmp_path}/file/checkpoint\n{NO_HEARTBEATS}"
     config = properties(broker.bootstrap_servers, broker.bootstrap_servers, there, topics="nothing")
     # then
-    with pytest.raises(SettingsError, match=r"cannot start the query with checkpoint directory .*/checkpoint: "):
+    with pytest.raises(SparkFailedError, match=r"cannot start the query with checkpoint directory .*/checkpoint: "):
         start(spark, parse_properties(config))
     wait_until(lambda: mirror_threads() <= before, timeout_s=20, what="the end of all threads")
 

@@ -104,6 +104,7 @@ def start(
 
     Raises:
         SettingsError: A setting is invalid or not supported. The message names key, value and what is allowed.
+        SparkFailedError: Spark cannot start the query, for example in the checkpoint directory.
     """
     live_keys = None
     if isinstance(properties, str | Path):

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from klamm.java import require_java
 from klamm.lazy_dataclass import dataclass
+from klamm.mirror.progress.flow_progress import SparkFailedError
 from klamm.mirror.settings.mirror import MASTER
 from klamm.mirror.spark.class_archive import quick_start
 from klamm.properties import SettingsError
@@ -280,8 +281,9 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
         directory: Private directory that exists as long as the session.
 
     Raises:
-        SettingsError: Spark does not start with these properties, or speculation is enabled. With speculation, two
-            attempts of one task would run at the same time and write records twice.
+        SparkFailedError: Spark does not start with these properties, or the JVM has ended.
+        SettingsError: Speculation is enabled: two attempts of one task would run at the same time and write records
+            twice.
     """
     logging.getLogger().addFilter(_is_no_py4j_record)
     output = JvmOutput(passes_all=_LOG_LEVEL in properties)
@@ -295,7 +297,7 @@ def start_session(properties: Mapping[str, str], directory: Path) -> StartedSpar
         reason = first_line(error)
         if _GATEWAY_EXITED in reason and output.last_words:
             reason = f"the JVM ended: {output.last_words}"
-        raise SettingsError(f"Spark does not start{master and f' with {master}'}: {reason}") from error
+        raise SparkFailedError(f"Spark does not start{master and f' with {master}'}: {reason}") from error
     if (server := started.session.sparkContext._accumulatorServer) is not None:
         server.handle_error = _say_nothing  # type: ignore[method-assign]  # the JVM's end is reported elsewhere
     check_session(started.session)

@@ -13,8 +13,9 @@ ending             End the lease and give the tasks 3 s. Then stop query and ses
                    runs.
 =================  ==================================================================================================
 
-When the JVM dies in ``following``, the run returns to ``starting``. The fifth loss within ten minutes ends the mirror
-with an error. A query that fails while the JVM lives is restarted in the same session (``MirrorStream.check``).
+When the JVM dies in ``following``, the run returns to ``starting``. A start that fails then counts as a loss, too. The
+fifth loss within ten minutes ends the mirror with an error. A query that fails while the JVM lives is restarted in the
+same session (``MirrorStream.check``).
 """
 
 from __future__ import annotations
@@ -93,15 +94,22 @@ class SparkRun:
         """Mirror until ``stopping`` is set, everything is copied (if requested), or every flow has failed.
 
         Raises:
-            SettingsError: Spark does not start with the given settings.
-            SparkFailedError: Spark's JVM or query ended too often within ten minutes.
+            SettingsError: Spark cannot run the mirror with the given settings.
+            SparkFailedError: Spark does not start, or its JVM or query ended too often within ten minutes.
         """
         while not (self._loops.coordinator.has_work or self._expects_work()):
             self._report()
             if self._is_over() or self._stopping.wait(_TURN_S):
                 return
-        while not self._is_over() and (spark := self._start()) is not None:
-            if self._serve(spark):
+        while not self._is_over():
+            try:
+                spark = self._start()
+            except SparkFailedError as error:
+                if not self._losses:
+                    raise
+                self._count_loss(str(error))
+                continue
+            if spark is None or self._serve(spark):
                 return
 
     def _expects_work(self) -> bool:
@@ -230,9 +238,11 @@ class SparkRun:
         """
         if spark.jvm is None:
             raise SparkFailedError("Spark's JVM has ended. Submit the mirror again; it resumes from its source offsets")
+        self._count_loss(f"Spark's JVM {spark.jvm.describe_end()}")
+
+    def _count_loss(self, how: str) -> None:
         now = time.monotonic()
         self._losses.append(now)
-        how = f"Spark's JVM {spark.jvm.describe_end()}"
         memory = (
             "if it was not stopped on purpose, the kernel may have killed it to free memory "
             "(journalctl -k | grep -i oom): reduce spark.driver.memory or the number of tasks, or add memory"
@@ -298,7 +308,8 @@ class _Launch:
         """Return the started session.
 
         Raises:
-            SettingsError: Spark does not start with the given settings.
+            SettingsError: Spark cannot run the mirror with the given settings.
+            SparkFailedError: Spark does not start.
         """
         if self._started is None:
             raise self._error or SparkFailedError("Spark did not start")

@@ -65,8 +65,8 @@ class MirrorStream:
         """Start the query.
 
         Raises:
-            SettingsError: The query does not start. For example, the checkpoint directory is not writable,
-                Spark's Python lacks klamm, or another mirror runs in the same session.
+            SettingsError: Spark's Python lacks klamm, or another mirror runs in the same session.
+            SparkFailedError: The query does not start. For example, the checkpoint directory is not writable.
         """
         if any(query.name == _NAME for query in self._spark.streams.active):
             # A mirror holds its slots for a whole lease. A second mirror might wait for minutes without any visible
@@ -84,7 +84,7 @@ class MirrorStream:
             self._query = writer.queryName(_NAME).start()
         except (PySparkException, Py4JError) as error:
             failure = f"Spark cannot start the query with checkpoint directory {self._checkpoint}"
-            raise SettingsError(f"{failure}: {first_line(error)}") from error
+            raise SparkFailedError(f"{failure}: {first_line(error)}") from error
         return self._query
 
     def _load(self, reader: DataStreamReader) -> DataFrame:

@@ -8,8 +8,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 
+from klamm.mirror.progress.flow_progress import SparkFailedError
 from klamm.mirror.spark import session
-from klamm.properties import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,5 +23,5 @@ def test_unknown_spark_master_is_reported_in_one_line(tmp_path: Path, monkeypatc
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(session, "own_session", reject)
-    with pytest.raises(SettingsError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
+    with pytest.raises(SparkFailedError, match=r"^Spark does not start with spark\.master=foo: .*The JVM ended\.$"):
         session.start_session({"spark.master": "foo", "spark.app.name": "x"}, tmp_path)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus
+from klamm.mirror.progress.flow_progress import FlowState, MirrorStatus, SparkFailedError
 from klamm.mirror.run import exit_code
-from klamm.mirror.spark import spark_run, stream
+from klamm.mirror.spark import class_archive, spark_run, stream
 from klamm.mirror.spark.spark_run import SparkRun
 from tests.support.mirror_status import progress_row
 
@@ -145,3 +145,31 @@ def test_spark_starts_during_first_round_and_while_standing_by(
     loops.status.set_state("A->B", state)
     with pytest.raises(StartedError):
         run(loops, tmp_path, until_caught_up=True)
+
+
+@pytest.mark.parametrize(("losses", "starts"), [(0, 1), (1, 5)])
+def test_failed_start_ends_the_mirror_at_once_or_after_a_loss_as_the_fifth_loss(
+    losses: int, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    started: list[int] = []
+
+    class JvmThatDies(Launch):
+        def result(self) -> SimpleNamespace:
+            started.append(len(started))
+            if len(started) > losses:
+                raise SparkFailedError("Spark does not start: the JVM ended")
+            jvm = SimpleNamespace(describe_end=lambda: "was killed", wait=lambda _: -9)
+            return SimpleNamespace(session=None, jvm=jvm, output=SimpleNamespace(), is_lost=True, stop=lambda: None)
+
+    monkeypatch.setattr(spark_run, "_Launch", JvmThatDies)
+    monkeypatch.setattr(stream, "MirrorStream", Stream)
+    monkeypatch.setattr(class_archive, "write_in_background", lambda: None)
+    loops = Loops()
+    loops.coordinator = SimpleNamespace(has_work=True, has_tasks=False, status=loops.status, calls=[])
+    loops.status.set_state("A->B", FlowState.RUNNING)
+    # when
+    with pytest.raises(SparkFailedError, match="Spark does not start: the JVM ended"):
+        run(loops, tmp_path, until_caught_up=False)
+    # then
+    assert len(started) == starts

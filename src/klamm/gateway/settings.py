@@ -172,14 +172,17 @@ def reject_unknown(settings: GatewaySettings) -> None:
 
 
 def _client_configs(configs: Mapping[str, str]) -> ClientConfigSettings | None:
-    if not table.CLIENT_CONFIGS.read(configs):
-        return None
     limits = {setting.key: setting.read(configs) for setting in table.LIMITS}
-    return ClientConfigSettings(
+    settings = ClientConfigSettings(
         is_enforced=table.ENFORCEMENT.read(configs),
         allowed_keys=table.ALLOWED_KEYS.read(configs),
         own_limits={key: limit for key, limit in limits.items() if limit is not None},
     )
+    if table.CLIENT_CONFIGS.key not in configs:
+        for setting in (table.ENFORCEMENT, table.ALLOWED_KEYS, *table.LIMITS):
+            if setting.key in configs:
+                raise SettingsError(f"{setting.key}: no effect without {table.CLIENT_CONFIGS.key}=true")
+    return settings if table.CLIENT_CONFIGS.read(configs) else None
 
 
 def _listener(configs: Mapping[str, str]) -> Listener:

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_GROUPS: Final = 1000
-"""Groups that are described in one check. Of more groups, others are described in the next one."""
+"""Groups that are described in one check. Of more groups, others are described in the next one; until their turn comes
+again, their members count as they were."""
 MAX_CLIENT_IDS: Final = 100
+_OTHERS: Final = "(other)"
 _EMPTY: Final = frozenset({"Empty", "Dead"})
 
 
@@ -45,6 +47,8 @@ class BypassCheck:
         self._topology = topology
         self._known_hosts = frozenset(known_hosts)
         self._next = 0
+        self._by_group: dict[str, Counter[str]] = {}
+        """Members that go past the gateway by client id, of each group that has some."""
         self._is_denied = False
         self.members: Mapping[str, int] | None = None
         """Members of groups that go past the gateway, by client id. None before the first check, and after a failure.
@@ -82,19 +86,29 @@ class BypassCheck:
         self._next = start + len(checked)
         # in a thread, because the names of the brokers have to be resolved
         own = self._known_hosts | await asyncio.to_thread(own_addresses, tuple(self._topology.nodes.values()))
-        members: Counter[str] = Counter()
-        for outcome in self._admin.describe_groups(checked).values().values() if checked else ():
+        described = self._admin.describe_groups(checked).values() if checked else {}
+        kept = set(groups) - set(checked)
+        self._by_group = {group: members for group, members in self._by_group.items() if group in kept}
+        for group_id, outcome in described.items():
             try:
                 group = await outcome
             except CLUSTER_ERRORS:  # it has gone, or may not be described
                 continue
-            for member in group.members:
-                if _host(member.host) not in own:
-                    is_new = member.client_id not in members and len(members) >= MAX_CLIENT_IDS
-                    members["(other)" if is_new else member.client_id] += 1
+            if past := _bounded(member.client_id for member in group.members if _host(member.host) not in own):
+                self._by_group[group_id] = past
+        members = _bounded(client for past in self._by_group.values() for client in past.elements())
         for client_id in sorted(members.keys() - (self.members or {}).keys()):
             logger.warning("Client %s goes past the gateway: a member of a group is at another address", client_id)
         self.members = dict(members)
+
+
+def _bounded(client_ids: Iterable[str]) -> Counter[str]:
+    """Count client ids. Those beyond the first ``MAX_CLIENT_IDS`` count as one."""
+    counts: Counter[str] = Counter()
+    for client_id in client_ids:
+        is_new = client_id not in counts and len(counts) >= MAX_CLIENT_IDS
+        counts[_OTHERS if is_new else client_id] += 1
+    return counts
 
 
 def own_addresses(brokers: Iterable[Address]) -> frozenset[str]:

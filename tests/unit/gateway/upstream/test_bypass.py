@@ -94,11 +94,17 @@ def test_members_at_other_addresses_are_counted_by_client_id(tmp_path: Path) -> 
 
 def test_many_groups_are_described_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bypass, "MAX_GROUPS", 3)
-    admin = FakeAdmin({name: {} for name in "abcde"})
+    admin = FakeAdmin({name: {f"client-{name}": "/10.0.0.9"} for name in "abcde"})
     check = check_of(admin, tmp_path)
     for _ in range(2):
         asyncio.run(check.check())
     assert "".join(admin.described) == "abcdea"
+    assert check.members == {f"client-{name}": 1 for name in "abcde"}
+    # when
+    del admin.groups["c"]
+    asyncio.run(check.check())
+    # then
+    assert check.members == {f"client-{name}": 1 for name in "abde"}
 
 
 def test_client_ids_are_bounded(tmp_path: Path) -> None:

@@ -208,7 +208,13 @@ def _details(kind: str, topic: ExistingTopic, principal: str) -> Details:
         )
     if kind == "partitions":
         return CreatePartitionsDetails(
-            topic=topic.name, num_partitions=count, new_num_partitions=count + 1, replication_factor=factor, **who
+            topic=topic.name,
+            num_partitions=count,
+            new_num_partitions=count + 1,
+            replication_factor=factor,
+            configs=topic.configs,
+            defaults=defaults,
+            **who,
         )
     return DeleteTopicDetails(topic=topic.name, num_partitions=count, replication_factor=factor, **who)
 

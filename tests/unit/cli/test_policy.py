@@ -146,6 +146,19 @@ def test_impossible_policy_decision_is_rejected(
     assert message in verdict["message"]
 
 
+@pytest.mark.parametrize("kind", ["create", "alter", "partitions"])
+def test_policy_sees_configs_and_defaults(kind: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"seen_by_cli_{uuid4().hex}"
+    body = "raise PolicyViolationError(details.configs['flush.ms'] + ' of ' + details.defaults['flush.messages'])"
+    head = "from klamm.policy import PolicyViolationError"
+    (files / f"{name}.py").write_text(f"{head}\nclass P:\n    def validate(self, details):\n        {body}\n")
+    (files / "topics.yaml").write_text("topics: {orders: {configs: {flush.ms: 5}}}")
+    arguments = ["--kind", kind, "--topics-file", str(files / "topics.yaml"), "-o", "json"]
+    assert main(["policy", "test", f"{name}:P", *arguments]) == 3
+    (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+    assert verdict["message"].endswith("5 of 9223372036854775807")
+
+
 @pytest.mark.process
 def test_cluster_topics_are_checked_by_dynamic_configs(
     files: Path, klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from klamm.cli.arguments import ToolParser, add_common, add_timeout
-from klamm.cli.connection import read_client_properties
+from klamm.cli.connection import RequestError, read_client_properties
 from klamm.cli.output import print_error, print_result, table_lines
 from klamm.clock import wall_clock_ms
 from klamm.config_providers import resolve
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--source-bootstrap-server needs --source: its alias")
     try:
         return _show(_queries(options), options.output)
-    except (SettingsError, OSError, *CLUSTER_ERRORS) as error:
+    except (SettingsError, RequestError, OSError, *CLUSTER_ERRORS) as error:
         wrong = isinstance(error, SettingsError)
         print_error(f"{_PROG}: {' '.join(error_text(error).split())}")
         return EXIT_USAGE if wrong else EXIT_FAILED
@@ -93,12 +93,12 @@ def _aliases(options: argparse.Namespace, client: Mapping[str, str]) -> list[str
     """Return the source aliases found in the names of the mirror topics on the target.
 
     Raises:
-        SettingsError: The target has no such topic.
+        RequestError: The target has no such topic.
     """
     flow = _settings("source", options, client).flows[0]
     aliases = source_aliases(list_topics(flow, timeout_ms=options.api_timeout_ms))
     if not aliases:
-        raise SettingsError(
+        raise RequestError(
             f"{options.bootstrap_server} has no topic mm2-offsets.<alias>.internal: name the source with --source"
         )
     return aliases

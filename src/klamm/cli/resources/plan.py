@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.cli import EXIT_FAILED, EXIT_IMPACT, EXIT_OK
 from klamm.cli.arguments import INT32_MAX, INT64_MAX, ToolParser, add_common
-from klamm.cli.connection import RequestError, connect, guarded
+from klamm.cli.connection import RequestError, UsageError, connect, guarded
 from klamm.cli.impact import add_max_impact_flag, excess
 from klamm.cli.output import print_error, print_result
 from klamm.cli.profiles import fill_in
@@ -274,7 +274,7 @@ def ownership_of(options: argparse.Namespace) -> Ownership:
     """Return what the flags allow to remove.
 
     Raises:
-        RequestError: A kind is unknown or given twice, or a regular expression is invalid.
+        UsageError: A kind is unknown or given twice, or a regular expression is invalid.
     """
     prune: dict[Kind, re.Pattern[str] | None] = {}
     for text in options.prune:
@@ -283,13 +283,13 @@ def ownership_of(options: argparse.Namespace) -> Ownership:
             (kind for kind in Kind if name in (kind.value, f"{kind.value}s", kind.value.removesuffix("s"))), None
         )
         if kind is None:
-            raise RequestError(f"--prune {text}: expected KIND or KIND=REGEX, with one of {', '.join(Kind)}")
+            raise UsageError(f"--prune {text}: expected KIND or KIND=REGEX, with one of {', '.join(Kind)}")
         if kind in prune:
-            raise RequestError(f"--prune {text}: {kind} is given twice; join the regular expressions with |")
+            raise UsageError(f"--prune {text}: {kind} is given twice; join the regular expressions with |")
         try:
             prune[kind] = re.compile(pattern) if equals else None
         except re.error as error:
-            raise RequestError(f"--prune {text}: {pattern!r} is no regular expression: {error}") from error
+            raise UsageError(f"--prune {text}: {pattern!r} is no regular expression: {error}") from error
     return Ownership(prune=prune, prune_keys=options.prune_configs, send_secrets=options.send_secrets)
 
 

@@ -12,6 +12,8 @@ from klamm.cli import main as cli
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import klamm
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -47,3 +49,9 @@ def test_timeout_flag_limits_wait_for_silent_target(capsys: pytest.CaptureFixtur
         for source in (["--source", "A"], []):
             assert cli(["mirror", "status", "--bootstrap-server", address, "--timeout", "50", *source]) == 1
             assert "within 0.05 s" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_target_without_a_trace_of_a_flow_fails(klamm_broker: klamm.Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["mirror", "status", "--bootstrap-server", klamm_broker.bootstrap_servers]) == 1
+    assert "has no topic mm2-offsets.<alias>.internal" in capsys.readouterr().err

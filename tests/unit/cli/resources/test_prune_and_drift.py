@@ -133,7 +133,7 @@ def test_prune_deletes_only_its_kinds_and_never_more_than_the_limit(
         # then
         assert "b" not in admin.list_user_scram_credentials().result()
     unknown = klamm("plan", *at, "--prune", "topicz")
-    assert unknown[0] == 1
+    assert unknown[0] == 2
     assert "--prune topicz: expected KIND or KIND=REGEX, with one of broker, topic" in unknown[2]
 
 
@@ -262,11 +262,11 @@ def test_kind_to_prune_may_be_given_once(klamm: Callable[..., tuple[int, str, st
     (file := tmp_path / "topics.yaml").write_text("topics: {}")
     code, _, err = klamm("plan", file, "--offline", "--prune", "topic=a.*", "--prune", "topics=b.*")
     expected = "--prune topics=b.*: topic is given twice; join the regular expressions with |"
-    assert (code, err) == (1, f"klamm plan: {expected}\n")
+    assert (code, err) == (2, f"klamm plan: {expected}\n")
 
 
 def test_drift_with_an_unknown_kind_ends_at_once(klamm: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     (tmp_path / "file.yaml").write_text("topics: {}")
     code, _, err = klamm("drift", tmp_path / "file.yaml", "--cluster", "dev", "--prune", "topicz")
-    assert code == 1
+    assert code == 2
     assert "--prune topicz: expected KIND" in err

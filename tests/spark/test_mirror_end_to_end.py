@@ -85,7 +85,7 @@ def test_status_metrics_and_verify_follow_running_mirror(tmp_path: Path, capsys:
             address = listener(again)
             arrived = read(there, "A.watched", {0: 200, 1: 200}, timeout_s=120)
             assert {at: len(records) for at, records in arrived.items()} == {0: 200, 1: 200}
-            wait_until(lambda: states(address).get("orders") == "PAUSED", timeout_s=60, what="the pause")
+            wait_until(lambda: states(address).get("orders") == "PAUSED", timeout_s=240, what="the pause")
             assert len(read(there, "A.orders", {0: 500})[0]) == 500
             assert klamm_mirror(["resume", "A->B", "orders", "--metrics", address]) == 0
             assert len(read(there, "A.orders", {0: 1_000}, timeout_s=60)[0]) == 1_000

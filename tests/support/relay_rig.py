@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from klamm.protocol.schema import Message
 
-_WAIT_S: Final = 20.0
+_WAIT_S: Final = 120.0
 _SMALL: Final = 16 * 1024
 SERVED: Final = {api.key: api.versions for api in APIS}
 """First and last version of each API that a gateway can serve."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Failing:

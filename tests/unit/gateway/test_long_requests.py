@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from klamm.gateway.relay.features import Feature
     from klamm.gateway.relay.filter import FilterContext
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 VERSION = 5
 TOPICS = [
     CreateTopicsRequest.CreatableTopic(name=f"topic-{number}", num_partitions=1, replication_factor=1)

@@ -298,7 +298,7 @@ async def test_policy_exception_maps_to_error_code_of_that_topic_only(
 
     K108-19: Any other exception from the policy fails only that topic (-1), is logged, and the broker lives on.
     """
-    async with serving({CREATE_KEY: either}) as policies:
+    async with serving({CREATE_KEY: either, "policy.timeout.ms": "60000"}) as policies:
         assert await create(policies, topic) == answer
         assert dict(policies.decisions) == {("create.topic", "enforce", action): 1}
         assert await create(policies, "next") == "allowed"

@@ -179,9 +179,9 @@ def _client_configs(configs: Mapping[str, str]) -> ClientConfigSettings | None:
         own_limits={key: limit for key, limit in limits.items() if limit is not None},
     )
     if table.CLIENT_CONFIGS.key not in configs:
-        for setting in (table.ENFORCEMENT, table.ALLOWED_KEYS, *table.LIMITS):
-            if setting.key in configs:
-                raise SettingsError(f"{setting.key}: no effect without {table.CLIENT_CONFIGS.key}=true")
+        for key in (table.ENFORCEMENT.key, table.ALLOWED_KEYS.key, *limits):
+            if key in configs:
+                raise SettingsError(f"{key}: no effect without {table.CLIENT_CONFIGS.key}=true")
     return settings if table.CLIENT_CONFIGS.read(configs) else None
 
 

@@ -49,7 +49,8 @@ _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
-_CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_CERTIFICATE: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.*?)-----END", re.DOTALL)
+"""Certificate with any of the labels that OpenSSL accepts for the one that belongs to a key."""
 _PEM_ENTRY: Final = re.compile(r"-+BEGIN\s+(?P<label>[^-]+?)\s*-+\s(?P<body>[^-]*)-+END\s+[^-]+-+(?=\s|\Z)")
 _NOT_IN_LINES: Final = re.compile(r"^[ \t]|-BEGIN[^-]+-+[ \t]*[^-\s]", re.MULTILINE)
 _PROTOCOLS: Final = ("TLS", *_VERSIONS)
@@ -130,8 +131,7 @@ def load_own(context: ssl.SSLContext, setting: Setting) -> bytes | None:
         _need_pem("ssl.keystore.key", kind, location)
         if not (key and chain):
             raise SettingsError("ssl.keystore.key and ssl.keystore.certificate.chain: set both or none of them")
-        with _as_file(_in_lines(f"{key}\n{chain}")) as path:
-            _load_chain(context, path, setting, where="ssl.keystore.key")
+        _load_text(context, _in_lines(f"{key}\n{chain}"), setting, where="ssl.keystore.key")
         return _first_certificate(chain)
     if location is None:
         return None
@@ -139,8 +139,7 @@ def load_own(context: ssl.SSLContext, setting: Setting) -> bytes | None:
         where = f"ssl.keystore.location={location}"
         text = _read_pem(location, where)
         if _NOT_IN_LINES.search(text):
-            with _as_file(_in_lines(text)) as path:
-                _load_chain(context, path, setting, where=where)
+            _load_text(context, _in_lines(text), setting, where=where)
         else:
             _load_chain(context, location, setting, where=where)
         return _first_certificate(text)
@@ -157,8 +156,7 @@ def _load_store(context: ssl.SSLContext, setting: Setting, location: str, kind: 
             " (keytool -list shows a PrivateKeyEntry where there is one)"
         )
     text = pem("PRIVATE KEY", store.key) + "".join(pem("CERTIFICATE", each) for each in store.chain)
-    with _as_file(text) as path:
-        _load_chain(context, path, setting, where=f"ssl.keystore.location={location}")
+    _load_text(context, text, setting, where=f"ssl.keystore.location={location}")
     return store.chain[0]
 
 
@@ -264,8 +262,6 @@ def _open(setting: Setting, store: str, location: str, *, wants_key: bool) -> St
             key_password=setting("ssl.key.password") if wants_key else None,
             wants_key=wants_key,
         )
-    except OSError as error:
-        raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
     except StorePasswordError as error:
         raise SettingsError(f"{where}: the store cannot be opened by {store}.password: {error}") from None
     except KeyPasswordError as error:
@@ -274,6 +270,16 @@ def _open(setting: Setting, store: str, location: str, *, wants_key: bool) -> St
         ) from None
     except StoreError as error:
         raise SettingsError(f"{where}: {error}") from None
+    except Exception as error:  # noqa: BLE001 -- not only OSError: cryptography has errors of its own for unsupported keys
+        raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
+
+
+def _load_text(context: ssl.SSLContext, text: str, setting: Setting, *, where: str) -> None:
+    try:
+        with _as_file(text) as path:
+            _load_chain(context, path, setting, where=where)
+    except OSError as error:
+        raise SettingsError(f"{where}: cannot be written to a temporary file for OpenSSL: {_why(error)}") from None
 
 
 def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: str) -> None:
@@ -288,14 +294,14 @@ def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: 
 def _read_pem(location: str, where: str) -> str:
     try:
         return Path(location).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
 
 
 def _in_lines(text: str) -> str:
     """Return PEM with the lines that OpenSSL needs. Kafka also reads indented lines, and blanks in place of line ends.
 
-    Text without a complete entry is returned unchanged.
+    The result is ASCII, as OpenSSL requires. Text without a complete entry is otherwise returned unchanged.
     """
 
     def entry(match: re.Match[str]) -> str:
@@ -306,12 +312,13 @@ def _in_lines(text: str) -> str:
         head = [*headers, ""] if headers else []
         return "\n".join((f"-----BEGIN {label}-----", *head, *wrapped, f"-----END {label}-----", ""))
 
-    return "".join(map(entry, _PEM_ENTRY.finditer(text))) or text
+    lines = "".join(map(entry, _PEM_ENTRY.finditer(text))) or text
+    return lines.encode("ascii", "replace").decode()
 
 
 def _first_certificate(text: str) -> bytes:
     match = _CERTIFICATE.search(_in_lines(text))
-    return ssl.PEM_cert_to_DER_cert(match[0]) if match else b""
+    return ssl.PEM_cert_to_DER_cert(f"{ssl.PEM_HEADER}{match[1]}{ssl.PEM_FOOTER}") if match else b""
 
 
 def _why(error: Exception) -> str:

@@ -18,7 +18,7 @@ from klamm.configs.definitions import base_name
 from klamm.properties import SettingsError
 from klamm.protocol.errors import InvalidRequestError
 from klamm.protocol.types import ResourceType
-from klamm.security.certificates import alternative_names_of, subject_of
+from klamm.security.certificates import CertificateError, alternative_names_of, subject_of
 from klamm.server.listeners import setting_of
 from klamm.server.security.tls import ReplaceableContext, ServerTls, server_tls
 
@@ -87,8 +87,10 @@ class TlsRenewal:
             try:
                 made = await asyncio.to_thread(server_tls, self._listeners[name], configs)
                 self._check_names(self._listeners[name], configs, self._in_force[key].certificate, made.certificate)
-            except SettingsError as error:
-                message = f"Validation of dynamic config update of SSLFactory failed: {error}"
+            except (SettingsError, CertificateError) as error:
+                is_setting = isinstance(error, SettingsError)
+                reason = error if is_setting else "The names in the old or the new certificate cannot be read"
+                message = f"Validation of dynamic config update of SSLFactory failed: {reason}"
                 raise InvalidRequestError(as_dynamic_error(message)) from None
             if not validate_only:
                 self._tried[key] = configs, made
@@ -123,6 +125,13 @@ class TlsRenewal:
         return sorted(listeners)
 
     def _check_names(self, listener: Listener, configs: Mapping[str, str], old: bytes, new: bytes) -> None:
+        """Reject a certificate with other names than the current one.
+
+        Raises:
+            SettingsError: A name differs and may not.
+            CertificateError: The names of a certificate cannot be read.
+        """
+
         def is_allowed(what: str) -> bool:
             return (setting_of(configs, listener.name, what) or "").strip().lower() == "true"
 

@@ -49,9 +49,10 @@ _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
-_CERTIFICATE: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.*?)-----END", re.DOTALL)
+_CERTIFICATE: Final = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]*+)-----END")
 """Certificate with any of the labels that OpenSSL accepts for the one that belongs to a key."""
-_PEM_ENTRY: Final = re.compile(r"-+BEGIN\s+(?P<label>[^-]+?)\s*-+\s(?P<body>[^-]*)-+END\s+[^-]+-+(?=\s|\Z)")
+_PEM_ENTRY: Final = re.compile(r"(?<!-)-++BEGIN\s(?P<label>[^-]++)-++\s(?P<body>[^-]*+)-++END\s[^-]++-++(?=\s|\Z)")
+"""Entry of a PEM text. Nothing in it backtracks: the text comes from a request, and a search holds up all threads."""
 _NOT_IN_LINES: Final = re.compile(r"^[ \t]|-BEGIN[^-]+-+[ \t]*[^-\s]", re.MULTILINE)
 _PROTOCOLS: Final = ("TLS", *_VERSIONS)
 

@@ -74,6 +74,16 @@ def test_pem_is_read_in_every_form_of_kafka(form: Callable[[str], str], tmp_path
         assert context.cert_store_stats()["x509"] == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["-BEGIN" + " " * 32_000, "-" * 32_000, "-----BEGIN CERTIFICATE-----" * 1_000, "-BEGIN a-\n-END" + " " * 32_000],
+    ids=["blanks", "dashes", "starts", "blanks at the end"],
+)
+def test_pem_of_maximum_length_is_rejected_in_linear_time(text: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        client_context({"ssl.truststore.type": "PEM", "ssl.truststore.certificates": text})
+
+
 def test_only_truststore_certificates_are_trusted(stores: Path) -> None:
     context = client_context(settings(stores, truststore_location="trust.jks"))
     assert context.get_ca_certs(binary_form=True) == [AUTHORITY.der]

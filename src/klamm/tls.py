@@ -24,6 +24,7 @@ from klamm.security.stores import (
     pem,
     read_store,
 )
+from klamm.small_file import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,7 +259,7 @@ def _open(setting: Setting, store: str, location: str, *, wants_key: bool) -> St
     where = f"{store}.location={location}"
     try:
         return read_store(
-            Path(location).read_bytes(),
+            read_small_file(location),
             password=setting(f"{store}.password"),
             key_password=setting("ssl.key.password") if wants_key else None,
             wants_key=wants_key,
@@ -294,8 +295,8 @@ def _load_chain(context: ssl.SSLContext, path: str, setting: Setting, *, where: 
 
 def _read_pem(location: str, where: str) -> str:
     try:
-        return Path(location).read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError) as error:
+        return read_small_file(location).decode(errors="replace")
+    except OSError as error:
         raise SettingsError(f"{where}: cannot be read: {_why(error)}") from None
 
 

@@ -55,6 +55,7 @@ from klamm.policy.rule_checks import check_configs, check_kinds, unknown_configs
 from klamm.policy.rule_file import parse_rules
 from klamm.properties import file_error
 from klamm.protocol.errors import PolicyViolationError
+from klamm.small_file import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -96,7 +97,7 @@ class RulesPolicy(Policy):
             raise RuleFileError(f"{POLICY_RULES_FILE} is not set")
         path = Path(name)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_small_file(name).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise RuleFileError(f"{POLICY_RULES_FILE}={name} cannot be read: {file_error(error)}") from error
         self._rules = parse_rules(text, source=name, is_gateway=UPSTREAM in configs)

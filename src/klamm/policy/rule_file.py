@@ -31,10 +31,14 @@ _DEFAULTS: Final = ("any", "allowed", "loss")
 """Values of conditions that restrict nothing."""
 _MAY_BE_EMPTY: Final = ("only_configs", "except_principals")
 """Lists of a rule for which an empty list means none."""
+_HAS_RULES: Final = re.compile(r"""^[{"' ]*rules["']?[ ]*:""", re.MULTILINE)
+"""Key ``rules`` at the beginning of a line, as in YAML, or after a brace, as in JSON."""
 
 
 def parse_rules(text: str, *, source: str, is_gateway: bool = False) -> tuple[Rule, ...]:
     """Parse a rule file.
+
+    The path may be set over the wire, so an error about a file of another kind contains none of its content.
 
     Args:
         text: YAML text.
@@ -42,16 +46,23 @@ def parse_rules(text: str, *, source: str, is_gateway: bool = False) -> tuple[Ru
         is_gateway: Whether the rules are for a gateway, whose upstream may have configs that Kafka 4.4 does not have.
 
     Raises:
-        RuleFileError: The text is not valid YAML, or entries are invalid. The message names each of them.
+        RuleFileError: The text is not valid YAML or has no rules, or entries are invalid. The message names each of
+            them.
     """
     from klamm.strict_yaml import StrictYamlError, entry_lines, load_yaml  # noqa: PLC0415  # start-up time; only rules need it
 
     try:
         document = load_yaml(text)
     except StrictYamlError as error:
-        raise RuleFileError(f"{source}: {error}") from error
+        if _HAS_RULES.search(text):
+            raise RuleFileError(f"{source}: {error}") from error
+        place = str(error).partition(": ")[0]
+        raise RuleFileError(f"{source}: {place}: not a rule file: no YAML with the key rules") from error
     try:
-        entries = _Table(document, "").only("rules").sequence("rules")
+        table = _Table(document, "")
+        if "rules" not in document:  # other keys may be the secrets of another file
+            table = _Table({name: value for name, value in document.items() if did_you_mean(name, ["rules"])}, "")
+        entries = table.only("rules").sequence("rules")
         rules = _rules(entries, entry_lines(text, "rules"))
         _check_names([rule.name for rule in rules])
         check_configs(rules, is_gateway=is_gateway)
@@ -92,7 +103,7 @@ class _Table:
 
     def __init__(self, value: Any, place: str) -> None:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise RuleFileError(f"{place or 'the document'}: expected a mapping with string keys, got {_shown(value)}")
+            raise RuleFileError(f"{place or 'the document'}: expected a mapping with string keys, got {_kind(value)}")
         self._value: dict[str, Any] = value
         self.place = place
 
@@ -120,7 +131,7 @@ class _Table:
     def sequence(self, name: str) -> Sequence[Any]:
         value = self._value.get(name)
         if not isinstance(value, list):
-            raise RuleFileError(f"{self.at(name)}: expected a list, got {_shown(value)}")
+            raise RuleFileError(f"{self.at(name)}: expected a list, got {_kind(value)}")
         return value
 
     def table(self, name: str) -> _Table:
@@ -344,6 +355,12 @@ def _config_rule(table: _Table, name: str) -> ConfigRule:
     )
 
 
+def _kind(value: Any) -> str:
+    """Return the type of a value that may be no part of a rule."""
+    return "nothing" if value is None else type(value).__name__
+
+
 def _shown(value: Any) -> str:
+    """Return a wrong value of a rule, shortened."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

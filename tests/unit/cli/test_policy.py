@@ -279,8 +279,8 @@ def test_file_without_rules_is_named_alone(files: Path, capsys: pytest.CaptureFi
     (rules := files / "mm2.properties").write_text("clusters = A, B\n" * 100)
     assert policy.main(["test", "--rules", str(rules), "--topics-file", str(files / "topics.yaml")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"klamm policy: {rules}: the document: expected a mapping with string keys, got 'clusters")
-    assert len(error) < 500
+    assert error.startswith(f"klamm policy: {rules}: the document: expected a mapping with string keys, got str")
+    assert "clusters" not in error
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_denial_message_names_rule_key_value_limit_and_remedy(
         ("- 1", "rules.yaml: the document: expected a mapping"),
         ("rule: []", "rules.yaml: rule: unknown key, expected one of rules"),
         ("rules: [{name: a, partition: {}}]", "max_impact, effect, delay_ms, remedy; did you mean partitions?"),
-        ("rules: 1", "rules.yaml: rules: expected a list, got 1"),
+        ("rules: 1", "rules.yaml: rules: expected a list, got int"),
         ("rules: [{}]", "rules.yaml: rules[0].name: expected a string, got nothing"),
         (
             "rules: [{name: a, partition: {}}]",
@@ -210,7 +210,7 @@ def test_denial_message_names_rule_key_value_limit_and_remedy(
         ),
         ("rules: [{name: a, deletion: never}]", "rules[0].deletion: expected forbidden or allowed"),
         ("rules: [{name: a, configs: {k: {required: 1}}}]", "rules[0].configs.k.required: expected true or false"),
-        ("rules: [{name: a, configs: {k: 5}}]", "rules[0].configs.k: expected a mapping with string keys, got 5"),
+        ("rules: [{name: a, configs: {k: 5}}]", "rules[0].configs.k: expected a mapping with string keys, got int"),
         (
             "rules: [{name: a, acks: all}, {name: a, acks: all}]",
             "rules[1].name: 'a' is already the name of another rule",
@@ -232,6 +232,35 @@ def test_invalid_rules_file_error_has_its_position(text: str, place: str) -> Non
     with pytest.raises(RuleFileError) as denied:
         parse_rules(text, source="rules.yaml")
     assert place in str(denied.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("secret", "the document: expected a mapping with string keys, got str"),
+        ("root:secret:19000:0\nsecret:secret:1", "the document: expected a mapping with string keys, got str"),
+        ("[secret]", "the document: expected a mapping with string keys, got list"),
+        ("{1: secret}", "the document: expected a mapping with string keys, got dict"),
+        ("secret: secret", "rules: expected a list, got nothing"),
+        ("secret: 1\nroles: []", "roles: unknown key, expected one of rules"),
+        ("rules: secret", "rules: expected a list, got str"),
+        ("rules: [secret]", "rules[0]: expected a mapping with string keys, got str"),
+        ("secret: 1\nsecret: 2", "line 2: not a rule file: no YAML with the key rules"),
+        ("a: *secret", "line 1 column 4: not a rule file: no YAML with the key rules"),
+        ("a: !secret x", "line 1 column 4: not a rule file: no YAML with the key rules"),
+        ("!!float secret", "no YAML: not a rule file: no YAML with the key rules"),
+    ],
+)
+def test_error_about_another_file_contains_none_of_its_content(text: str, message: str) -> None:
+    with pytest.raises(RuleFileError) as error:
+        parse_rules(text, source="rules.yaml")
+    assert str(error.value).startswith(f"rules.yaml: {message}")
+    assert "secret" not in str(error.value)
+
+
+def test_error_in_rules_written_as_json_names_the_problem() -> None:
+    with pytest.raises(RuleFileError, match="line 1 column 11: no YAML: expected"):
+        parse_rules('{"rules":}]', source="rules.yaml")
 
 
 @pytest.mark.parametrize(
@@ -516,7 +545,7 @@ def test_invalid_rules_file_fails_policy_load(tmp_path: Path) -> None:
     for properties, reason in (
         (name, "policy.rules.file is not set"),
         ({**name, "policy.rules.file": "/no/such"}, "policy.rules.file=/no/such cannot be read: No such file"),
-        ({**name, "policy.rules.file": str(path)}, "rules: expected a list, got 1"),
+        ({**name, "policy.rules.file": str(path)}, "rules: expected a list, got int"),
     ):
         with pytest.raises(PolicyLoadError) as denied:
             load_policy(read_specs(properties)[0], properties)

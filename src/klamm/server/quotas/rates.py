@@ -13,6 +13,8 @@ SAMPLE_S: Final = 1.0
 """Length of a sample in seconds: Kafka's default of ``quota.window.size.seconds``."""
 SAMPLES: Final = 11
 """Number of samples: Kafka's default of ``quota.window.num``."""
+_MAX_WAIT_S: Final = (2**31 - 1) / 1000
+"""Longest wait in seconds: what ``throttle_time_ms`` can hold. For a tiny quota the quotient may be infinite."""
 
 
 class RateWindow:
@@ -36,7 +38,7 @@ class RateWindow:
         """Return the seconds without further amounts until the rate falls to ``limit`` per second.
 
         A new window counts as ten seconds without amounts, so a burst of ten seconds' worth is allowed (Kafka's
-        Rate.windowSize, QuotaUtils.throttleTime).
+        Rate.windowSize, QuotaUtils.throttleTime). The longest wait is what ``throttle_time_ms`` can hold.
 
         Args:
             limit: Limit per second.
@@ -49,7 +51,7 @@ class RateWindow:
             return 0.0
         elapsed_s = now_s - self._samples[0][0]
         elapsed_s += max(0, SAMPLES - 1 - int(elapsed_s / SAMPLE_S)) * SAMPLE_S
-        return max(0.0, (self._total + amount) / limit - elapsed_s)
+        return min(max(0.0, (self._total + amount) / limit - elapsed_s), _MAX_WAIT_S)
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether the window is empty, so it may be dropped."""

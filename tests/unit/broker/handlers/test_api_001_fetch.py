@@ -295,12 +295,12 @@ RATE = 200
 
 
 class ThrottledBroker:
-    """Broker with batches of given sizes, whose clients share a quota of ``RATE`` bytes per second."""
+    """Broker with batches of given sizes, whose clients share a quota of ``rate`` bytes per second."""
 
-    def __init__(self, broker: DataPath, *sizes: int) -> None:
+    def __init__(self, broker: DataPath, *sizes: int, rate: float = RATE) -> None:
         self.now_s = 100.0
         self._broker = broker
-        quotas = SimpleNamespace(is_empty=False, limit=lambda *_: QuotaLimit(RATE, (None, None)))
+        quotas = SimpleNamespace(is_empty=False, limit=lambda *_: QuotaLimit(rate, (None, None)))
         self._throttles = Throttles(cast("Any", quotas), lambda _: None, now_s=lambda: self.now_s)
         for size in sizes:
             broker.log().append(stored := batch("x" * (size - len(batch("x" * 500)) + 500)))
@@ -324,6 +324,16 @@ def test_fetch_beyond_the_quota_returns_no_records_and_is_not_charged(broker: Da
     throttled.now_s += 11
     later = throttled.fetch(request(partition(offset=1)))
     assert (returned_records(later), later.throttle_time_ms) == ([(0, 1)], 0)
+
+
+def test_fetch_with_tiny_quota_is_answered_with_maximum_throttle_time(broker: DataPath) -> None:
+    # given
+    throttled = ThrottledBroker(broker, 600, 600, rate=5e-324)
+    throttled.fetch(request(partition()))
+    # when
+    response = throttled.fetch(request(partition(offset=1)))
+    # then
+    assert (response.responses, response.throttle_time_ms) == ([], 2**31 - 1)
 
 
 def test_fetch_returns_no_more_than_one_second_of_the_quota(broker: DataPath) -> None:

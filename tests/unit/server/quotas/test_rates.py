@@ -58,6 +58,17 @@ def test_further_amount_counts_unless_the_window_is_empty() -> None:
     assert window.wait_s(100, 5.0) == 0.0
 
 
+@pytest.mark.parametrize("limit", [1e-6, 1e-303, 5e-324])
+def test_wait_for_tiny_limit_fits_into_throttle_time(limit: float) -> None:
+    # given
+    window = RateWindow()
+    window.add(1e6, 5.0)
+    # when
+    wait_s = window.wait_s(limit, 5.0)
+    # then
+    assert 2**31 - 2 <= wait_s * 1000 < 2**31
+
+
 class CountedWindow(RateWindow):
     looks = 0
 

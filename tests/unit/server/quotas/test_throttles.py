@@ -210,11 +210,15 @@ def test_throttle_time_of_a_handler_delays_the_connection() -> None:
     assert (wait_s, response.throttle_time_ms) == (2.5, 2500)
 
 
-def test_throttle_time_is_capped_in_the_response() -> None:
-    throttled = ThrottledClients({(("user", "anna"),): {RATE: 1.0}})
-    wait_s, told_ms = throttled.produce("anna", None, 10**8)
-    assert wait_s == pytest.approx(10**8 - 10)
-    assert told_ms == 2**31 - 1
+@pytest.mark.parametrize("rate", [1.0, 5e-324])
+def test_pause_and_throttle_time_have_the_maximum_of_the_field(rate: float) -> None:
+    # given
+    throttled = ThrottledClients({(("user", "anna"),): {RATE: rate}})
+    # when
+    wait_s, throttle_time_ms = throttled.produce("anna", None, 10**8)
+    # then
+    assert wait_s == pytest.approx(2**31 / 1000)
+    assert throttle_time_ms == 2**31 - 1
 
 
 def test_address_above_its_connection_rate_is_rejected_alone() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from klamm.broker.configs.image import CLUSTER_DEFAULT
 from klamm.configs.brokers import BrokerSchema, is_store_of_listener
-from klamm.configs.definitions import POLICY_RULES_FILE, broker_configs
+from klamm.configs.definitions import MIN_INSYNC_REPLICAS, POLICY_RULES_FILE, broker_configs
 from klamm.configs.groups import ClientMetricsSchema, GroupSchema
 from klamm.configs.layers import NOTHING_SET
 from klamm.configs.names import parse_node_id
@@ -160,7 +160,11 @@ def _decide_loggers(
 
 
 def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tuple[ConfigDelta, ...]:
-    """Return the paths of files that are set to their current value, so the files are loaded again (KIP-226)."""
+    """Return configs that are set to their current value and are to be applied or stored nevertheless.
+
+    The files at the paths of stores and rules are loaded again (KIP-226). The current ``min.insync.replicas`` of the
+    cluster may come from the properties file; once set, it is stored and no longer follows that file.
+    """
     named: Iterable[tuple[str, str | None]] = alteration.replacement
     if alteration.operations is not None:
         named = ((o.name, o.value) for o in alteration.operations if o.config_operation == ConfigOperation.SET)
@@ -169,7 +173,7 @@ def _set_again(current: Mapping[str, str], alteration: ResourceAlteration) -> tu
         for name, value in named
         if value is not None
         and current.get(name) == value
-        and (is_store_of_listener(name) or name == POLICY_RULES_FILE)
+        and (is_store_of_listener(name) or name in (POLICY_RULES_FILE, MIN_INSYNC_REPLICAS))
     )
 
 

@@ -372,6 +372,26 @@ def test_min_insync_replicas_is_always_a_cluster_config() -> None:
     assert service.topic_config("t")["min.insync.replicas"] == 2
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        alteration(BROKER, "", operation("min.insync.replicas", SET, "2")),
+        replacement(BROKER, "", ("min.insync.replicas", "2")),
+    ],
+    ids=["incremental", "legacy"],
+)
+def test_min_insync_replicas_set_to_the_static_value_outlasts_it(change: ResourceAlteration) -> None:
+    # given
+    store = MemoryConfigStore()
+    service = make_service(store, static={"min.insync.replicas": "2"})
+    # when
+    outcomes = alter(service, change)
+    # then
+    assert outcomes == [(ErrorCode.NONE, None)]
+    restarted = make_service(store, static={"min.insync.replicas": "3"})
+    assert shown(restarted, BROKER, "", "min.insync.replicas") == "2"
+
+
 def test_loggers_change_at_once_and_not_in_the_store() -> None:
     store, loggers = MemoryConfigStore(), MemoryLoggers()
     service = make_service(store, loggers=loggers)

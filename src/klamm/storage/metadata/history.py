@@ -2,7 +2,8 @@
 
 The broker writes an entry with every change, in the same transaction. Kafka has no request that returns it, so the
 history is read directly from the data directory, even while the broker runs: with SQLite's write-ahead log, readers do
-not block the writer.
+not block the writer. A client id of more than 255 characters, or a principal of more than 1,000, ends in ``...``
+there.
 """
 
 from __future__ import annotations

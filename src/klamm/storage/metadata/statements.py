@@ -42,6 +42,10 @@ Row = tuple[Any, ...]
 TOPIC_RESOURCE_TYPE: Final = 2
 HISTORY_STEP: Final = 1000
 """Smallest number of history entries that one commit deletes if there are too many."""
+MAX_CLIENT_ID_CHARACTERS: Final = 255
+"""Longest client id in the history. Clients choose it, and each changed config of a request has a copy of it."""
+MAX_PRINCIPAL_CHARACTERS: Final = 1000
+"""Longest principal in the history. It holds any name of a certificate that is in use."""
 
 _UPSERT: Final[Mapping[str, str]] = {
     "settings": "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
@@ -198,6 +202,7 @@ class PendingWrites:
         self._rows["settings"][(change.name,)] = (change.name, change.value)
 
     def _put_history(self, change: RecordedChange) -> None:
+        """Append an entry, with a shortened principal and client id if they are too long."""
         self._history.append(
             (
                 change.at_ms,
@@ -205,8 +210,8 @@ class PendingWrites:
                 change.name,
                 change.old,
                 change.new,
-                change.principal,
-                change.client_id,
+                _shortened(change.principal, MAX_PRINCIPAL_CHARACTERS),
+                None if change.client_id is None else _shortened(change.client_id, MAX_CLIENT_ID_CHARACTERS),
             )
         )
 
@@ -334,6 +339,10 @@ def _client_config(entity: Mapping[str, str | None], name: str, value: str) -> P
         name=name,
         value=value,
     )
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def read_groups(database: Database) -> list[PutGroup]:

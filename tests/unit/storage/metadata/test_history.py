@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,6 +113,22 @@ async def test_history_size_is_limited_and_pruned_gradually(tmp_path: Path) -> N
     assert [entry.at_ms for entry in load_history(store, limit=10_000)] == list(range(5009, 4999, -1))
     await store.close()
     assert read_history_start(tmp_path) == 5000
+
+
+async def test_long_client_id_and_principal_are_shortened(tmp_path: Path) -> None:
+    # given
+    store = MetadataStore.open(tmp_path / METADATA_FILE_NAME)
+    authors = [("User:" + "p" * 995, "c" * 255), ("User:" + "p" * 32_000, "c" * 32_767), ("User:anna", None)]
+    # when
+    await store.submit(
+        [replace(line(1, "flush.ms"), principal=principal, client_id=client_id) for principal, client_id in authors]
+    )
+    # then
+    none, shortened, whole = load_history(store)
+    await store.close()
+    assert (whole.principal, whole.client_id) == authors[0]
+    assert (shortened.principal, shortened.client_id) == (f"{authors[0][0]}...", f"{authors[0][1]}...")
+    assert (none.principal, none.client_id) == authors[2]
 
 
 def test_revert_undoes_only_later_changes() -> None:

@@ -56,6 +56,8 @@ class ResourceAlteration:
     """Operations of IncrementalAlterConfigs; None for the legacy AlterConfigs, which uses ``replacement``."""
     replacement: LegacyConfigs = ()
     """All configs of the resource after a legacy AlterConfigs; configs not named are removed."""
+    error: KafkaApiError | None = None
+    """Error of a check before, without operations. The resource still counts as one that appears in the request."""
 
 
 def overridden(alteration: ResourceAlteration, override: Override) -> ResourceAlteration:

@@ -341,6 +341,8 @@ class ConfigService:
             try:
                 if repeated and identity_of(alteration.resource_type, alteration.resource_name) in repeated:
                     raise InvalidRequestError("Each resource must appear at most once.")
+                if alteration.error is not None:
+                    raise alteration.error
                 outcomes.append(decide(alteration, node_id=node_id, image=self._image, levels=self._loggers.levels))
             except KafkaApiError as error:
                 # Dropping the traceback avoids a reference cycle: its frame refers to ``outcomes``, which holds the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from klamm.broker.configs.rules import ResourceAlteration
 from klamm.broker.requests.checks import MAX_CONFIGS, config_denial, count_error
 from klamm.protocol.errors import ErrorCode, KafkaApiError
 from klamm.security.acls import AclOperation
@@ -11,7 +12,6 @@ from klamm.security.acls import AclOperation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from klamm.broker.configs.rules import ResourceAlteration
     from klamm.broker.context import RequestContext
 
 
@@ -50,7 +50,7 @@ async def alter_resources(
     slices = context.time_slice
     checked = await slices.listed(
         config_denial(context, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
-        or count_error(resource.configs, MAX_CONFIGS, "configs of one resource")
+        or _oversized(resource)
         or to_alteration(resource)
         for resource in resources
     )
@@ -75,3 +75,13 @@ async def alter_resources(
     )
     await slices.free(alterations, checked, altered)
     return entries
+
+
+def _oversized(resource: AlteredResource) -> ResourceAlteration | None:
+    """Return an alteration with only an error for a resource with too many configs; None for other resources."""
+    error = count_error(resource.configs, MAX_CONFIGS, "configs of one resource")
+    if error is None:
+        return None
+    return ResourceAlteration(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, operations=(), error=error
+    )

@@ -41,3 +41,14 @@ def test_duplicate_resource_is_rejected_twice() -> None:
     request = AlterConfigsRequest(resources=[Resource(resource_type=2, resource_name="t", configs=[])] * 2)
     response = asyncio.run(handle(request, make_context(make_service())))
     assert [r.error_code for r in response.responses] == [42, 42]
+
+
+def test_resource_with_too_many_configs_counts_as_a_duplicate() -> None:
+    # given
+    store, config = MemoryConfigStore(topics=["t"]), Config(name="flush.ms", value="5")
+    resources = [Resource(resource_type=2, resource_name="t", configs=[config] * size) for size in (10_001, 1)]
+    # when
+    response = asyncio.run(handle(AlterConfigsRequest(resources=resources), make_context(make_service(store))))
+    # then
+    assert [r.error_code for r in response.responses] == [42, 42]
+    assert store.load_configs() == []

@@ -13,7 +13,7 @@ from klamm.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tests.support.configs import MemoryConfigStore, make_context, make_service
+from tests.support.configs import SET, MemoryConfigStore, make_context, make_service, operation
 
 # Topic t1: SET retention.ms=1000, APPEND cleanup.policy=compact, validate_only=false.
 REQUEST_V0 = bytes.fromhex(
@@ -84,6 +84,25 @@ def test_rejected_resource_has_code_and_message() -> None:
         (40, "Invalid value abc for configuration retention.ms: Not a number of type LONG", 2, "t1"),
         (0, None, 2, "t2"),
     ]
+
+
+def test_resource_with_too_many_configs_counts_as_a_duplicate() -> None:
+    # given
+    store = MemoryConfigStore(topics=["t"])
+    resource, config = IncrementalAlterConfigsRequest.AlterConfigsResource, operation("retention.ms", SET, "1")
+    resources = [
+        resource(resource_type=2, resource_name="t", configs=[config] * 10_001),
+        resource(resource_type=2, resource_name="t", configs=[config]),
+        resource(resource_type=2, resource_name="u", configs=[config] * 10_001),
+    ]
+    # when
+    response = answer(IncrementalAlterConfigsRequest(resources=resources, validate_only=False), store)
+    # then
+    first, second, other = response.responses
+    repeated = (42, "Each resource must appear at most once.")
+    assert (first.error_code, first.error_message) == (second.error_code, second.error_message) == repeated
+    assert (other.error_code, str(other.error_message)[:29]) == (42, "10001 configs of one resource")
+    assert store.load_configs() == []
 
 
 def test_history_records_principal_and_client_id() -> None:

@@ -39,9 +39,20 @@ def remote_topic_of(flow: FlowSettings, topic: str) -> str:
 
 
 def accepted(flow: FlowSettings, offsets: CommittedOffsets) -> dict[PartitionTuple, OffsetAndMetadata]:
-    """Return the offsets on topics that the topic filter accepts. Negative offsets mean no offset and are left out."""
+    """Return the offsets on topics that the topic filter accepts. Negative offsets mean no offset and are left out.
+
+    As in MirrorMaker, a topic that the flow accepts but does not mirror, such as one that was mirrored from the target,
+    has no checkpoint because it has no offset syncs. A flow that keeps offsets has none for any topic, so it leaves out
+    the topics that it does not mirror.
+    """
     wanted = flow.selection.topic_filter.should_replicate_topic
-    return {where: committed for where, committed in offsets.items() if committed.offset >= 0 and wanted(where[0])}
+    return {
+        where: committed
+        for where, committed in offsets.items()
+        if committed.offset >= 0
+        and wanted(where[0])
+        and (not flow.preserves_offsets or flow.selection.includes(where[0]))
+    }
 
 
 class Logs(NamedTuple):

@@ -30,6 +30,7 @@ FILE = {
     "topics": "orders,users,B.born-there",
 }
 FLOW = parse_settings(FILE).flows[0]
+PRESERVING = parse_settings(FILE | {"klamm.offsets": "preserve"}).flows[0]
 IDENTITY = parse_settings(FILE | {"replication.policy.class": "IdentityReplicationPolicy"}).flows[0]
 
 
@@ -60,6 +61,12 @@ def test_offsets_of_excluded_topics_are_ignored() -> None:
         ("other", 0): OffsetAndMetadata(5),
     }
     assert accepted(FLOW, offsets) == {("orders", 0): OffsetAndMetadata(5)}
+
+
+def test_topic_mirrored_from_the_target_is_ignored_if_offsets_are_kept() -> None:
+    """Its offsets are those of another log. MirrorMaker writes no checkpoint either, because it has no offset syncs."""
+    offsets = {("orders", 0): OffsetAndMetadata(5), ("B.born-there", 0): OffsetAndMetadata(5)}
+    assert accepted(PRESERVING, offsets) == {("orders", 0): OffsetAndMetadata(5)}
 
 
 def test_topics_of_checkpoints_are_renamed_in_both_directions() -> None:

@@ -10,6 +10,9 @@ from confluent_kafka.admin import AdminClient
 
 import klamm
 from klamm.cli import main as cli
+from klamm.mirror.groups.control import both_sides, group_control
+from klamm.mirror.groups.cutover import cut_over
+from klamm.mirror.progress.flow_progress import GroupStatus
 from klamm.mirror.records.formats import Checkpoint
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import parse_properties
@@ -17,6 +20,7 @@ from tests.support.mirror import Seen, create_topic, produce, properties, wait_f
 from tests.support.mirror_groups import Copying, commit, committed, rounds
 from tests.support.processes import wait_until
 from tests.support.record_times import RECENT_MS
+from tests.support.transactional_clients import Aio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from klamm.mirror.settings.flow import FlowSettings
 
 SYNCED = "sync.group.offsets.enabled = true\n"
+PRESERVED = "klamm.offsets = preserve\n"
 COMMITTED = "A.consumer.isolation.level = read_committed\n"
 
 
@@ -85,6 +90,54 @@ def test_group_continues_at_translated_offset(source: klamm.Broker, target: klam
     assert (row.again_at_most, row.reason, row.sync_reason) == (0, "", "")
     assert row.checkpoint_latency_ms is not None
     assert dict(groups.skipped).keys() >= {"console-consumer-1", "elsewhere"}
+
+
+def test_offset_is_not_taken_over_from_a_partition_that_is_not_equal(
+    source: klamm.Broker, target: klamm.Broker
+) -> None:
+    """Before ``klamm.offsets=preserve`` was set, the markers of transactions were left out."""
+    # given
+    here, there = source.bootstrap_servers, target.bootstrap_servers
+    create_topic(here, "orders")
+    with Aio(here, "orders") as producer:
+        for number in range(20):
+            producer.begin()
+            producer.send("orders", f"{number}")
+            producer.commit()
+    with Copying(flow_of(source, target, topics="orders")) as copying:
+        copying.wait_for(39)
+    commit(here, "billing", "orders", 10)
+    flow = flow_of(source, target, SYNCED + PRESERVED, topics="orders")
+    # when
+    (row,) = rounds(flow).offsets
+    # then
+    assert row.reason == "offset 0 of A.orders-0 was written by another producer: offsets are not equal"
+    assert committed(there, "billing") == {}
+    with both_sides(flow) as sides:
+        assert not cut_over(flow, "billing", sides, dry_run=False).is_done
+
+
+def test_offsets_are_taken_over_until_another_producer_writes(source: klamm.Broker, target: klamm.Broker) -> None:
+    # given
+    here, there = source.bootstrap_servers, target.bootstrap_servers
+    create_topic(here, "orders")
+    produce(here, "orders", numbered(20))
+    commit(here, "billing", "orders", 20)
+    flow = flow_of(source, target, SYNCED + PRESERVED, topics="orders")
+    with Copying(flow) as copying:
+        copying.wait_for(20)
+    with group_control(flow, status := GroupStatus()) as control:
+        control.sync()
+        assert committed(there, "billing") == {"A.orders": 20}
+        # when
+        produce(there, "A.orders", numbered(5, first=100))
+        produce(here, "orders", numbered(20, first=20))
+        commit(here, "billing", "orders", 23)
+        control.sync()
+    # then
+    (row,) = status.snapshot()[flow.name].offsets
+    assert row.reason == "offset 20 of A.orders-0 was written by another producer: offsets are not equal"
+    assert committed(there, "billing") == {"A.orders": 20}
 
 
 def test_cutover_moves_group_without_members(

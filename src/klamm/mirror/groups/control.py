@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
+    from klamm.mirror.groups.equal_logs import EqualityCheck
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.progress.flow_progress import GroupStatus
     from klamm.mirror.records.formats import Checkpoint
@@ -512,9 +513,11 @@ class BothSides:
     target_reader: ControlConnection
     syncs: SyncStore
     mirrored: MirroredOffsets
+    equality: EqualityCheck | None = None
+    """Check that offsets are equal. None: the flow does not keep them, or klamm leads the remote partitions."""
 
     def logs(self, flow: FlowSettings, offsets: Iterable[CommittedOffsets]) -> Logs:
-        """Return the bounds of the partitions on which groups have offsets. Errors as of ``ControlConnection``."""
+        """Return the logs of the partitions on which groups have offsets. Errors as of ``ControlConnection``."""
         offsets = list(offsets)
         local = sorted({where for of_group in offsets for where in of_group})
         remote = {(topic, at): (remote_topic_of(flow, topic), at) for topic, at in local}
@@ -531,6 +534,7 @@ class BothSides:
             source=source,
             next_offsets=next_offsets,
             handed_over={where: next_offsets.get(where, -1) for where in handed_over},
+            unequal={} if self.equality is None else self.equality.run(offsets, target=target, source=source),
         )
 
     def led_by_brokers(self, flow: FlowSettings, remote_topics: Collection[str]) -> frozenset[str]:
@@ -615,13 +619,21 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
 
 
 def _both_sides(stack: contextlib.ExitStack, flow: FlowSettings) -> BothSides:
+    source_reader = _connection(stack, flow, "source", "consumer")
+    target_reader = _connection(stack, flow, "target", "consumer")
+    equality = None
+    if flow.preserves_offsets and flow.replica is None:
+        from klamm.mirror.groups.equal_logs import EqualityCheck  # noqa: PLC0415 - for these flows only
+
+        equality = EqualityCheck(flow, source_reader, target_reader)
     return BothSides(
         source=stack.enter_context(admin_client(flow, "source")),
         target=stack.enter_context(admin_client(flow, "target")),
-        source_reader=_connection(stack, flow, "source", "consumer"),
-        target_reader=_connection(stack, flow, "target", "consumer"),
+        source_reader=source_reader,
+        target_reader=target_reader,
         syncs=_syncs(stack, flow),
         mirrored=MirroredOffsets(flow, mirrored_offsets),
+        equality=equality,
     )
 
 

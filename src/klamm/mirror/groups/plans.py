@@ -68,6 +68,8 @@ class Logs(NamedTuple):
 
     From there on, producers write other records than those of the source.
     """
+    unequal: Mapping[PartitionTuple, str] = MappingProxyType({})
+    """Reasons why offsets may not be equal although the flow keeps them, by source partition."""
 
 
 def ends_without_syncs(
@@ -134,13 +136,15 @@ def _translate(
         if handed_over < 0:
             return without(f"brokers lead {remote[0]}, and the offset at which klamm handed it over is unknown")
         translation = translation._replace(downstream=min(translation.downstream, handed_over))
-    if translation.downstream > bounds.end and flow.preserves_offsets:
-        return without(f"offset {committed.offset} is not mirrored yet: {remote[0]}-{partition} ends at {bounds.end}")
     if translation.downstream > bounds.end:
         return without(
-            f"offset {committed.offset} would be {translation.downstream}, beyond the end {bounds.end} of "
+            f"offset {committed.offset} is not mirrored yet: {remote[0]}-{partition} ends at {bounds.end}"
+            if flow.preserves_offsets
+            else f"offset {committed.offset} would be {translation.downstream}, beyond the end {bounds.end} of "
             f"{remote[0]}-{partition}: was the topic recreated?"
         )
+    if where in logs.unequal:
+        return without(logs.unequal[where])
     checkpoint = Checkpoint(
         group=group,
         topic=remote[0],

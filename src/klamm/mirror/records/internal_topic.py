@@ -48,6 +48,11 @@ class ControlConnection:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._cluster = Cluster(settings, BufferPool(max_free_bytes=_FREE_BYTES))
 
+    @property
+    def cluster(self) -> Cluster:
+        """Cluster with the metadata of the topics of earlier calls."""
+        return self._cluster
+
     def write(self, topic: str, records: Sequence[Record]) -> None:
         """Write records to partition 0 and wait until they are acknowledged.
 

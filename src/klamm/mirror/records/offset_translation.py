@@ -257,7 +257,7 @@ class Translation(NamedTuple):
 class PartitionTranslation:
     """Offset translation of one partition, built from its offset syncs."""
 
-    __slots__ = ("_history", "_newest", "_runs")
+    __slots__ = ("_history", "_newest", "_repeated", "_runs", "_without_run")
 
     def __init__(self, first: RunSync) -> None:
         self._begin(first)
@@ -266,6 +266,10 @@ class PartitionTranslation:
         self._newest = first.pair
         self._history = SyncHistory(first.pair)
         self._runs: deque[RunSync] = deque(maxlen=_RUNS_KEPT)
+        self._without_run: deque[SyncPair] = deque(maxlen=_RUNS_KEPT)
+        """Newest syncs with an unknown run. The history drops some of them."""
+        self._repeated: deque[RunSync] = deque(maxlen=_RUNS_KEPT)
+        """Syncs that were ignored since the newest one."""
         self._keep_run(first)
 
     def add(self, sync: RunSync) -> None:
@@ -274,11 +278,22 @@ class PartitionTranslation:
         If the target offset went back, all other syncs are removed: the remote topic was emptied or recreated. It may
         have grown beyond the old offset since; then the first target offset of the run shows it. If the source offset
         went back, only runs before it are kept: a mirror that was killed copies some records again.
+
+        A sync that is known already is ignored. If the acknowledgement of a write is lost, the mirror repeats the whole
+        write, and the log has its syncs twice. A new log may begin with the same offsets, too: its first other sync
+        shows that.
         """
+        if sync.pair.downstream < self._newest.downstream and self._maps(sync.pair):
+            self._repeated.append(sync)
+            return
         is_new_log = sync.first_upstream > self._newest.upstream and sync.first_downstream <= self._newest.downstream
         if is_new_log or sync.pair.downstream < self._newest.downstream:
-            self._begin(sync)
+            first, *others = [*self._repeated, sync]
+            self._begin(first)
+            for other in others:
+                self.add(other)
             return
+        self._repeated.clear()
         if sync.pair.upstream < self._newest.upstream:
             kept = [run.before(sync.first_upstream) for run in self._runs if run.first_upstream < sync.first_upstream]
             self._begin(sync)
@@ -288,8 +303,21 @@ class PartitionTranslation:
         self._history.add(sync.pair)
         self._keep_run(sync)
 
+    def _maps(self, pair: SyncPair) -> bool:
+        """Return whether an earlier sync, or a run, has this pair of offsets."""
+        return (
+            pair in self._history
+            or pair in self._without_run
+            or any(
+                run.first_upstream <= pair.upstream <= run.pair.upstream
+                and pair.downstream - run.first_downstream == pair.upstream - run.first_upstream
+                for run in self._runs
+            )
+        )
+
     def _keep_run(self, sync: RunSync) -> None:
         if sync.first_upstream < 0:
+            self._without_run.append(sync.pair)
             return
         if self._runs and self._runs[-1].first_upstream == sync.first_upstream:
             self._runs.pop()  # the same run, extended

@@ -108,6 +108,38 @@ def test_checkpoint_of_recreated_log_would_skip_records(upstream: int, downstrea
     assert translation.translate(500) is None
 
 
+@pytest.mark.parametrize("count", [3, 200])
+@pytest.mark.parametrize("run", [1, 0], ids=["runs", "syncs of single records"])
+def test_repeated_write_of_syncs_changes_no_translation(count: int, run: int) -> None:
+    """The acknowledgement of the first write was lost."""
+    # given
+    older = [RunSync(SyncPair(up, up // 2), up - run if run else -1) for up in range(20, 1000, 20)]
+    written = [RunSync(SyncPair(up, up // 2), up - run if run else -1) for up in range(1000, 1000 + 20 * count, 20)]
+    translation = PartitionTranslation(older[0])
+    for sync in [*older[1:], *written]:
+        translation.add(sync)
+    before = [translation.translate(upstream) for upstream in range(0, 1000 + 20 * count)]
+    assert before[25] is not None
+    # when
+    for sync in written:
+        translation.add(sync)
+    # then
+    assert [translation.translate(upstream) for upstream in range(0, 1000 + 20 * count)] == before
+
+
+@pytest.mark.parametrize("first", [0, -1], ids=["run", "single records"])
+def test_new_log_that_begins_as_the_old_one_replaces_its_syncs(first: int) -> None:
+    translation = PartitionTranslation(RunSync(SyncPair(0, 0), first))
+    for pair in (SyncPair(100, 90), SyncPair(1000, 990)):
+        translation.add(RunSync(pair, -1))
+    # when
+    translation.add(RunSync(SyncPair(0, 0), first))
+    translation.add(RunSync(SyncPair(600, 500), -1))
+    # then
+    assert translation.translate(599) == (1, 598)
+    assert translation.translate(2000) == (501, 1399)
+
+
 def test_sync_going_back_clears_history() -> None:
     """K894-41: Checkpoints: groups passing the group filter and having an offset on at least one accepted topic."""
     gone_back = history((100, 100), (200, 200), (50, 300))

@@ -8,10 +8,11 @@ Step                   Interval                            Action
 load                   once, repeated until it succeeds    Create the checkpoints topic, read the existing checkpoints
                                                            and the offset syncs.
 find groups            refresh.groups.interval.seconds     List the source's groups, apply the group filter. A group
-                                                           whose coordinator is unavailable is looked for again after
-                                                           30 s at the latest.
+                                                           whose coordinator is unavailable, or for which the filter
+                                                           fails, is looked for again after 30 s at the latest.
 write checkpoints      emit.checkpoints.interval.seconds   Translate the committed offsets of each group and write
-                                                           checkpoints that are more recent than the stored ones.
+                                                           checkpoints that are more recent than the stored ones. This
+                                                           step also runs if the one before failed.
 sync offsets           sync.group.offsets.interval.seconds Commit the checkpoints' offsets for groups without members
                                                            on the target. Offsets only move forward. This step also runs
                                                            if one of the two steps before failed.
@@ -44,6 +45,7 @@ from klamm.mirror.cluster_admin import (
     group_offsets,
     group_uses,
 )
+from klamm.mirror.groups.equal_logs import EqualityCheck
 from klamm.mirror.groups.plans import (
     Logs,
     accepted,
@@ -71,7 +73,6 @@ if TYPE_CHECKING:
 
     from klamm.admin import AdminClient, NewTopic, OffsetAndMetadata
     from klamm.mirror.cluster_admin import CommittedOffsets
-    from klamm.mirror.groups.equal_logs import EqualityCheck
     from klamm.mirror.groups.plans import Translated
     from klamm.mirror.progress.flow_progress import GroupStatus
     from klamm.mirror.records.formats import Checkpoint
@@ -160,7 +161,7 @@ class GroupControl:
             except _PASSING as error:
                 problem = error_text(error)
                 is_early = isinstance(error, TopicGoneError) and self._clock() < self._topics_are_known_at
-            except Exception as error:  # such as an error in a custom GroupFilter: the next round may succeed
+            except Exception as error:  # such as an error in a custom TopicFilter: the next round may succeed
                 problem = f"{type(error).__name__}: {error}"
                 if problem != self._problem:
                     logger.exception("%s: a round of groups failed", self._flow.name)
@@ -195,6 +196,8 @@ class GroupControl:
         now = self._clock()
         if not self._is_loaded:
             self._load()
+        # A step that fails does not keep those after it from running: offsets of known groups are translated while the
+        # search for groups fails, and committed while the source is unavailable, which is when consumers move.
         try:
             if now >= self._refresh_due:
                 are_all_known = self._find_groups()
@@ -202,24 +205,25 @@ class GroupControl:
                     self._settings.refresh_interval.total_seconds() if self._settings.refresh_enabled else math.inf
                 )
                 self._refresh_due = now + (refresh if are_all_known else min(refresh, _LAST_BACKOFF_S))
-            if now >= self._checkpoints_due:
-                self._write_checkpoints()
-                self._checkpoints_due = now + self._settings.checkpoints_interval.total_seconds()
-        finally:  # also while the source is unavailable: that is when consumers move to the target
-            if self._settings.sync_enabled and self._groups and now >= self._sync_due:
-                self._sync_offsets()
-                self._sync_due = now + self._settings.sync_interval.total_seconds()
+        finally:
+            try:
+                if now >= self._checkpoints_due and (self._groups or now < self._refresh_due):
+                    self._write_checkpoints()
+                    self._checkpoints_due = now + self._settings.checkpoints_interval.total_seconds()
+            finally:
+                if self._settings.sync_enabled and self._groups and now >= self._sync_due:
+                    self._sync_offsets()
+                    self._sync_due = now + self._settings.sync_interval.total_seconds()
 
     def _load(self) -> None:
-        settings = self._settings
-        factor = settings.checkpoints_replication_factor
+        factor = self._settings.checkpoints_replication_factor
         rejected = create_internal_topic(
-            self._sides.target, settings.checkpoints_topic, replication_factor=factor, place=self._place
+            self._sides.target, self._settings.checkpoints_topic, replication_factor=factor, place=self._place
         )
         if rejected is not None:
             raise api_error(
                 rejected.error_code,
-                f"{settings.checkpoints_topic} could not be created with "
+                f"{self._settings.checkpoints_topic} could not be created with "
                 f"checkpoints.topic.replication.factor={factor}: {error_text(rejected)}",
             )
         try:
@@ -239,17 +243,12 @@ class GroupControl:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def _find_groups(self) -> bool:
-        """Find the groups of the source. Return False if one is left out because its coordinator is unavailable."""
-        wanted = self._settings.group_filter.should_replicate_group
-        skipped = {}
-        candidates = []
-        for group in consumer_groups(self._sides.source):
-            if wanted(group):
-                candidates.append(group)
-            else:
-                skipped[group] = "not among groups, or excluded by groups.exclude"
+        """Find the groups of the source.
+
+        Return False if one is left out because its coordinator is unavailable, or because the group filter fails.
+        """
+        candidates, skipped, are_all_known = self._wanted_groups()
         mirrored = []
-        are_all_known = True
         for group, offsets in group_offsets(self._sides.source, candidates).items():
             if isinstance(offsets, KafkaApiError):
                 is_unavailable = offsets.error_code in RETRIABLE_CODES
@@ -274,6 +273,24 @@ class GroupControl:
         self._latencies = {group: ages for group, ages in self._latencies.items() if group in kept}
         self._publish()
         return are_all_known
+
+    def _wanted_groups(self) -> tuple[list[str], dict[str, str], bool]:
+        """Return the groups that the group filter wants, the others with the reason, and whether it failed for none."""
+        wanted: list[str] = []
+        skipped: dict[str, str] = {}
+        are_all_known = True
+        for group in consumer_groups(self._sides.source):
+            try:
+                if self._settings.group_filter.should_replicate_group(group):
+                    wanted.append(group)
+                else:
+                    skipped[group] = "not among groups, or excluded by groups.exclude"
+            except Exception as error:  # of a custom filter: the other groups do not depend on it
+                are_all_known = False
+                skipped[group] = f"the group filter failed: {type(error).__name__}: {error}"
+                if self._skipped.get(group) != skipped[group]:
+                    logger.exception("%s: the group filter failed for group %s", self._flow.name, group)
+        return wanted, skipped, are_all_known
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -419,9 +436,9 @@ class GroupControl:
             due: Offsets that were to be committed.
             rejections: Their rejections, None for success.
         """
-        left_out = self._led_by_brokers
         checkpoints = self._checkpoints_to_commit(group)
-        absent = f"its partition does not exist on cluster {self._flow.target.alias}, or has no leader"
+        alias = self._flow.target.alias
+        absent = f"its partition does not exist on cluster {alias}, or has no leader"
         reasons = {at: absent for each in checkpoints if (at := (each.topic, each.partition)) not in bounds}
         for where, rejected in rejections.items():
             if rejected is None:
@@ -435,16 +452,13 @@ class GroupControl:
         rows = self._rows.get(group, {})
         for where, row in rows.items():
             rows[where] = replace(row, committed=have.get((row.remote_topic, row.partition)))
+        led = f"brokers of cluster {alias} lead its topic: groups continue with their offsets of the target"
         further = {
-            (
-                each.topic,
-                each.partition,
-            ): f"brokers of cluster {self._flow.target.alias} lead its topic: groups continue "
-            "with their offsets of the target"
+            (each.topic, each.partition): led
             for each in self._checkpoints.of_group(group)
-            if each.topic in left_out
+            if each.topic in self._led_by_brokers
         } | {
-            (each.topic, each.partition): f"it is further already on cluster {self._flow.target.alias}"
+            (each.topic, each.partition): f"it is further already on cluster {alias}"
             for each in checkpoints
             if have.get((each.topic, each.partition), -1) > each.downstream_offset
         }
@@ -479,7 +493,7 @@ class GroupControl:
             return
         self._problem = problem
         if problem and self._logged.is_new(problem):
-            logger.warning("%s: offsets of groups cannot be translated now: %s", self._flow.name, problem)
+            logger.warning("%s: offsets of groups cannot all be translated now: %s", self._flow.name, problem)
         elif not problem and self._logged.clear():
             logger.info("%s: offsets of groups are translated again", self._flow.name)
         self._publish()
@@ -621,11 +635,7 @@ def both_sides(flow: FlowSettings) -> Iterator[BothSides]:
 def _both_sides(stack: contextlib.ExitStack, flow: FlowSettings) -> BothSides:
     source_reader = _connection(stack, flow, "source", "consumer")
     target_reader = _connection(stack, flow, "target", "consumer")
-    equality = None
-    if flow.preserves_offsets and flow.replica is None:
-        from klamm.mirror.groups.equal_logs import EqualityCheck  # noqa: PLC0415 - for these flows only
-
-        equality = EqualityCheck(flow, source_reader, target_reader)
+    replays = flow.preserves_offsets and flow.replica is None
     return BothSides(
         source=stack.enter_context(admin_client(flow, "source")),
         target=stack.enter_context(admin_client(flow, "target")),
@@ -633,7 +643,7 @@ def _both_sides(stack: contextlib.ExitStack, flow: FlowSettings) -> BothSides:
         target_reader=target_reader,
         syncs=_syncs(stack, flow),
         mirrored=MirroredOffsets(flow, mirrored_offsets),
-        equality=equality,
+        equality=EqualityCheck(flow, source_reader, target_reader) if replays else None,
     )
 
 

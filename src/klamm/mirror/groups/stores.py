@@ -157,7 +157,11 @@ class CheckpointStore:
                 self.damaged.add(record.offset, error)
 
     def _keep(self, checkpoint: Checkpoint) -> None:
-        if self._wanted(checkpoint.group):
+        try:
+            is_wanted = self._wanted(checkpoint.group)
+        except Exception:  # noqa: BLE001 - of a custom group filter, logged when the groups are found
+            is_wanted = True
+        if is_wanted:
             self._newest.setdefault(checkpoint.group, {})[checkpoint.topic, checkpoint.partition] = checkpoint
 
     def newest(self, group: str, topic: str, partition: int) -> Checkpoint | None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -581,6 +582,42 @@ def test_unavailable_source_coordinator_does_not_stop_other_groups(error: Except
     assert run.topics.checkpoints()[3:] == [("known", 600, 500), ("new", 600, 500)]
 
 
+def test_failing_search_does_not_stop_known_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ListGroups needs every broker that the source lists. MirrorMaker's refresh is a task of its own, too."""
+    run = Run()
+    run.topics.sync(999, 899, first=100)
+    run.commit(500)
+    run.turn()
+    # when
+    monkeypatch.setattr(run.source, "list_groups", lambda: done(TimeoutError("no response from node 3")))
+    run.commit(600)
+    with pytest.raises(TimeoutError, match="no response from node 3"):
+        run.turn(600)
+    # then
+    assert run.topics.checkpoints() == [("g", 500, 400), ("g", 600, 500)]
+    assert run.target.offsets["g"] == {REMOTE: OffsetAndMetadata(500)}
+
+
+def test_failing_group_filter_concerns_its_group_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of_two_groups()
+
+    def should_replicate_group(group: str) -> bool:
+        return {"other": True}[group]
+
+    assert run.flow.groups is not None
+    group_filter = SimpleNamespace(should_replicate_group=should_replicate_group)
+    monkeypatch.setattr(run.control, "_settings", replace(run.flow.groups, group_filter=group_filter))
+    # when
+    groups = run.turn()
+    run.turn()
+    # then
+    assert run.topics.checkpoints() == [("other", 500, 400)]
+    assert groups.skipped == (("known", "the group filter failed: KeyError: 'known'"),)
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+
+
 def test_offsets_are_committed_in_the_round_that_finds_the_groups() -> None:
     run = Run()
     run.topics.sync(999, 899, first=100)
@@ -737,7 +774,7 @@ def test_failure_is_shown_and_retried(caplog: pytest.LogCaptureFixture) -> None:
         run.control.run(stop)
     assert problems == ["", "nobody answers"]
     assert run.status.snapshot()["A->B"].problem == ""
-    assert "A->B: offsets of groups cannot be translated now: nobody answers" in caplog.text
+    assert "A->B: offsets of groups cannot all be translated now: nobody answers" in caplog.text
     assert "A->B: offsets of groups are translated again" in caplog.text
 
 
@@ -786,7 +823,7 @@ def test_failing_group_filter_is_retried(caplog: pytest.LogCaptureFixture) -> No
     run.control.run(stop)
     assert rounds[1] == "KeyError: 'g'"
     assert run.topics.checkpoints() == [("g", 500, 400)]
-    assert "offsets of groups cannot be translated now: KeyError: 'g'" in caplog.text
+    assert "offsets of groups cannot all be translated now: KeyError: 'g'" in caplog.text
 
 
 def test_skipped_groups_are_logged_once_with_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -103,3 +103,14 @@ def test_checkpoints_of_unselected_groups_are_dropped() -> None:
     assert reader.newest("mine", "A.orders", 3) == checkpoint("mine", 3)
     assert reader.of_group("other") == []
     assert [record.timestamp for record in topic.records[:3]] == [5, 5, 5]
+
+
+def test_failing_group_filter_keeps_checkpoints_of_all_groups() -> None:
+    topic = Topic()
+    wanted = {"other": True}
+    written = CheckpointStore(topic, topic, "checkpoints")
+    written.write([checkpoint("known", 5), checkpoint("other", 7)], 0)
+    store = CheckpointStore(topic, topic, "checkpoints", wanted=lambda group: wanted[group])
+    store.load()
+    assert store.of_group("other") == [checkpoint("other", 7)]
+    assert store.of_group("known") == [checkpoint("known", 5)]

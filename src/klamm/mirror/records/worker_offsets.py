@@ -6,7 +6,7 @@ precedence and that the worker's topic supplies offsets missing there. Kafka 4.1
 the flow's topic hides the one in the worker's topic.
 
 A flow that gets its own topic later would therefore mirror everything again. klamm instead copies the missing source
-offsets into the flow's topic before it copies any record.
+offsets, and the states that an operator requested, into the flow's topic before it copies any record.
 
 An open transaction may hide records in either topic. A decision without them could be wrong, so the migration fails
 then, and the control loop retries it.
@@ -26,7 +26,7 @@ from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.kafka_client.internal_topic import read_newest, write_records
 from klamm.lazy_dataclass import dataclass
-from klamm.mirror.records import source_offsets
+from klamm.mirror.records import requested_states, source_offsets
 from klamm.mirror.records.source_offsets import SourcePartition
 from klamm.protocol.partitioner import partition_for_key
 from klamm.protocol.records import Record
@@ -48,8 +48,9 @@ _POOL_BYTES: Final = 4 * 1024 * 1024
 class _Key(NamedTuple):
     """Subject of a record in an offsets topic: a source offset, a source topic id, or a fact about the flow."""
 
-    kind: Literal["source offset", "topic id", "shard plan", "cluster id"]
+    kind: Literal["source offset", "topic id", "shard plan", "cluster id", "requested states"]
     topic: str = ""
+    """Source topic. Of requested states: name of the flow."""
     partition: int = -1
 
 
@@ -69,7 +70,7 @@ class _Stored:
 
 
 def copy_worker_offsets(flow: FlowSettings) -> None:
-    """Copy source offsets that exist only in the worker's topic into the flow's topic, if the flow has one.
+    """Copy source offsets and requested states that only the worker's topic has into the flow's topic, if it has one.
 
     Call this before any record is copied. Repeated calls are safe, because existing source offsets are kept.
 
@@ -179,7 +180,7 @@ def _target(flow: FlowSettings) -> Iterator[Cluster]:
 
 
 def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
-    """Copy the source offsets, topic ids, shard plan and cluster id that only the worker's topic has."""
+    """Copy the source offsets, and klamm's own records of the flow, that only the worker's topic has."""
     cluster.refresh([workers_topic, flow.source_offsets_topic])
     if workers_topic not in cluster.topics:
         return
@@ -190,12 +191,13 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
         raise ConnectionLostError(f"{flow.source_offsets_topic} does not exist yet on the target")
     own = _read(cluster, flow.source_offsets_topic, flow.source_alias)
     carried = {key for key in workers.newest.keys() - own.newest.keys() if workers.offset(key) is not None}
-    if hidden := workers.hidden or (own.hidden if carried else ""):
+    beside = list(_beside(flow, carried, workers, own))
+    if hidden := workers.hidden or (own.hidden if carried or beside else ""):
         raise ConnectionLostError(f"An open transaction hides source offsets in {hidden}")
     _warn_of_newer(flow, workers, own)
     # Write the source offsets last: they mark the copy as complete. After a crash in between, the next run writes the
     # topic ids again.
-    _write(cluster, flow.source_offsets_topic, [workers.newest[key] for key in _beside(carried, workers, own)])
+    _write(cluster, flow.source_offsets_topic, [workers.newest[key] for key in beside])
     _write(cluster, flow.source_offsets_topic, [workers.newest[key] for key in sorted(carried)])
     if carried:
         logger.info(
@@ -204,13 +206,13 @@ def _carry(flow: FlowSettings, cluster: Cluster, workers_topic: str) -> None:
         )  # fmt: skip
 
 
-def _beside(carried: set[_Key], workers: _Stored, own: _Stored) -> Iterator[_Key]:
-    """Yield klamm's own records for the source offsets that are copied, if klamm wrote any."""
+def _beside(flow: FlowSettings, carried: set[_Key], workers: _Stored, own: _Stored) -> Iterator[_Key]:
+    """Yield klamm's own records that are copied, if klamm wrote any: of the source offsets, and of the flow."""
     for key in sorted(carried):
         topic_id = key._replace(kind="topic id")
         if topic_id in workers.newest:
             yield topic_id
-    for fact in (_Key("shard plan"), _Key("cluster id")):
+    for fact in (_Key("shard plan"), _Key("cluster id"), _Key("requested states", flow.name)):
         if fact in workers.newest and fact not in own.newest:
             yield fact
 
@@ -250,6 +252,8 @@ def _key_of(record: Record, source_alias: str) -> _Key | None:
             return _Key("topic id", topic, partition)
         case str(cluster) if cluster == source_alias:
             return _Key("shard plan")
+    if (flow := requested_states.flow_of(record.key, source_alias)) is not None:
+        return _Key("requested states", flow)
     is_cluster_id = record.key is not None and bytes(record.key) == source_offsets.cluster_id_key(source_alias)
     return _Key("cluster id") if is_cluster_id else None
 

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.records import requested_states, worker_offsets
+from klamm.mirror.records.requested_states import RequestedState, RequestedStates
+from klamm.mirror.records.worker_offsets import copy_worker_offsets
+from klamm.mirror.settings.mirror import parse_settings
+from klamm.protocol.records import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FLOW = parse_settings(
+    {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "a:1",
+        "B.bootstrap.servers": "b:1",
+        "A->B.enabled": "true",
+        "offset.storage.topic": "workers",
+        "A->B.offsets.storage.topic": "own",
+    }
+).flows[0]
+
+
+class Target:
+    """Offsets topics on the target, in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.topics = {name: SimpleNamespace(partitions=(0,)) for name in ("workers", "own")}
+        self.records: dict[str, dict[bytes, Record]] = {"workers": {}, "own": {}}
+        self.hidden = {"workers": "", "own": ""}
+        monkeypatch.setattr(worker_offsets, "_target", lambda _flow: contextlib.nullcontext(self))
+        monkeypatch.setattr(worker_offsets, "read_newest", self.read)
+        monkeypatch.setattr(worker_offsets, "write_records", self.write)
+
+    def refresh(self, _topics: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def read(self, _cluster: object, topic: str, **_: Any) -> tuple[dict[bytes, Record], str]:
+        return dict(self.records[topic]), self.hidden[topic]
+
+    def write(self, _cluster: object, topic: str, records: Mapping[int, Sequence[Record]], **_: Any) -> None:
+        self.records[topic] |= {bytes(each.key or b""): each for some in records.values() for each in some}
+
+    def request(self, topic: str, states: RequestedStates, flow: str = "A->B") -> None:
+        key = requested_states.key_bytes("A", flow)
+        self.records[topic][key] = Record(key=key, value=requested_states.value_bytes(states))
+
+    def requested(self, topic: str) -> dict[str | None, RequestedStates | None]:
+        """Return the stored states by flow."""
+        return {
+            requested_states.flow_of(key, "A"): requested_states.parse_value(record.value)
+            for key, record in self.records[topic].items()
+        }
+
+
+STOPPED = RequestedStates().with_topics(["orders"], RequestedState.STOPPED)
+
+
+def test_requested_states_are_copied_to_own_topic_of_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a stopped topic would be mirrored again."""
+    target = Target(monkeypatch)
+    target.request("workers", STOPPED)
+    target.request("workers", RequestedStates(flow=RequestedState.PAUSED), flow="A->C")
+    # when
+    copy_worker_offsets(FLOW)
+    # then
+    assert target.requested("own") == {"A->B": STOPPED}
+    # when the topic is resumed
+    target.request("own", RequestedStates())
+    copy_worker_offsets(FLOW)
+    # then
+    assert target.requested("own") == {"A->B": RequestedStates()}
+
+
+def test_requested_states_are_not_copied_over_hidden_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target(monkeypatch)
+    target.request("workers", STOPPED)
+    target.hidden["own"] = "own-0"
+    with pytest.raises(ConnectionLostError, match="An open transaction hides source offsets in own-0"):
+        copy_worker_offsets(FLOW)
+    assert target.requested("own") == {}

@@ -48,6 +48,8 @@ class FakeConnection:
     version: int
     closed: bool = False
     is_broken: bool = False
+    silence_s: float = 0.0
+    """Seconds without a byte, of the request in flight."""
 
     def version_of(self, _: object, *, at_most: int = 32767, at_least: int = 0) -> int:
         return max(at_least, min(at_most, self.version))
@@ -62,6 +64,9 @@ class FakeConnection:
 
     def write(self) -> None:
         pass
+
+    def silent_s(self, _: float) -> float:
+        return self.silence_s
 
     def close(self) -> None:
         self.closed = True

@@ -82,6 +82,8 @@ class Connection:
         """Lowest and highest version per feature that the broker supports (KIP-584)."""
         self.round_trip_s = float("inf")
         """Time in seconds of the broker's first response. Infinite before it."""
+        self._moved_at = float("-inf")
+        """Monotonic time at which the socket last accepted or delivered a byte, in seconds."""
         self.closed = False
         self.login_due_at = float("inf")
         """Time of the next re-authentication, on the monotonic clock."""
@@ -103,6 +105,13 @@ class Connection:
     def oldest_wait_s(self, now: float) -> float:
         """Return how long the oldest request in flight has been waiting, in seconds."""
         return now - self._waiting[0].sent_at if self._waiting else 0.0
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long a request has been in flight and no byte was sent or received, in seconds.
+
+        A large request or response on a slow link takes long, but is not silent.
+        """
+        return now - max(self._waiting[0].sent_at, self._moved_at) if self._waiting else 0.0
 
     def handshake(self, timeout_s: float) -> None:
         """Request the API versions of the broker (ApiVersions).
@@ -233,6 +242,7 @@ class Connection:
                 sent = self._transport.send_views(list(itertools.islice(self._out, 512)))
                 if sent == 0:
                     return
+                self._moved_at = time.monotonic()
                 self._drop_sent(sent)
         except OSError as error:
             self._lose(error)
@@ -269,6 +279,7 @@ class Connection:
             return False
         if count == 0:
             raise ConnectionResetError(CLOSED)
+        self._moved_at = time.monotonic()
         self._filled += count
         if self._filled < wanted:
             return True

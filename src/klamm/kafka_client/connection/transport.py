@@ -229,6 +229,14 @@ class ConnectionSettings:
     software_name: str = "klamm"
     """Name of the client software in ApiVersions (KIP-511)."""
 
+    @property
+    def max_silence_s(self) -> float:
+        """Time limit in seconds for a request in flight of which no byte is sent or received.
+
+        A broker may use ``request_timeout_s`` before it sends the first byte, so the limit is longer.
+        """
+        return self.request_timeout_s + _SILENCE_S
+
     @classmethod
     def of(
         cls, bootstrap_servers: tuple[str, ...], properties: Mapping[str, str], client_id: str
@@ -279,6 +287,8 @@ class ConnectionSettings:
         )
 
 
+_SILENCE_S: Final = 10.0
+"""Seconds for which a response may be late."""
 _MAX_CLIENT_ID: Final = 32_767
 """Bytes of a client id, whose length is an int16 in every request."""
 _KEYWORDS: Final = frozenset(

@@ -114,7 +114,6 @@ class FetchThrottle:
 
 logger = logging.getLogger(__name__)
 
-_LATE_S: Final = 40.0
 _ANSWERS_OF_STALE_BROKERS: Final = 30
 """UNKNOWN_LEADER_EPOCH in a row, about one per second, after which a lower epoch is not that of a stale broker."""
 _SHORT_WAIT_MS: Final = 20
@@ -148,7 +147,6 @@ class _Sent(NamedTuple):
     """Fetch request in flight."""
 
     connection: Connection
-    at: float
     keys: frozenset[Key] = frozenset()
     """Partitions in the request. Empty for a fetch session."""
     is_limited: bool = False
@@ -262,13 +260,13 @@ class Fetcher:
         limits = self._limits(len(self._in_flight) + len(behind) + len(self._sessions))
         for (leader, lane), wanted in behind.items():
             try:
-                self._send_behind(leader, lane, wanted, limits, now)
+                self._send_behind(leader, lane, wanted, limits)
             except ConnectionLostError as error:
                 self._lose(leader, [(entry.topic, entry.partition) for entry in wanted], error, now)
         for leader, session in list(self._sessions.items()):
             if session and (leader, _Lane.CAUGHT_UP) not in self._in_flight:
                 try:
-                    self._send_session(leader, session, limits, now)
+                    self._send_session(leader, session, limits)
                 except ConnectionLostError as error:
                     self._lose(leader, list(session), error, now)
 
@@ -373,9 +371,7 @@ class Fetcher:
             return False
         return now >= copy.retry_at and copy.pending_bytes < self._settings.fetch_limits.partition_max_bytes
 
-    def _send_behind(
-        self, leader: int, lane: _Lane, wanted: list[WantedRecords], limits: FetchLimits, now: float
-    ) -> None:
+    def _send_behind(self, leader: int, lane: _Lane, wanted: list[WantedRecords], limits: FetchLimits) -> None:
         limits = limits._replace(max_wait_ms=min(limits.max_wait_ms, _SHORT_WAIT_MS))
         request = fetch_request(wanted, limits, read_committed=self._settings.read_committed)
         names = {entry.topic_id: entry.topic for entry in wanted}
@@ -387,9 +383,9 @@ class Fetcher:
             for fetched in self._partitions(response, names, version):
                 self._take(fetched, offsets[fetched.topic, fetched.partition], memory)
 
-        self._submit((leader, lane), request, names, on_response, now, keys=frozenset(offsets))
+        self._submit((leader, lane), request, names, on_response, keys=frozenset(offsets))
 
-    def _send_session(self, leader: int, session: FetchSessionHandler, limits: FetchLimits, now: float) -> None:
+    def _send_session(self, leader: int, session: FetchSessionHandler, limits: FetchLimits) -> None:
         request = session.request(limits, read_committed=self._settings.read_committed)
 
         def on_response(response: FetchResponse, memory: FrameBuffer, version: int) -> None:
@@ -405,7 +401,7 @@ class Fetcher:
                     self._take(fetched, session.offset(key), memory)
                     self._settle(session, leader, key)
 
-        self._submit((leader, _Lane.CAUGHT_UP), request, session.names, on_response, now)
+        self._submit((leader, _Lane.CAUGHT_UP), request, session.names, on_response)
 
     def _settle(self, session: FetchSessionHandler, leader: int, key: Key) -> None:
         """Keep a partition in its session after a response, or move it back to the lagging ones."""
@@ -423,7 +419,6 @@ class Fetcher:
         request: FetchRequest,
         names: Mapping[UUID, str],
         on_response: Callable[[FetchResponse, FrameBuffer, int], None],
-        now: float,
         *,
         keys: frozenset[Key] = frozenset(),
     ) -> None:
@@ -437,7 +432,7 @@ class Fetcher:
                 self._throttle.charge(_size(response))
             on_response(response, memory, version)
 
-        self._in_flight[lane] = _Sent(connection, now, keys, is_limited=self._throttle.limit is not None)
+        self._in_flight[lane] = _Sent(connection, keys, is_limited=self._throttle.limit is not None)
         connection.submit(FetchRequest, version, [encode(request, version)], FetchResponse, answered)
         connection.write()
 
@@ -595,21 +590,28 @@ class Fetcher:
             )
 
     def sweep(self, now: float) -> None:
-        """Drop fetches whose connection broke, and close connections that have not answered for 40 s."""
+        """Drop fetches whose connection broke, and close connections without progress (``request.timeout.ms``)."""
+        limit_s = self._settings.source.max_silence_s
         for (leader, lane), sent in list(self._in_flight.items()):
-            if now - sent.at > _LATE_S:
+            is_silent = not sent.connection.closed and sent.connection.silent_s(now) > limit_s
+            if is_silent:
                 sent.connection.close()
             if not sent.connection.closed:
                 continue
             del self._in_flight[leader, lane]
             keys: Iterable[Key] = sent.keys
             if lane is _Lane.CAUGHT_UP:
-                keys = self._sessions.get(leader, ())
+                keys = list(self._sessions.get(leader, ()))
             for topic in {topic for topic, _ in keys}:
                 self._refreshes.want(topic, now)
             self._forget_nearest(leader)
             if lane is _Lane.CAUGHT_UP:
                 self._end_session(leader)
+            if is_silent:
+                reason = f"no byte from node {leader} of the source for {limit_s:g} s after a fetch"
+                logger.warning("%s: %s; the fetch is repeated", self._settings.flow, reason)
+                for key in keys:
+                    self._failed(key, reason, now)
 
 
 def _size(response: FetchResponse) -> int:

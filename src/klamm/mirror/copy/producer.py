@@ -38,6 +38,7 @@ any error of a STOPPED partition            The batch is dropped. If the target 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from klamm.mirror.copy.settings import CopySettings
     from klamm.mirror.copy.transactions import ShardTransactions
 
+logger = logging.getLogger(__name__)
 
 _LANES: Final = 2
 """Connections per leader. With more, each request holds fewer batches, which costs more than it gains."""
@@ -80,7 +82,7 @@ _MAX_REQUESTS: Final = 8
 """Most requests in flight on one lane."""
 _MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 LATE_S: Final = 40.0
-"""Seconds without a response after which a connection is closed."""
+"""Seconds without a response to a request for markers after which its connection is closed."""
 _LAST_VERSION: Final = 32767
 
 RETRIABLE: Final = RETRIABLE_PRODUCE_CODES | {
@@ -376,16 +378,20 @@ class CopyProducer:
             self._refreshes.want(copy.partition_id.remote_topic, retry_at)
 
     def sweep(self, now: float) -> None:
-        """Requeue the requests of broken connections, and close connections that have not answered for 40 s."""
+        """Requeue the requests of broken connections, and close those without progress (``request.timeout.ms``)."""
+        limit_s = self._settings.target.max_silence_s
         for lane, (connection, requests) in list(self._in_flight.items()):
-            if connection.oldest_wait_s(now) > LATE_S:
+            reason = "the connection to the target broke"
+            if not connection.closed and connection.silent_s(now) > limit_s:
                 connection.close()
+                reason = f"no byte to or from node {lane[0]} of the target for {limit_s:g} s"
+                logger.warning("%s: %s; the records are sent again", self._settings.flow, reason)
             if not connection.closed:
                 continue
             del self._in_flight[lane]
             for sent in requests:
                 for copy, outgoing in sent.values():
-                    self._retry(copy, outgoing, "the connection to the target broke", now, moved=True)
+                    self._retry(copy, outgoing, reason, now, moved=True)
                     if not copy.in_flight:
                         self._mend(copy)
 

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -140,6 +141,38 @@ def test_missing_response_closes_the_connection(connect: Connect) -> None:
     with pytest.raises(ConnectionLostError, match=r"No response to ApiVersionsRequest within 0\.05 s"):
         connection.handshake(0.05)
     assert connection.closed
+
+
+def test_request_is_silent_since_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    clock = Mock(return_value=100.0)
+    monkeypatch.setattr("klamm.kafka_client.connection.connection.time", Mock(monotonic=clock))
+    arriving = [(1000).to_bytes(4), b"part"]
+
+    def receive_into(view: memoryview) -> int | None:
+        if not arriving:
+            return None
+        data = arriving.pop(0)
+        view[: len(data)] = data
+        return len(data)
+
+    transport = Mock(send_views=lambda views: sum(map(len, views)), receive_into=receive_into)
+    connection = Connection(transport, client_id="me", pool=BufferPool(max_free_bytes=0))
+    assert connection.silent_s(500.0) == 0.0, "no request is in flight"
+    # when
+    connection.submit(MetadataRequest, 9, [b"body"], MetadataResponse, lambda *_: None)
+    # then
+    assert connection.silent_s(110.0) == 10.0
+    # when
+    clock.return_value = 150.0
+    connection.write()
+    # then
+    assert connection.silent_s(151.0) == 1.0
+    # when
+    clock.return_value = 200.0
+    connection.read()
+    # then
+    assert (connection.silent_s(230.0), connection.oldest_wait_s(230.0)) == (30.0, 130.0)
 
 
 KEY = MetadataRequest.API_KEY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -43,12 +44,15 @@ class Rig:
         self.active: dict[tuple[str, int], PartitionCopy] = {}
         self.throttle = FetchThrottle()
         self.continue_after_loss = continue_after_loss
+        self.request_timeout_s = 30.0
         self.fetcher = self.new_fetcher(T_ID)
 
     def new_fetcher(self, topic_id: UUID) -> Fetcher:
         """Return a fetcher of all partitions of a topic with this id."""
+        settings = copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continue_after_loss)
+        source = replace(settings.source, request_timeout_s=self.request_timeout_s)
         fetcher = Fetcher(
-            copy_settings("a:1", "b:1", alias="A", continue_after_loss=self.continue_after_loss),
+            replace(settings, source=source),
             cast("Cluster", self.source),
             self.copies,
             self.active,
@@ -424,15 +428,60 @@ def test_corruption_in_transit_is_fixed_by_refetch() -> None:
     assert (rig.copy.state, rig.copy.fetch_offset) == (CopyState.COPYING, 2)
 
 
-def test_fetch_without_response_for_40_seconds_is_retried() -> None:
+def test_fetch_without_progress_for_the_request_timeout_waits_with_reason(caplog: pytest.LogCaptureFixture) -> None:
+    # given
     rig = Rig(0)
     rig.send()
-    rig.now += 39.0
+    rig.source.connections[LEADER, EVEN].silence_s = 41.0
+    # when
     rig.fetcher.sweep(rig.now)
-    assert rig.send() == []
-    rig.now += 2.0
+    # then
+    reason = "no byte from node 1 of the source for 40 s after a fetch"
+    assert (rig.copy.state, rig.copy.reason, rig.send()) == (CopyState.WAITING, reason, [])
+    assert f"A->B: {reason}; the fetch is repeated" in caplog.text
+    assert [partitions_of(each) for each in rig.send(after_s=0.3)] == [[0]]
+
+
+def test_fetch_session_without_progress_lets_its_partitions_wait() -> None:
+    # given
+    rig = Rig(0, 1)
+    rig.caught_up()
+    rig.source.connections[LEADER, CAUGHT_UP].silence_s = 41.0
+    # when
     rig.fetcher.sweep(rig.now)
-    assert [partitions_of(each) for each in rig.send()] == [[0]]
+    # then
+    assert {copy.state for copy in rig.copies.values()} == {CopyState.WAITING}
+    (session,) = rig.send(after_s=0.3)
+    assert sorted(partitions_of(session)) == [0, 1]
+
+
+def test_slow_fetch_is_not_repeated_while_bytes_arrive() -> None:
+    # given
+    rig = Rig(0)
+    rig.send()
+    # when
+    rig.now += 300.0
+    rig.fetcher.sweep(rig.now)
+    # then
+    assert (rig.copy.state, rig.send()) == (CopyState.COPYING, [])
+
+
+def test_request_timeout_of_consumer_limits_the_silence_after_a_fetch() -> None:
+    # given
+    rig = Rig(0)
+    rig.request_timeout_s = 120.0
+    rig.fetcher = rig.new_fetcher(T_ID)
+    rig.send()
+    # when
+    rig.source.connections[LEADER, EVEN].silence_s = 129.0
+    rig.fetcher.sweep(rig.now)
+    # then
+    assert rig.copy.state is CopyState.COPYING
+    # when
+    rig.source.connections[LEADER, EVEN].silence_s = 131.0
+    rig.fetcher.sweep(rig.now)
+    # then
+    assert rig.copy.reason == "no byte from node 1 of the source for 130 s after a fetch"
 
 
 def test_new_session_after_lost_connection_names_all_partitions() -> None:

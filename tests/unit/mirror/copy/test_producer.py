@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 
@@ -35,6 +36,7 @@ class Connection:
     """Connection that records requests and answers them when the test says so."""
 
     closed = False
+    silence_s = 0.0
 
     def __init__(self) -> None:
         self.answers: list[Callable[[ProduceResponse, object], None]] = []
@@ -48,8 +50,11 @@ class Connection:
     def write(self) -> None:
         pass
 
-    def oldest_wait_s(self, _: float) -> float:
-        return 0.0
+    def silent_s(self, _: float) -> float:
+        return self.silence_s
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Target:
@@ -131,15 +136,16 @@ class Transaction:
 class Sending:
     """A producer and two partitions."""
 
-    def __init__(self, transaction: Transaction | None = None) -> None:
+    def __init__(self, transaction: Transaction | None = None, *, request_timeout_s: float = 30.0) -> None:
         self.target = Target()
         self.copies = {
             ("t", at): PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)
         }
         active: dict[tuple[str, int], PartitionCopy] = {}
         self.active = active
+        settings = copy_settings("h:1", "h:2", alias="A")
         self.producer = CopyProducer(
-            copy_settings("h:1", "h:2", alias="A"),
+            replace(settings, target=replace(settings.target, request_timeout_s=request_timeout_s)),
             cast("Cluster", self.target),
             self.copies,
             active,
@@ -304,3 +310,26 @@ def test_too_large_batch_that_cannot_be_decoded_stops_its_partition(
     sending.target.reject_all(ErrorCode.MESSAGE_TOO_LARGE, 0)
     assert copy.state is CopyState.STOPPED
     assert copy.reason.startswith("the batch that ends at offset 0 cannot be split (300 MiB), and is larger than the")
+
+
+@pytest.mark.parametrize("request_timeout_s", [30.0, 120.0])
+def test_request_without_progress_for_the_request_timeout_is_repeated_with_reason(request_timeout_s: float) -> None:
+    # given
+    sending = Sending(request_timeout_s=request_timeout_s)
+    sending.queue(0, size=KIB)
+    sending.send()
+    connection, now = sending.target.lanes[0], time.monotonic()
+    # when
+    connection.silence_s = request_timeout_s + 9.0
+    sending.producer.sweep(now)
+    # then
+    assert (connection.closed, sending.producer.busy) == (False, True)
+    # when
+    connection.silence_s = request_timeout_s + 11.0
+    sending.producer.sweep(now)
+    # then
+    assert (connection.closed, sending.producer.busy) == (True, False)
+    assert (sending.copies["t", 0].state, sending.copies["t", 0].reason) == (
+        CopyState.WAITING,
+        f"no byte to or from node 3 of the target for {request_timeout_s + 10:g} s",
+    )

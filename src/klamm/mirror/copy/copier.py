@@ -18,7 +18,8 @@ Error                                 Effect
 one partition fails (no leader, or a  That partition waits with a backoff of 0.2 to 1 s. The others continue, as long
 retriable error code)                 as the waiting ones leave room in the buffer.
 ConnectionLostError of one broker     The partitions fetched from it or produced to it wait, and their metadata are
-                                      refreshed.
+                                      refreshed. A broker that does not respond is tried again after a growing pause
+                                      (``CopyCluster``).
 ConnectionLostError, UnsupportedVersionError  All partitions wait, and steps 1 to 3 are skipped for 0.1 to 5 s.
 or ProtocolError of an iteration
 TransactionLostError                  Everything since the last commit is discarded. The copier connects again, fences
@@ -40,8 +41,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.connection.connection import wait_for_events
-from klamm.kafka_client.data.cluster import Cluster
 from klamm.kafka_client.errors import ConnectionLostError, TransactionLostError
+from klamm.mirror.copy.copy_cluster import CopyCluster
 from klamm.mirror.copy.fetcher import Fetcher, FetchThrottle
 from klamm.mirror.copy.offset_sync_writer import SyncWriter
 from klamm.mirror.copy.producer import CopyProducer
@@ -159,8 +160,8 @@ class Copier:
     def _connect(self) -> None:
         """Create the connections and everything else that is replaced after a lost transaction."""
         settings = self._settings
-        self._source = Cluster(settings.source, self._pool)
-        self._target = Cluster(settings.target, self._pool)
+        self._source = CopyCluster(settings.source, self._pool, self._clock)
+        self._target = CopyCluster(settings.target, self._pool, self._clock)
         self._store = SourceOffsetStore(
             settings.target, self._small, topic=settings.source_offsets_topic, source_alias=settings.source_alias
         )
@@ -266,11 +267,11 @@ class Copier:
             if is_due and may_write and not self._source_offset_writer.is_busy:
                 self._begin_source_offsets()
         except (ConnectionLostError, UnsupportedVersionError, ProtocolError) as error:
-            self.back_off(now, str(error))
+            self.back_off(self._clock(), str(error))  # the failed call may have blocked
         except TransactionLostError as error:
             if isinstance(error, HeldUpError):
                 self._held_up_by = str(error)
-            self._begin_again(now, str(error))
+            self._begin_again(self._clock(), str(error))
         else:
             if now >= self._not_before:
                 self._backoff.reset()

@@ -262,20 +262,21 @@ class Fetcher:
             try:
                 self._send_behind(leader, lane, wanted, limits)
             except ConnectionLostError as error:
-                self._lose(leader, [(entry.topic, entry.partition) for entry in wanted], error, now)
+                self._lose(leader, [(entry.topic, entry.partition) for entry in wanted], error)
         for leader, session in list(self._sessions.items()):
             if session and (leader, _Lane.CAUGHT_UP) not in self._in_flight:
                 try:
                     self._send_session(leader, session, limits)
                 except ConnectionLostError as error:
-                    self._lose(leader, list(session), error, now)
+                    self._lose(leader, list(session), error)
 
     def _limits(self, fetches: int) -> FetchLimits:
         limits = self._settings.fetch_limits
         return limits._replace(max_bytes=self._throttle.largest(limits.max_bytes, max(1, fetches)))
 
-    def _lose(self, leader: int, keys: Collection[Key], error: ConnectionLostError, now: float) -> None:
+    def _lose(self, leader: int, keys: Collection[Key], error: ConnectionLostError) -> None:
         """Let the partitions that are fetched from a node wait. Refresh their metadata: their leader may have moved."""
+        now = self._clock()  # the attempt to connect may have blocked
         self._end_session(leader)
         self._forget_nearest(leader)
         for key in keys:

@@ -196,9 +196,12 @@ class CopyProducer:
             try:
                 self._send_on(lane, copies, now)
             except ConnectionLostError as error:
-                # Only the partitions of this lane wait. Their leaders may have moved.
+                # Only the partitions of this lane wait. Their leaders may have moved. The attempt to connect may have
+                # blocked, so they wait from now on.
+                failed_at = self._clock()
                 for copy in copies:
-                    self._refreshes.want(copy.partition_id.remote_topic, copy.target_failed(f"target: {error}", now))
+                    retry_at = copy.target_failed(f"target: {error}", failed_at)
+                    self._refreshes.want(copy.partition_id.remote_topic, retry_at)
 
     def _can_send(self, copy: PartitionCopy, now: float) -> bool:
         if self._transactions is None or not copy.can_send(now):

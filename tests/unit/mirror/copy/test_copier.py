@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
 import pytest
 
+from klamm.kafka_client.data.cluster import Cluster
+from klamm.kafka_client.errors import ConnectionLostError
+from klamm.mirror.copy.copier import Copier
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId, TopicRefreshes
 from klamm.mirror.copy.settings import copy_settings
 from klamm.mirror.settings.mirror import parse_settings
 from klamm.properties import SettingsError, parse_properties
+from tests.support.copiers import copy_settings as flow_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TOPICS = ("a", "b", "c")
 SICK = PartitionId("t", 0, "A.t")
@@ -67,3 +76,23 @@ def test_fetch_has_client_rack_of_source_consumer() -> None:
     settings = parse_settings(parse_properties(BASE + line))
     assert copy_settings(settings.flows[0]).fetch_limits.rack_id == "eu-1a"
     assert settings.unused == ()
+
+
+def test_copier_pauses_from_the_end_of_a_call_that_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    now, attempts = [100.0], []
+
+    def block(_: Cluster, __: Iterable[str]) -> NoReturn:
+        attempts.append(now[0])
+        now[0] += 15.0
+        raise ConnectionLostError("nobody answers")
+
+    monkeypatch.setattr(Cluster, "refresh", block)
+    monkeypatch.setattr("klamm.mirror.copy.copier.time.sleep", lambda _: None)
+    copier = Copier(flow_settings("a:1", "b:1", alias="A"), [SICK], clock=lambda: now[0])
+    turns = iter((False, False, True))
+    # when
+    copier.run(lambda: next(turns))
+    copier.close()
+    # then
+    assert attempts == [100.0]

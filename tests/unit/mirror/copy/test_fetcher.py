@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from uuid import UUID
 
 import pytest
 
 from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.fetcher import Fetcher, FetchThrottle
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.progress.partition_progress import CopyState
@@ -209,6 +210,22 @@ def test_consecutive_failures_back_off_up_to_one_second() -> None:
         fetch.answer(response(part(error=ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         waits.append(round(rig.copy.retry_at - rig.now, 1))
     assert waits == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_partition_waits_from_the_end_of_an_attempt_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    rig = Rig(0)
+
+    def block(*_: int) -> NoReturn:
+        rig.now += 15.0
+        raise ConnectionLostError("h:1: timed out")
+
+    monkeypatch.setattr(rig.source, "connection", block)
+    # when
+    rig.send()
+    # then
+    assert (rig.now, rig.copy.retry_at) == (15.0, 15.2)
+    assert rig.copy.reason == "source: h:1: timed out"
 
 
 def test_session_partitions_follow_their_leader() -> None:

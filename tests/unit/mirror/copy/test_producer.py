@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from unittest.mock import Mock
 
 import pytest
 
 from klamm.kafka_client.connection.buffers import BufferPool
 from klamm.kafka_client.data.batches import ProducerStamp
+from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.copy.partition import PartitionCopy, PartitionId
 from klamm.mirror.copy.producer import CopyProducer
 from klamm.mirror.progress.partition_progress import CopyState
@@ -136,7 +137,13 @@ class Transaction:
 class Sending:
     """A producer and two partitions."""
 
-    def __init__(self, transaction: Transaction | None = None, *, request_timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        transaction: Transaction | None = None,
+        *,
+        request_timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.target = Target()
         self.copies = {
             ("t", at): PartitionCopy(PartitionId("t", at, "A.t"), start_offset=0, committed=True) for at in range(2)
@@ -149,7 +156,7 @@ class Sending:
             cast("Cluster", self.target),
             self.copies,
             active,
-            time.monotonic,
+            clock,
             on_acknowledged=lambda *_: None,
             transactions=cast("ShardTransactions | None", transaction),
         )
@@ -310,6 +317,24 @@ def test_too_large_batch_that_cannot_be_decoded_stops_its_partition(
     sending.target.reject_all(ErrorCode.MESSAGE_TOO_LARGE, 0)
     assert copy.state is CopyState.STOPPED
     assert copy.reason.startswith("the batch that ends at offset 0 cannot be split (300 MiB), and is larger than the")
+
+
+def test_partition_waits_from_the_end_of_an_attempt_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    now = [100.0]
+    sending = Sending(clock=lambda: now[0])
+    sending.queue(0, size=KIB)
+
+    def block(*_: int) -> NoReturn:
+        now[0] += 15.0
+        raise ConnectionLostError("h:1: timed out")
+
+    monkeypatch.setattr(sending.target, "connection", block)
+    # when
+    sending.producer.send(now[0])
+    # then
+    copy = sending.copies["t", 0]
+    assert (now[0], copy.retry_at, copy.reason) == (115.0, 115.2, "target: h:1: timed out")
 
 
 @pytest.mark.parametrize("request_timeout_s", [30.0, 120.0])

@@ -33,7 +33,12 @@ from klamm.kafka_client.errors import (
     is_denial,
 )
 from klamm.lazy_dataclass import dataclass
-from klamm.protocol.errors import ErrorCode, InvalidReplicationFactorError, UnsupportedVersionError
+from klamm.protocol.errors import (
+    ErrorCode,
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+    UnsupportedVersionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -367,8 +372,9 @@ def create_internal_topic(
 ) -> KafkaApiError | None:
     """Create a compacted topic. Return the rejection, or None if the topic exists or is assumed to exist.
 
-    An existing topic is not changed, and the principal need not be allowed to create it. On a cluster without
-    CreateTopics, the topic is assumed to exist (Kafka's ``MirrorUtils.createCompactedTopic``).
+    An existing topic is not changed. For it, neither a controller needs to be available, nor does the principal need
+    the right to create topics: Metadata reports it. On a cluster without CreateTopics, the topic is assumed to exist
+    (Kafka's ``MirrorUtils.createCompactedTopic``).
 
     Args:
         admin: Admin client of the cluster.
@@ -381,6 +387,8 @@ def create_internal_topic(
     Raises:
         ConnectionError, TimeoutError: The cluster is unavailable.
     """
+    if not isinstance(outcomes(admin.describe_topics([name]))[name], KafkaApiError):
+        return None
     topic = internal_topic(
         name, replication_factor=replication_factor, partition_count=partition_count, configs=configs
     )
@@ -388,13 +396,9 @@ def create_internal_topic(
         rejected = create_topics(admin, [place(topic)]).get(name)
     except UnsupportedVersionError:
         return None
-    except InvalidReplicationFactorError as error:  # of ``place``, which does not know whether the topic exists
-        rejected = error
-    if rejected is None or rejected.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
-        return None
-    if is_denial(rejected) or isinstance(rejected, InvalidReplicationFactorError):
-        return None if name in partition_counts(admin) else rejected
-    return rejected
+    except InvalidReplicationFactorError as error:  # of ``place``
+        return error
+    return None if isinstance(rejected, TopicAlreadyExistsError) else rejected
 
 
 def internal_topic(

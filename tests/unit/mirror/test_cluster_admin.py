@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -39,3 +40,9 @@ def test_internal_topic_without_enough_brokers_is_rejected_unless_it_exists(*, i
     rejected = create_internal_topic(target, "offsets", replication_factor=3, place=place)
     assert (rejected is None) is is_there
     assert set(target.topics) == ({"offsets"} if is_there else set())
+
+
+def test_existing_internal_topic_needs_no_controller() -> None:
+    target = FakeCluster(offsets=1)
+    with patch.object(target, "create_topics", side_effect=TimeoutError("no controller")):
+        assert create_internal_topic(target, "offsets", replication_factor=3) is None

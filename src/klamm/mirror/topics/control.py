@@ -12,12 +12,13 @@ check both clusters     first turn, and after each failed turn   fail fast if a 
 check the claim         every turn                               without it, leave out all other steps; publish an
                                                                  empty assignment if another process took the flow
                                                                  (see ``claims``)
-create internal topics  once                                     source offsets, offset syncs, heartbeats;
-                                                                 then migrate source offsets (``worker_offsets``)
-                                                                 and read the requested states (see ``states``)
+create internal topics  once                                     source offsets; then migrate source offsets
+                                                                 (``worker_offsets``) and read the requested
+                                                                 states (see ``states``)
 check the states        every turn                               a flow that an operator stopped publishes an empty
                                                                  assignment, and leaves out the steps below; changed
                                                                  states of topics are published
+create other topics     once                                     offset syncs, heartbeats
 refresh topics          first turn, then every                   select source topics, create and grow
                         ``refresh.topics.interval.seconds``      remote topics, publish the assignment, delete
                                                                  remote topics (see ``deletions``)
@@ -31,7 +32,9 @@ With ``refresh.topics.enabled=false``, topics are refreshed only once. ``sync.to
 ``sync.topic.acls.enabled`` switch the last two steps off.
 
 A step that fails stays due, so the next turn repeats it. The steps after it wait. The assignment last published stays
-valid: the tasks keep copying while an admin call fails.
+valid: the tasks keep copying while an admin call fails. Topics that exist are copied although others cannot be created
+now, for example because a controller is unavailable: no step waits for the offset syncs and heartbeats topics, and a
+refresh that cannot create or grow remote topics publishes those that exist.
 
 A stopped topic is left out of the assignment and of the syncs of configs and ACLs. Paused topics stay in both: only
 their records are not fetched. Promoted topics stay in the assignment, so that a task hands them over, also while the
@@ -69,7 +72,6 @@ from klamm.kafka_client.errors import CLUSTER_ERRORS, error_text
 from klamm.kraft.image import NO_LEADER
 from klamm.mirror.cluster_admin import (
     check_reachable,
-    denied_topics,
     missing_topics,
     partition_counts,
     shared_topics,
@@ -83,7 +85,7 @@ from klamm.mirror.records.worker_offsets import copy_worker_offsets, forget_topi
 from klamm.mirror.settings.definitions import TopicDeletions
 from klamm.mirror.topics.claims import FlowClaim
 from klamm.mirror.topics.config_sync import AclSync, ConfigSync, log_rejection
-from klamm.mirror.topics.deletions import TopicDeletion
+from klamm.mirror.topics.deletions import TopicDeletion, log_gone
 from klamm.mirror.topics.internal_topics import create_offsets_topic, create_other_topics
 from klamm.mirror.topics.plans import (
     check_loops,
@@ -93,12 +95,11 @@ from klamm.mirror.topics.plans import (
     selected_topics,
     unselected_topics,
 )
-from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics
+from klamm.mirror.topics.remote_topics import NoPartitionsYetError, RemoteTopics, with_remedy
 from klamm.mirror.topics.states import FlowStates
 from klamm.protocol.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
-    InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
 from klamm.retries import Backoff, LoggedReasons
@@ -185,6 +186,7 @@ class FlowControl:
         self._acls = AclSync(settings, source, target)
         self._are_reachable = False
         self._has_internal_topics = False
+        self._has_other_topics = False
         self._refresh_due = 0.0
         self._is_published = False
         self._sync_due = 0.0
@@ -275,19 +277,28 @@ class FlowControl:
         if not self._claim.is_held:
             return
         if not self._has_internal_topics:
-            place = self._remote_topics.place
-            create_offsets_topic(self._target, self._settings, place)
+            create_offsets_topic(self._target, self._settings, self._remote_topics.place)
             self._carry(self._settings)
-            create_other_topics(self._source, self._target, self._settings, place, self._heartbeats)
             self._states.load()
             self._has_internal_topics = True
         if not self._follow_states():
             return
+        failure = None
+        if not self._has_other_topics:
+            place = self._remote_topics.place
+            failure = create_other_topics(self._source, self._target, self._settings, place, self._heartbeats)
+            self._has_other_topics = failure is None
         self._note_missing()
         if now >= self._refresh_due:
             self._refresh_topics()
             refresh = self._settings.refresh_topics_interval.total_seconds()
             self._refresh_due = now + refresh if self._settings.refresh_topics_enabled else float("inf")
+        self._sync(now)
+        if failure is not None:
+            raise failure
+
+    def _sync(self, now: float) -> None:
+        """Sync configs and ACLs if that is due."""
         if now >= self._sync_due and self._settings.sync_topic_configs_enabled:
             self._configs.run(self._mirrored_topics())
             self._sync_due = now + self._settings.sync_topic_configs_interval.total_seconds()
@@ -361,7 +372,7 @@ class FlowControl:
         """Release the flow, because another process mirrors it. That process may change the requested states."""
         self._times_taken = self._claim.times_taken
         self._release()
-        self._has_internal_topics = False
+        self._has_internal_topics = self._has_other_topics = False
 
     def _release(self) -> None:
         """Publish an empty assignment, and let all later steps be due when the flow continues."""
@@ -388,6 +399,7 @@ class FlowControl:
         plan = plan_topics(mirrored, counts, self._settings.remote_topic)
         if self._settings.replica is not None and (plan.create or plan.grow):
             self._await_broker(selected)
+        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         try:
             counts |= self._create(plan.create, selected)
             counts |= self._grow(plan.grow)
@@ -396,8 +408,8 @@ class FlowControl:
         except NoPartitionsYetError:
             raise
         except CLUSTER_ERRORS:
-            if self._settings.replica is not None:
-                self._assign(selected, counts)  # klamm accepts partitions of all topics until then
+            self._assign_existing(selected, counts)
+            log_gone(self._settings, self._source, gone)
             raise
         self._note_misplaced([name for name in remote_topics if name in counts])
         self._rejected |= unselected_topics(self._settings, counts, states, (topic for topic, _, _ in self._kept))
@@ -405,10 +417,10 @@ class FlowControl:
         others = [topic for topic in mirrored if states.of(topic) is not RequestedState.DEMOTED]
         self._note_handed_over([name for name in map(self._settings.remote_topic, others) if name in counts])
         self._status.set_rejected(self._settings.name, self._rejected)
-        gone = {topic: remote_topic for topic, remote_topic, _ in self._assignment if topic not in selected}
         self._assign(selected, counts)
         handled = self._delete(here, counts)
-        self._log_gone({topic: remote_topic for topic, remote_topic in gone.items() if topic not in handled})
+        kept = {topic: remote_topic for topic, remote_topic in gone.items() if topic not in handled}
+        log_gone(self._settings, self._source, kept)
 
     def _delete(self, here: Mapping[str, int], counts: Mapping[str, int]) -> Collection[str]:
         """Run the step that deletes remote topics. If it fails, the next refresh tries again; all else continues."""
@@ -442,7 +454,7 @@ class FlowControl:
         }
         for partition, rejected in self._remote_topics.spread(topics, changing).items():
             action = f"let brokers of cluster {self._settings.target.alias} replicate {partition.topic}"
-            self._note_rejection(partition.topic, self._with_remedy(rejected), action)
+            self._note_rejection(partition.topic, with_remedy(self._settings, rejected), action)
 
     def _rows_without_source(self, selected: Collection[str], states: RequestedStates) -> Assignment:
         """Return the remote topics that klamm leads or hands over, and whose source topics are not selected.
@@ -535,7 +547,9 @@ class FlowControl:
             elif rejected is None:
                 logger.info("%s: created topic %s", self._settings.name, name)
             elif not isinstance(rejected, TopicAlreadyExistsError):
-                self._note_rejection(name, self._with_remedy(rejected), f"create topic {name} on cluster {alias}")
+                self._note_rejection(
+                    name, with_remedy(self._settings, rejected), f"create topic {name} on cluster {alias}"
+                )
         counts = {topic.name: topic.num_partitions for topic in new if outcomes.get(topic.name) is None}
         # After the creation of thousands of topics, a broker may omit some of them from its topic list for a while.
         unlisted = {name for name, rejected in outcomes.items() if isinstance(rejected, TopicAlreadyExistsError)}
@@ -590,12 +604,6 @@ class FlowControl:
         if self._logged.get(remote_topic) != error_text(rejected):
             log_rejection(rejected, operation)
 
-    def _with_remedy(self, rejected: KafkaApiError) -> KafkaApiError:
-        if not isinstance(rejected, InvalidReplicationFactorError):
-            return rejected
-        setting = f"replication.factor={self._settings.replication_factor}"
-        return InvalidReplicationFactorError(f"{setting}: {rejected.error_message or ''}")
-
     def _warn_if_none(self, here: Collection[str], selected: Collection[str]) -> None:
         """Log a warning when the flow starts to select no topic of the source. A pattern may be misspelled."""
         policy = self._settings.policy
@@ -615,19 +623,6 @@ class FlowControl:
             if conflict not in before:
                 logger.warning("%s: %s", self._settings.name, conflict)
 
-    def _log_gone(self, gone: Mapping[str, str]) -> None:
-        denied = denied_topics(self._source, gone)
-        alias = self._settings.source.alias
-        for topic, remote_topic in gone.items():
-            is_gone = f"is gone on cluster {alias}"
-            if topic in denied:
-                why = error_text(denied[topic])
-                is_gone = f"is not mirrored now, because cluster {alias} does not describe it ({why})"
-            logger.warning(
-                "%s: topic %s %s: topic %s on cluster %s is kept unchanged",
-                self._settings.name, topic, is_gone, remote_topic, self._settings.target.alias,
-            )  # fmt: skip
-
     def _assign(self, selected: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Publish the partitions that exist on both clusters, if they changed. The first refresh always publishes."""
         assignment = []
@@ -639,6 +634,24 @@ class FlowControl:
         if not is_published or not self._refresh_due:
             self._assignment = tuple(assignment)
             self._publish_assignment()
+
+    def _assign_existing(self, selected: Mapping[str, int], counts: Mapping[str, int]) -> None:
+        """Publish the partitions that exist although others cannot be created now. The next refresh publishes again.
+
+        Args:
+            selected: Partition counts of the selected source topics. All of them are expected to be copied, so a run
+                until everything is copied does not end before the others are created.
+            counts: Partition counts of the topics on the target. klamm as a broker accepts the partitions of all topics
+                until it gets them. Otherwise a broker may omit topics that the tasks are copying.
+        """
+        if self._settings.replica is None:
+            counts = {name: count for _, name, count in self._assignment} | dict(counts)
+            if not any(self._settings.remote_topic(name) in counts for name in selected):
+                return
+        self._assign(selected, counts)
+        self._refresh_due = 0.0
+        every = [(name, number) for name, count in selected.items() for number in range(count)]
+        self._status.expect(self._settings.name, every)
 
     def _publish_assignment(self) -> None:
         """Publish the partitions of all topics that are not stopped, after the states of the topics."""

@@ -27,7 +27,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import error_text
-from klamm.mirror.cluster_admin import delete_topics, missing_topics
+from klamm.mirror.cluster_admin import delete_topics, denied_topics, missing_topics
 from klamm.mirror.naming import is_heartbeats_topic
 from klamm.mirror.records.worker_offsets import first_cluster, forget_topics, mirrored_topics
 from klamm.mirror.settings.definitions import TOPIC_DELETIONS, TOPIC_DELETIONS_PER_HOUR, TopicDeletions
@@ -46,6 +46,21 @@ _LONGEST_GAP: Final = 3.0
 """Refresh intervals without a refresh after which the grace periods begin again."""
 _SHORTEST_GAP_S: Final = 60.0
 """Seconds that a refresh may take in any case."""
+
+
+def log_gone(flow: FlowSettings, source: AdminClient, gone: Mapping[str, str]) -> None:
+    """Log the source topics that are not mirrored any more, given with their remote topics, which are kept."""
+    denied = denied_topics(source, gone)
+    alias = flow.source.alias
+    for topic, remote_topic in gone.items():
+        is_gone = f"is gone on cluster {alias}"
+        if topic in denied:
+            why = error_text(denied[topic])
+            is_gone = f"is not mirrored now, because cluster {alias} does not describe it ({why})"
+        logger.warning(
+            "%s: topic %s %s: topic %s on cluster %s is kept unchanged",
+            flow.name, topic, is_gone, remote_topic, flow.target.alias,
+        )  # fmt: skip
 
 
 def plan_deletions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from klamm.kafka_client.errors import api_error, error_text
+from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
 from klamm.mirror.cluster_admin import create_internal_topic
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.definitions import SyncsLocation
@@ -48,11 +48,14 @@ def create_offsets_topic(target: AdminClient, settings: FlowSettings, place: Pla
 
 def create_other_topics(
     source: AdminClient, target: AdminClient, settings: FlowSettings, place: Place, heartbeats: HeartbeatSettings | None
-) -> None:
+) -> Exception | None:
     """Create the topics for offset syncs, checkpoints and heartbeats, without which records can be copied.
 
+    Returns:
+        Error of a cluster that is unavailable, or has no controller now. None: no topic has to be created later.
+
     Raises:
-        ConnectionError, TimeoutError: A cluster is unavailable.
+        ConnectionError, TimeoutError: The target of a flow that is a broker is unavailable.
     """
     if settings.replica is not None and settings.groups is not None:
         # Created before klamm is a broker, so that the target does not place it there.
@@ -62,12 +65,16 @@ def create_other_topics(
             replication_factor=settings.groups.checkpoints_replication_factor,
             place=place,
         )
-    if settings.syncs_topic is not None:
-        _create_syncs_topic(source, target, settings, settings.syncs_topic)
-    if heartbeats is not None:
-        # The heartbeat thread also creates this topic, and logs a failure. Creating it here, before the source
-        # topics are listed, makes the first refresh mirror it.
-        create_internal_topic(source, HEARTBEATS_TOPIC, replication_factor=heartbeats.replication_factor)
+    try:
+        if settings.syncs_topic is not None:
+            _create_syncs_topic(source, target, settings, settings.syncs_topic)
+        if heartbeats is not None:
+            # The heartbeat thread also creates this topic, and logs a failure. Creating it here, before the source
+            # topics are listed, makes the first refresh mirror it.
+            create_internal_topic(source, HEARTBEATS_TOPIC, replication_factor=heartbeats.replication_factor)
+    except CLUSTER_ERRORS as error:
+        return error
+    return None
 
 
 def _create_syncs_topic(source: AdminClient, target: AdminClient, settings: FlowSettings, name: str) -> None:

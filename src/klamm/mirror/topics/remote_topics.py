@@ -6,17 +6,27 @@ from typing import TYPE_CHECKING
 
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.mirror.cluster_admin import create_partitions, create_topics
+from klamm.protocol.errors import InvalidReplicationFactorError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from klamm.admin import AdminClient, KafkaApiError, NewTopic, TopicPartition
+    from klamm.mirror.settings.flow import FlowSettings
 
     Outcomes = dict[str, KafkaApiError | None]
 
 
 class NoPartitionsYetError(ConnectionLostError):
     """klamm does not accept partitions of new topics yet."""
+
+
+def with_remedy(flow: FlowSettings, rejected: KafkaApiError) -> KafkaApiError:
+    """Return the error of a remote topic, with the key to change if the cluster cannot provide the replicas."""
+    if not isinstance(rejected, InvalidReplicationFactorError):
+        return rejected
+    setting = f"replication.factor={flow.replication_factor}"
+    return InvalidReplicationFactorError(f"{setting}: {rejected.error_message or ''}")
 
 
 class RemoteTopics:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -790,6 +790,88 @@ def test_rejected_offset_syncs_topic_does_not_stop_copying(caplog: pytest.LogCap
     (warning,) = [record.getMessage() for record in caplog.records if "offset-syncs" in record.getMessage()]
     assert "on cluster A with offset-syncs.topic.replication.factor=3: INVALID_REPLICATION_FACTOR" in warning
     assert run.published == [(("orders", "A.orders", 1),)]
+
+
+def test_topics_are_copied_while_offset_syncs_topic_cannot_be_created() -> None:
+    # given
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target)
+    # when
+    with (
+        patch.object(source, "create_topics", side_effect=TimeoutError("no controller")),
+        pytest.raises(TimeoutError, match="no controller"),
+    ):
+        run.control.turn()
+    # then
+    assert run.published == [(("orders", "A.orders", 1),)]
+    assert not source.created
+    # when
+    run.control.turn()
+    # then
+    assert [topic.name for topic in source.created] == ["mm2-offset-syncs.B.internal"]
+    assert len(run.published) == 1
+
+
+@pytest.mark.parametrize("call", ["create_topics", "create_partitions"])
+def test_existing_topics_are_copied_while_others_cannot_be_created(call: str) -> None:
+    # given
+    source = FakeCluster(orders=2, users=1, **{"mm2-offset-syncs.B.internal": 1})
+    there = {"A.orders": 1} | ({"A.users": 1} if call == "create_partitions" else {})
+    target = FakeCluster(**{POSITIONS: 1}, **there)
+    run = Run(source, target)
+    # when
+    with (
+        patch.object(target, call, side_effect=rejection("THROTTLING_QUOTA_EXCEEDED")),
+        pytest.raises(KafkaApiError, match="THROTTLING_QUOTA_EXCEEDED"),
+    ):
+        run.control.turn()
+    # then
+    assert [row[:2] for row in run.published[-1]] == [(name.removeprefix("A."), name) for name in sorted(there)]
+    caught_up = [
+        PartitionProgress(
+            flow="A->B", topic=topic, partition=0, remote_topic=name, next_offset=1, end_offset=1, records=1,
+            bytes=1, last_timestamp=-1, state=CopyState.COPYING, reason="",
+        ).to_json() for topic, name, _ in run.published[-1]
+    ]  # fmt: skip
+    run.status.update("session", caught_up)
+    assert not run.progress().is_done, "the others are still to be copied"
+    # when
+    run.control.turn()
+    # then
+    assert run.published[-1] == (("orders", "A.orders", 2), ("users", "A.users", 1))
+
+
+def test_first_topics_that_cannot_be_created_publish_no_empty_assignment() -> None:
+    """A run until everything is copied would end."""
+    # given
+    target = FakeCluster(**{POSITIONS: 1})
+    run = Run(FakeCluster(orders=1), target)
+    # when
+    with (
+        patch.object(target, "create_topics", side_effect=TimeoutError("no controller")),
+        pytest.raises(TimeoutError),
+    ):
+        run.control.turn()
+    # then
+    assert not run.published
+
+
+def test_copied_topic_that_a_broker_omits_stays_assigned_while_others_cannot_be_created() -> None:
+    # given
+    source, target = FakeCluster(orders=1), FakeCluster()
+    run = Run(source, target)
+    run.control.turn()
+    target.unlisted.add("A.orders")
+    source.topics["users"] = 1
+    run.now += 10_000
+    # when
+    with (
+        patch.object(target, "create_topics", side_effect=TimeoutError("no controller")),
+        pytest.raises(TimeoutError),
+    ):
+        run.control.turn()
+    # then
+    assert run.published[-1] == (("orders", "A.orders", 1),)
 
 
 def test_acls_are_synced_at_start_and_by_interval() -> None:

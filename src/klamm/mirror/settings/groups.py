@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.filters import DefaultGroupFilter
+from klamm.mirror.naming import source_offsets_topic
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, aliases_in_names, own_class
-from klamm.properties import SettingsError
+from klamm.properties import SettingsError, parse_bool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,9 @@ class HeartbeatSettings:
 
     name: str
     """Name of the pair, ``A->B``."""
+    identity: str
+    """Short hash of the settings by which flows with this name are independent. Empty: the pair's flow is not enabled.
+    """
     source_alias: str
     """Alias of the source in the records (``source.cluster.alias``)."""
     target_alias: str
@@ -113,6 +118,7 @@ def parse_heartbeats(
     source_alias, target_alias = aliases_in_names(reader, source.alias, target.alias)
     return HeartbeatSettings(
         name=f"{source.alias}->{target.alias}",
+        identity=_identity(reader, source, source_alias, target_alias),
         source_alias=source_alias,
         target_alias=target_alias,
         target=target,
@@ -121,6 +127,17 @@ def parse_heartbeats(
         admin_timeout=reader.admin_timeout(),
         clients=clients,
     )
+
+
+def _identity(reader: KeyReader, source: ClusterSettings, source_alias: str, target_alias: str) -> str:
+    """Return the identity of the pair's flow among flows of the same name, such as those of other files."""
+    entry = reader.find("enabled")
+    if entry is None or not parse_bool(*entry):
+        return ""
+    group = reader.get(definitions.WORKER_GROUP, default=f"{source.alias}-mm2")
+    workers = reader.get(definitions.OFFSETS_TOPIC, default=source_offsets_topic(source.alias))
+    offsets_topic = reader.get(definitions.FLOW_OFFSETS_TOPIC) or workers
+    return hashlib.sha256("\n".join((source_alias, target_alias, offsets_topic, group)).encode()).hexdigest()[:8]
 
 
 def _group_filter(reader: KeyReader) -> GroupFilter:

@@ -9,6 +9,8 @@ valid. All processes read the heartbeats of the flow in the order of the log, so
   effect: of two processes that claim the flow at the same time, the first in the log wins, even if the other one was
   suspended before it wrote. So a claim that arrives late never ends one that its writer did not know.
 - A claim that is valid for 0 ms releases the flow. A process that ends in order writes one.
+- A claim of an independent flow of the same name has no effect: one of another file, whose effective aliases, offsets
+  topic or ``group.id`` are others. Claims of an older klamm do not name these, and count for all flows of the name.
 
 A process that stands by claims the flow when it has read no renewal for as long as the last claim is valid, by its own
 monotonic clock. The holder counts from the moment *before* it sends a renewal, and stops 1.5 s before the claim ends
@@ -70,11 +72,18 @@ class Claim(NamedTuple):
 
     flow: str
     instance: str
-    """Identity of the process that wrote it: host, process id and a random number."""
+    """Identity of the process that wrote it: host, process id and a random number. The identity of the flow follows
+    after a point.
+    """
     position: int
     """Offset up to which its writer had read the heartbeats."""
     valid_ms: int
     """Milliseconds for which the claim is valid. 0: the flow is released."""
+
+    @property
+    def identity(self) -> str:
+        """Identity of the flow among flows of its name. Empty: an older klamm wrote the claim."""
+        return self.instance.rpartition(", ")[2].partition(".")[2]
 
     def header(self) -> tuple[str, bytes]:
         """Return the record header."""
@@ -162,6 +171,7 @@ class Claimant:
         claim: FlowClaim,
         *,
         interval_s: float,
+        identity: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create a claimant. It connects in the first ``prepare``.
@@ -172,10 +182,12 @@ class Claimant:
             reader: Reader on the flow's target cluster.
             claim: State to update.
             interval_s: Interval of the heartbeats in seconds.
+            identity: Identity of the flow among flows of its name. Empty: there are no others.
             clock: Monotonic time in seconds.
         """
         self._flow = flow
-        self._instance = instance
+        self._identity = identity
+        self._instance = f"{instance}.{identity}" if identity else instance
         self._reader = reader
         self._claim = claim
         self._clock = clock
@@ -261,7 +273,7 @@ class Claimant:
             raise
         for record in records:
             claim = Claim.of(record)
-            if claim is not None and claim.flow == self._flow:
+            if claim is not None and claim.flow == self._flow and claim.identity in ("", self._identity):
                 self._take(claim, record.offset)
         if end is None or self._at < end:
             raise ConnectionLostError(f"an open transaction of another producer hides records of {HEARTBEATS_TOPIC}")

@@ -203,7 +203,7 @@ def write_heartbeats(
     claimant = None
     if claim is not None:
         interval_s = settings.interval.total_seconds()
-        claimant = Claimant(settings.name, instance, reader, claim, interval_s=interval_s)
+        claimant = Claimant(settings.name, instance, reader, claim, interval_s=interval_s, identity=settings.identity)
     try:
         heartbeats = Heartbeats(settings, admin, connection, claimant=claimant)
         heartbeats.run(stop)

@@ -290,6 +290,38 @@ def test_cluster_alias_keys_rename_aliases() -> None:
     assert (heartbeats["B->A"].source_alias, heartbeats["B->A"].target_alias) == ("B", "us")
 
 
+def claim_identity(more: str = "") -> str:
+    return next(pair.identity for pair in settings(more).heartbeats if pair.name == "A->B")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "A->B.source.cluster.alias=eu\n",
+        "target.cluster.alias=us\n",
+        "offset.storage.topic=mine\n",
+        "A->B.offsets.storage.topic=mine\n",
+        "group.id=mine\n",
+    ],
+)
+def test_file_of_an_independent_flow_of_the_same_name_has_its_own_claim(more: str) -> None:
+    assert claim_identity(more) != claim_identity()
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["topics=orders\n", "offset.storage.topic=mm2-offsets.A.internal\n", "B.group.id=A-mm2\n", "tasks.max=3\n"],
+)
+def test_other_keys_and_defaults_do_not_change_the_claim(more: str) -> None:
+    assert claim_identity(more) == claim_identity()
+
+
+def test_pair_without_a_flow_has_no_claim_and_reads_none_of_its_keys() -> None:
+    parsed = settings("B->A.group.id=mine\n")
+    assert {pair.name: bool(pair.identity) for pair in parsed.heartbeats} == {"A->B": True, "B->A": False}
+    assert parsed.unused == ("B->A.group.id has no effect: B->A is not enabled",)
+
+
 def test_flows_overwriting_each_others_source_offsets_are_rejected() -> None:
     both = "clusters=A,B,C\nC.bootstrap.servers=c:1\nC->B.enabled=true\nsource.cluster.alias=\n"
     assert len(settings(both).flows) == 2

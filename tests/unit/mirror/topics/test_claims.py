@@ -83,11 +83,19 @@ class Process:
     """A mirror of one flow."""
 
     def __init__(
-        self, topic: Topic, clock: Clock, host: str, *, flow: str = "A->B", target: FakeCluster | None = None
+        self,
+        topic: Topic,
+        clock: Clock,
+        host: str,
+        *,
+        flow: str = "A->B",
+        target: FakeCluster | None = None,
+        identity: str = "",
     ) -> None:
         self.claim = FlowClaim(clock=clock)
         self.link = Link(topic)
-        self.claimant = Claimant(flow, f"{host}, process 1, ab", self.link, self.claim, interval_s=1.0, clock=clock)
+        instance = f"{host}, process 1, ab"
+        self.claimant = Claimant(flow, instance, self.link, self.claim, interval_s=1.0, identity=identity, clock=clock)
         self.heartbeats = Heartbeats(
             PAIRS[flow], target or FakeCluster(), self.link, claimant=self.claimant, clock=clock
         )
@@ -386,6 +394,44 @@ def test_flows_are_claimed_independently(topic: Topic, clock: Clock) -> None:
     back.beat()
     assert first.claim.is_held
     assert back.claim.is_held
+
+
+def test_flows_of_one_name_with_other_identities_are_claimed_independently(topic: Topic, clock: Clock) -> None:
+    # given
+    first = Process(topic, clock, "here.example.com", identity="1111")
+    other = Process(topic, clock, "there", identity="2222")
+    standby = Process(topic, clock, "away", identity="1111")
+    # when
+    for _ in range(20):
+        for process in (first, other, standby):
+            process.beat()
+        clock.now += 1
+    # then
+    assert [process.claim.is_held for process in (first, other, standby)] == [True, True, False]
+    assert standby.claim.holder == "here.example.com, process 1"
+    # when
+    clock.now += 6
+    other.beat()
+    standby.beat()
+    # then
+    assert (other.claim.is_held, standby.claim.is_held) == (True, True)
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "2222"), ("2222", "2222")])
+def test_process_of_an_older_klamm_and_a_newer_one_stand_by_for_each_other(
+    topic: Topic, clock: Clock, first: str, second: str
+) -> None:
+    """The older one has no identity, so its claim counts for all flows of the name."""
+    holder, standby = (
+        Process(topic, clock, "here", identity=first),
+        Process(topic, clock, "there", identity=second),
+    )
+    holder.beat()
+    standby.beat()
+    assert (holder.claim.is_held, standby.claim.is_held) == (True, False)
+    (record,) = topic.records
+    flow, *others = bytes(dict(record.headers)["klamm.mirror.claim"] or b"").decode().split("\n")
+    assert (flow, len(others)) == ("A->B", 3), "what an older klamm reads"
 
 
 def test_heartbeat_without_claim_is_ignored(topic: Topic, clock: Clock) -> None:

@@ -131,11 +131,14 @@ _OR_TRUNCATE: Final = f", or let {ON_LOSS_KEY}=continue truncate its replicas"
 
 
 class _Lane(IntEnum):
-    """Index of a connection to a leader."""
+    """Index of a connection to a leader.
 
-    CAUGHT_UP = 0
-    BEHIND_EVEN = 1
-    BEHIND_ODD = 2
+    ``Cluster.list_offsets`` uses connection 0, and must not wait behind a long poll.
+    """
+
+    BEHIND_EVEN = 0
+    BEHIND_ODD = 1
+    CAUGHT_UP = 2
 
     @classmethod
     def of_behind(cls, partition: int) -> _Lane:

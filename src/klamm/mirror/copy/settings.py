@@ -61,6 +61,7 @@ _MIB: Final = 1024 * 1024
 _BUFFER_BYTES: Final = 64 * _MIB
 _JOIN_UP_TO: Final = 512 * 1024
 _MAX_WAIT_MS: Final = 250
+"""Default of ``fetch.max.wait.ms``."""
 
 
 def copy_settings(flow: FlowSettings) -> CopySettings:
@@ -71,17 +72,18 @@ def copy_settings(flow: FlowSettings) -> CopySettings:
     """
     consumer, producer = flow.clients["source.consumer"], flow.clients["target.producer"]
     replays = flow.preserves_offsets and flow.replica is None
+    source = ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}")
     return CopySettings(
         flow=flow.name,
         source_alias=flow.source_alias,
-        source=ConnectionSettings.of(flow.source.bootstrap_servers, consumer, f"klamm-mirror-{flow.name}"),
+        source=source,
         target=ConnectionSettings.of(flow.target.bootstrap_servers, producer, f"klamm-mirror-{flow.name}"),
         source_offsets_topic=flow.source_offsets_topic,
         source_offsets_interval_s=flow.source_offsets_interval.total_seconds(),
         read_committed=flow.replica is None and flow.isolation_level is IsolationLevel.READ_COMMITTED,
         auto_offset_reset=flow.auto_offset_reset,
         reset_duration_ms=flow.reset_duration // timedelta(milliseconds=1),
-        fetch_limits=_fetch_limits(consumer),
+        fetch_limits=_fetch_limits(consumer, int(source.request_timeout_s * 1000)),
         buffer_bytes=_BUFFER_BYTES,
         join_up_to=number(producer, "producer", "batch.size", _JOIN_UP_TO),
         syncs=_sync_settings(flow),
@@ -137,12 +139,12 @@ def _sync_settings(flow: FlowSettings) -> SyncSettings | None:
     )
 
 
-def _fetch_limits(consumer: ClientProperties) -> FetchLimits:
+def _fetch_limits(consumer: ClientProperties, request_timeout_ms: int) -> FetchLimits:
     return FetchLimits(
         max_bytes=number(consumer, "consumer", "fetch.max.bytes", 8 * _MIB),
         partition_max_bytes=number(consumer, "consumer", "max.partition.fetch.bytes", 2 * _MIB),
         min_bytes=number(consumer, "consumer", "fetch.min.bytes", 1),
-        max_wait_ms=min(number(consumer, "consumer", "fetch.max.wait.ms", _MAX_WAIT_MS), _MAX_WAIT_MS),
+        max_wait_ms=min(number(consumer, "consumer", "fetch.max.wait.ms", _MAX_WAIT_MS), request_timeout_ms),
         rack_id=consumer.get("client.rack", ""),
     )
 

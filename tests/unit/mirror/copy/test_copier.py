@@ -78,6 +78,21 @@ def test_fetch_has_client_rack_of_source_consumer() -> None:
     assert settings.unused == ()
 
 
+@pytest.mark.parametrize(
+    ("lines", "max_wait_ms"),
+    [
+        ("", 250),
+        ("A.consumer.fetch.max.wait.ms=100\n", 100),
+        ("A.consumer.fetch.max.wait.ms=5000\n", 5000),
+        ("A.consumer.fetch.max.wait.ms=60000\n", 30_000),
+        ("A.consumer.fetch.max.wait.ms=60000\nA.consumer.request.timeout.ms=90000\n", 60_000),
+    ],
+)
+def test_fetch_max_wait_counts_up_to_the_request_timeout(lines: str, max_wait_ms: int) -> None:
+    (flow,) = parse_settings(parse_properties(BASE + lines)).flows
+    assert copy_settings(flow).fetch_limits.max_wait_ms == max_wait_ms
+
+
 def test_copier_pauses_from_the_end_of_a_call_that_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     now, attempts = [100.0], []

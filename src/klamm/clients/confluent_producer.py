@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import confluent_kafka
@@ -25,7 +26,7 @@ from klamm.clients.dynamic_config import ConfigUpdate, DynamicConfigs, Values, n
 from klamm.clients.own_connection import OwnConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ SOFTWARE: Final = "klamm-confluent-kafka"
 SOFTWARE_PROPERTIES: Final = {"client.software.name": SOFTWARE, "client.software.version": __version__}
 """Properties that make the broker count librdkafka's connections to the registration."""
 _ACKS_ALIAS: Final = "request.required.acks"
-_DRAIN_STEP_S: Final = 0.5
+_WAIT_STEP_S: Final = 0.5
+"""Maximum time in seconds of one flush or poll of librdkafka, after which another thread's replacement is noticed."""
 
 
 class Inbox:
@@ -83,7 +85,9 @@ class Producer:
     Constructor and methods are the same. The constructor makes the first request and waits for it at most five seconds.
     A change takes effect in the next ``produce`` or ``produce_batch``: the old producer is flushed to its last record,
     then a new one takes its place. No record is lost and the order is kept. That one call takes as long as the flush.
-    An idempotent or transactional producer accepts only ``all``, so it is never replaced.
+    Calls in a callback, such as ``on_delivery``, do not replace the producer: librdkafka counts a record as not
+    delivered until its callback returns. An idempotent or transactional producer accepts only ``all``, so it is never
+    replaced.
 
     Args:
         config: librdkafka's properties. ``metadata.max.age.ms`` is also the interval of requests (default 5 minutes).
@@ -103,7 +107,11 @@ class Producer:
         self._properties, self._more = split_properties(config, more)
         is_wanted = takes_dynamic_configs(self._properties, enable_dynamic_config)
         self._lock = threading.RLock()
-        self._is_draining = False
+        """Keeps other calls waiting while the old producer is flushed. A callback must not wait for it: the flush waits
+        for the callback."""
+        self._swap_lock = threading.RLock()
+        """Held, with ``_lock``, while ``_producer`` is exchanged, and alone by a callback that produces."""
+        self._thread = threading.local()
         self._is_closed = False
         self._inbox = Inbox()
         self._connection: OwnConnection | None = None
@@ -123,9 +131,8 @@ class Producer:
             RuntimeError: The producer is closed.
             Exception: A delivery callback failed while the producer was replaced. The record is not queued.
         """
-        with self._lock:
-            self._hand_over_if_due()
-            self._producer.produce(topic, *arguments, **keywords)
+        with self._current() as producer:
+            producer.produce(topic, *arguments, **keywords)
 
     def produce_batch(self, topic: str, *arguments: Any, **keywords: Any) -> int:
         """Queue records, as newer releases of confluent-kafka do. Return their number.
@@ -134,10 +141,38 @@ class Producer:
             BufferError, KafkaException, RuntimeError, Exception: As in ``produce``.
             TypeError: The records are not a list of dictionaries.
         """
-        with self._lock:
-            self._hand_over_if_due()
-            queued: int = self._producer.produce_batch(topic, *arguments, **keywords)
+        with self._current() as producer:
+            queued: int = producer.produce_batch(topic, *arguments, **keywords)
             return queued
+
+    def poll(self, timeout: float = -1) -> int:
+        """Serve callbacks, as confluent-kafka does, also after another thread has replaced the producer.
+
+        Args:
+            timeout: Seconds at most; negative for no limit.
+
+        Returns:
+            Number of events.
+        """
+        ends_at = _end_of(timeout)
+        while True:
+            with self._serving_callbacks():
+                events: int = self._producer.poll(min(_WAIT_STEP_S, _left_until(ends_at)))
+            if events or time.monotonic() >= ends_at:
+                return events
+
+    def flush(self, timeout: float = -1) -> int:
+        """Deliver all queued records, as confluent-kafka does.
+
+        Args:
+            timeout: Seconds at most; negative for no limit.
+
+        Returns:
+            Number of undelivered records.
+        """
+        with self._serving_callbacks():
+            undelivered: int = self._producer.flush(timeout)
+            return undelivered
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Use these credentials for later connections, also after a replacement.
@@ -160,13 +195,13 @@ class Producer:
         """
         if self._is_closed:
             return 0
-        ends_at = math.inf if timeout < 0 else time.monotonic() + timeout
+        ends_at = _end_of(timeout)
         try:
-            self._producer.flush(timeout)  # delivery callbacks may produce meanwhile
-            with self._lock:
+            self.flush(timeout)  # delivery callbacks may produce meanwhile
+            with self._lock, self._swap_lock:
                 self._is_closed = True
             # Another thread may have produced, or replaced the producer, until now.
-            left: int = self._producer.flush(-1 if timeout < 0 else max(0.0, ends_at - time.monotonic()))
+            left = self.flush(-1 if timeout < 0 else _left_until(ends_at))
         finally:  # also after an error of a delivery callback
             if self._connection is not None:
                 self._connection.close()
@@ -174,16 +209,37 @@ class Producer:
             self._producer.close()
         return left
 
-    def _hand_over_if_due(self) -> None:
-        if self._is_closed:
-            raise RuntimeError("Producer has been closed")
-        if self._inbox.values is not None and not self._is_draining:
-            self._hand_over()
+    @contextmanager
+    def _serving_callbacks(self) -> Iterator[None]:
+        """Mark this thread as one in which callbacks are called."""
+        was_serving = self._is_serving_callbacks()
+        self._thread.is_serving = True
+        try:
+            yield
+        finally:
+            self._thread.is_serving = was_serving
+
+    def _is_serving_callbacks(self) -> bool:
+        return getattr(self._thread, "is_serving", False)
+
+    @contextmanager
+    def _current(self) -> Iterator[Any]:
+        """Yield librdkafka's producer, after a replacement that is due. It is not replaced while the block runs.
+
+        In a callback, it is the current producer, even while another thread waits to replace it.
+        """
+        is_in_callback = self._is_serving_callbacks()
+        with self._swap_lock if is_in_callback else self._lock:
+            if self._is_closed:
+                raise RuntimeError("Producer has been closed")
+            if self._inbox.values is not None and not is_in_callback:
+                self._hand_over()
+            yield self._producer
 
     def _hand_over(self) -> None:
         """Deliver all records of the old producer, then replace it.
 
-        A delivery callback may call ``produce``. Such records go to the old producer and are delivered as well.
+        A callback, in any thread, may call ``produce``. Such records go to the old producer and are delivered as well.
 
         Raises:
             Exception: The first error of a delivery callback, as from ``flush``. The producer is replaced nevertheless.
@@ -198,21 +254,25 @@ class Producer:
             logger.warning("acks=%s is rejected by librdkafka, the last value stays: %s", values[ACKS], error)
             return
         failure: Exception | None = None
-        self._is_draining = True
         try:
-            while len(self._producer) > 0:
+            while not self._swap_if_drained(successor, properties):
                 try:
-                    self._producer.flush(_DRAIN_STEP_S)
+                    self.flush(_WAIT_STEP_S)
                 except Exception as error:  # noqa: BLE001 - of the application's callback; raised below
                     failure = failure or error
-            self._producer, self._properties = successor, properties
         except BaseException:  # such as KeyboardInterrupt: the next call tries again
             self._inbox.values = self._inbox.values or values
             raise
-        finally:
-            self._is_draining = False
         if failure is not None:
             raise failure
+
+    def _swap_if_drained(self, successor: Any, properties: dict[str, Any]) -> bool:
+        """Replace the producer unless it has records. A callback in another thread may queue one at any time."""
+        with self._swap_lock:
+            if len(self._producer) > 0:
+                return False
+            self._producer, self._properties = successor, properties
+            return True
 
     def _with(self, values: Values | None) -> dict[str, Any] | None:
         """Return the properties with these values. None: nothing changes."""
@@ -247,6 +307,14 @@ class Producer:
     ) -> None:
         """Flush and stop requesting configs."""
         self.close()
+
+
+def _end_of(timeout: float) -> float:
+    return math.inf if timeout < 0 else time.monotonic() + timeout
+
+
+def _left_until(ends_at: float) -> float:
+    return max(0.0, ends_at - time.monotonic())
 
 
 def _dynamic_configs(properties: Mapping[str, Any]) -> DynamicConfigs:

@@ -1,14 +1,20 @@
-"""Closing confluent-kafka's producer while other threads produce."""
+"""Replacement and close of confluent-kafka's producer."""
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 
 from klamm.clients import confluent, confluent_producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TIMEOUT_S = 5
 
 
 def test_record_produced_during_last_flush_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +191,119 @@ def test_producer_without_records_is_true(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(confluent_kafka, "Producer", lambda *_: [])
     producer = confluent.Producer({}, enable_dynamic_config=False)
     assert (len(producer), bool(producer)) == (0, True)
+
+
+class CallingProducer:
+    """A producer that counts a record as not delivered until its callback returns, as librdkafka does."""
+
+    def __init__(self, properties: dict[str, str], **_: Any) -> None:
+        self.acks = properties["acks"]
+        self.queued: list[tuple[str, Callable[[], None]]] = []
+        self.delivered: list[str] = []
+        self.has_returned = threading.Event()
+        self.has_returned.set()
+        self.is_flushing = threading.Event()
+
+    def produce(self, topic: str, on_delivery: Callable[[], None] = lambda: None) -> None:
+        self.queued.append((topic, on_delivery))
+
+    def poll(self, _: float) -> int:
+        topic, on_delivery = self.queued.pop()
+        self.has_returned.clear()
+        on_delivery()
+        self.delivered.append(topic)
+        self.has_returned.set()
+        return 1
+
+    def flush(self, _: float) -> int:
+        self.is_flushing.set()
+        if not self.has_returned.wait(_TIMEOUT_S):
+            pytest.fail("the callback waits for the flush, which waits for the callback")
+        while self.queued:
+            self.poll(0)
+        return 0
+
+    def __len__(self) -> int:
+        return len(self.queued) + (not self.has_returned.is_set())
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[CallingProducer]:
+    """The producers of librdkafka, the latest last."""
+    made: list[CallingProducer] = []
+
+    def build(properties: dict[str, str], **more: Any) -> CallingProducer:
+        made.append(CallingProducer(properties, **more))
+        return made[-1]
+
+    monkeypatch.setattr(confluent_kafka, "Producer", build)
+    return made
+
+
+@pytest.fixture
+def producer(made: list[CallingProducer]) -> confluent.Producer:
+    """A producer with acks=1."""
+    assert not made
+    return confluent.Producer({"acks": "1"}, enable_dynamic_config=False)
+
+
+def change_acks(producer: confluent.Producer) -> None:
+    producer._inbox.put(confluent.ConfigUpdate(changes=(), effective={"acks": "all"}))
+
+
+def test_callback_of_a_poll_thread_produces_during_a_replacement(
+    producer: confluent.Producer, made: list[CallingProducer]
+) -> None:
+    """The record is delivered before the replacement, which waits for the callback."""
+    # given
+    is_called = threading.Event()
+
+    def on_delivery() -> None:
+        is_called.set()
+        assert made[0].is_flushing.wait(_TIMEOUT_S)
+        producer.produce("dead-letters")
+
+    producer.produce("a", on_delivery=on_delivery)
+    poll_thread = threading.Thread(target=producer.poll)
+    poll_thread.start()
+    assert is_called.wait(_TIMEOUT_S)
+    # when
+    change_acks(producer)
+    try:
+        producer.produce("b")
+    finally:
+        poll_thread.join()
+    # then
+    assert [(each.acks, each.delivered) for each in made] == [("1", ["a", "dead-letters"]), ("all", [])]
+    assert [topic for topic, _ in made[1].queued] == ["b"]
+
+
+def test_callback_does_not_replace_the_producer(producer: confluent.Producer, made: list[CallingProducer]) -> None:
+    """Its flush would wait for the callback."""
+    # given
+    producer.produce("a", on_delivery=lambda: producer.produce("retry"))
+    change_acks(producer)
+    # when
+    producer.poll(0)
+    # then
+    assert [(each.acks, [topic for topic, _ in each.queued]) for each in made] == [("1", ["retry"])]
+    producer.produce("b")
+    assert [(each.acks, each.delivered) for each in made] == [("1", ["a", "retry"]), ("all", [])]
+
+
+def test_poll_without_limit_continues_with_the_replacement(
+    producer: confluent.Producer, made: list[CallingProducer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that only polls would otherwise wait for callbacks of the old producer."""
+
+    def poll(timeout: float) -> int:
+        assert 0 < timeout < _TIMEOUT_S
+        change_acks(producer)
+        thread = threading.Thread(target=producer.produce, args=("a",))
+        thread.start()
+        thread.join()
+        return 0
+
+    monkeypatch.setattr(made[0], "poll", poll)
+    assert producer.poll() == 1
+    assert made[1].delivered == ["a"]

@@ -110,7 +110,8 @@ class Producer:
         """Keeps other calls waiting while the old producer is flushed. A callback must not wait for it: the flush waits
         for the callback."""
         self._swap_lock = threading.RLock()
-        """Held, with ``_lock``, while ``_producer`` is exchanged, and alone by a callback that produces."""
+        """Held for short steps: to exchange ``_producer`` (with ``_lock``), to produce in a callback and to set
+        credentials."""
         self._thread = threading.local()
         self._is_closed = False
         self._inbox = Inbox()
@@ -121,6 +122,8 @@ class Producer:
             self._connection = connect(self, self._properties, configs, self._inbox, on_dynamic_config_change)
         self._properties = self._with(self._inbox.take()) or self._properties
         self._producer = self._build(self._properties)
+        self._successor: Any = None
+        """Producer that replaces ``_producer`` as soon as that has no records. None: no replacement is in progress."""
 
     def produce(self, topic: str, *arguments: Any, **keywords: Any) -> None:
         """Queue a record, as confluent-kafka does.
@@ -180,8 +183,10 @@ class Producer:
         Requests for dynamic configs still log in with the first credentials. If the broker no longer accepts these, the
         client keeps its latest values as soon as that connection ends.
         """
-        with self._lock:
-            self._producer.set_sasl_credentials(username, password)
+        with self._swap_lock:  # a replacement may need them to deliver the old producer's records
+            for producer in (self._producer, self._successor):
+                if producer is not None:
+                    producer.set_sasl_credentials(username, password)
             self._properties |= {"sasl.username": username, "sasl.password": password}
 
     def close(self, timeout: float = -1) -> int:
@@ -245,17 +250,20 @@ class Producer:
             Exception: The first error of a delivery callback, as from ``flush``. The producer is replaced nevertheless.
         """
         values = self._inbox.take()
-        properties = self._with(values)
-        if values is None or properties is None:
+        if values is None:
             return
         try:
-            successor = self._build(properties)
+            with self._swap_lock:
+                properties = self._with(values)
+                if properties is None:
+                    return
+                self._successor = self._build(properties)
         except confluent_kafka.KafkaException as error:
             logger.warning("acks=%s is rejected by librdkafka, the last value stays: %s", values[ACKS], error)
             return
         failure: Exception | None = None
         try:
-            while not self._swap_if_drained(successor, properties):
+            while not self._swap_if_drained(values):
                 try:
                     self.flush(_WAIT_STEP_S)
                 except Exception as error:  # noqa: BLE001 - of the application's callback; raised below
@@ -263,15 +271,17 @@ class Producer:
         except BaseException:  # such as KeyboardInterrupt: the next call tries again
             self._inbox.values = self._inbox.values or values
             raise
+        finally:
+            self._successor = None
         if failure is not None:
             raise failure
 
-    def _swap_if_drained(self, successor: Any, properties: dict[str, Any]) -> bool:
+    def _swap_if_drained(self, values: Values) -> bool:
         """Replace the producer unless it has records. A callback in another thread may queue one at any time."""
         with self._swap_lock:
             if len(self._producer) > 0:
                 return False
-            self._producer, self._properties = successor, properties
+            self._producer, self._properties = self._successor, self._with(values) or self._properties
             return True
 
     def _with(self, values: Values | None) -> dict[str, Any] | None:

@@ -203,6 +203,7 @@ class CallingProducer:
         self.has_returned = threading.Event()
         self.has_returned.set()
         self.is_flushing = threading.Event()
+        self.credentials: tuple[str, str] | None = None
 
     def produce(self, topic: str, on_delivery: Callable[[], None] = lambda: None) -> None:
         self.queued.append((topic, on_delivery))
@@ -214,6 +215,9 @@ class CallingProducer:
         self.delivered.append(topic)
         self.has_returned.set()
         return 1
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        self.credentials = (username, password)
 
     def flush(self, _: float) -> int:
         self.is_flushing.set()
@@ -307,3 +311,23 @@ def test_poll_without_limit_continues_with_the_replacement(
     monkeypatch.setattr(made[0], "poll", poll)
     assert producer.poll() == 1
     assert made[1].delivered == ["a"]
+
+
+def test_new_credentials_are_set_during_a_replacement(
+    producer: confluent.Producer, made: list[CallingProducer]
+) -> None:
+    """The old producer may need them to deliver its records, the new one needs them afterwards."""
+
+    # given
+    def on_delivery() -> None:
+        thread = threading.Thread(target=producer.set_sasl_credentials, args=("b", "2"), daemon=True)
+        thread.start()
+        thread.join(_TIMEOUT_S)
+
+    producer.produce("a", on_delivery=on_delivery)
+    # when
+    change_acks(producer)
+    producer.produce("b")
+    # then
+    assert [(each.acks, each.credentials) for each in made] == [("1", ("b", "2")), ("all", ("b", "2"))]
+    assert (producer._properties["acks"], producer._properties["sasl.username"]) == ("all", "b")

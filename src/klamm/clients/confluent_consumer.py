@@ -45,6 +45,8 @@ _JOIN_TIMEOUT_S: Final = 10.0
 """Maximum time in seconds that a commit waits until a new consumer has joined the group."""
 _JOIN_CHECK_S: Final = 0.01
 _RESETS_TO_THE_END: Final = frozenset({"largest", "latest", "end"})
+_COMMITTED: Final = frozenset({confluent_kafka.OFFSET_INVALID, confluent_kafka.OFFSET_STORED})
+"""Offsets of partitions that start at their committed offset."""
 _TIMEOUT_MS: Final = 5_000
 _FIRST_VERSION_WITH_INSTANCES: Final = 3
 DEFAULT_SESSION_TIMEOUT_MS: Final = 45_000
@@ -84,16 +86,14 @@ class DeliveryProgress:
     def begin(self, partitions: Iterable[Any]) -> None:
         """Record the offsets from which partitions are read, also their beginning.
 
-        Those without an offset are skipped, and those at their end: a later end would skip what came in between.
+        Those without an offset have none, nor those at their end: a later end would skip what came in between.
         """
         begun = {_name(one): one.offset for one in partitions}
-        self._starts.update(
-            {
-                name: offset
-                for name, offset in begun.items()
-                if offset >= 0 or offset == confluent_kafka.OFFSET_BEGINNING
-            }
-        )
+        for partition, offset in begun.items():
+            if offset >= 0 or offset == confluent_kafka.OFFSET_BEGINNING:
+                self._starts[partition] = offset
+            else:
+                self._starts.pop(partition, None)
         for partition in begun.keys() & self._read_before.keys():
             if begun[partition] != self._read_before[partition]:
                 self._remove_read_before(partition)
@@ -165,24 +165,25 @@ class DeliveryProgress:
     def fix_the_end(self, consumer: Any, partitions: Iterable[Any]) -> bool:
         """Give partitions that would start at their end the offset that the end has now.
 
-        Without this, a replacement before the first record would start at a later end. Return whether there were any;
-        there are none if the cluster does not answer in time.
+        They have ``OFFSET_END``, or no offset while ``auto.offset.reset`` means the end and nothing is committed.
+        Without this, a replacement before the first record would not know where they started. Return whether there were
+        any; there are none if the cluster does not answer in time.
         """
-        unknown = [one for one in partitions if one.offset < 0] if self._begins_at_the_end else []
-        if not unknown:
-            return False
-        has_moved = False
+        at_end, unknown = [], []
+        for one in partitions:
+            if one.offset == confluent_kafka.OFFSET_END:
+                at_end.append(one)
+            elif one.offset in _COMMITTED and self._begins_at_the_end:
+                unknown.append(one)
         try:
-            committed = consumer.committed(unknown, timeout=_LOOK_UP_TIMEOUT_S)
-            for one, commit in zip(unknown, committed, strict=True):
-                if commit.offset < 0:
-                    _, one.offset = consumer.get_watermark_offsets(one, timeout=_LOOK_UP_TIMEOUT_S)
-                    has_moved = True
+            committed = consumer.committed(unknown, timeout=_LOOK_UP_TIMEOUT_S) if unknown else ()
+            at_end += [one for one, commit in zip(unknown, committed, strict=True) if commit.offset < 0]
+            for one in at_end:
+                _, one.offset = consumer.get_watermark_offsets(one, timeout=_LOOK_UP_TIMEOUT_S)
         except confluent_kafka.KafkaException as error:
             logger.info("End offsets of new partitions are unknown; reading starts at their end then: %s", error)
             return False
-        self.begin(unknown)
-        return has_moved
+        return bool(at_end)
 
 
 def _name(partition: Any) -> Partition:
@@ -355,7 +356,8 @@ class Consumer:
         self._progress.paused.difference_update((one.topic, one.partition) for one in partitions)
 
     def seek(self, partition: Any) -> None:
-        """Continue at the offset of ``partition``."""
+        """Continue at the offset of ``partition``. ``OFFSET_END`` means the end at the time of this call."""
+        (partition,) = self._with_end_offsets([partition])
         if self._resumed_from is not None and _name(partition) in self._resumed_from:
             self._resumed_from[_name(partition)] = partition.offset  # librdkafka would reject it until the assignment
         else:
@@ -369,13 +371,18 @@ class Consumer:
         return [confluent_kafka.TopicPartition(*one) for one in self._resumed_from]
 
     def assign(self, partitions: list[Any]) -> None:
-        """Assign these partitions, starting at their offsets if they have any."""
+        """Assign these partitions, starting at their offsets if they have any.
+
+        Those that start at their end start at the end at the time of this call.
+        """
+        partitions = self._with_end_offsets(partitions)
         self._consumer.assign(partitions)
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        """Assign these partitions in addition (cooperative assignors)."""
+        """Assign these partitions in addition (cooperative assignors). They start as in ``assign``."""
+        partitions = self._with_end_offsets(partitions)
         self._consumer.incremental_assign(partitions)
         self._is_assigned_by_application = True
         self._progress.begin(partitions)
@@ -527,6 +534,17 @@ class Consumer:
 
     # -- the replacement
 
+    def _may_be_replaced(self) -> bool:
+        return self._connection is not None and self._connection.is_on and self._topics is not None
+
+    def _with_end_offsets(self, partitions: list[Any]) -> list[Any]:
+        """Return the application's partitions with offsets that a replacement can repeat."""
+        if not self._may_be_replaced():
+            return partitions
+        partitions = [_copy(one) for one in partitions]
+        self._progress.fix_the_end(self._consumer, partitions)
+        return partitions
+
     def _is_change_due(self) -> bool:
         return self._inbox.values is not None and self._topics is not None
 
@@ -618,10 +636,11 @@ class Consumer:
         """Notify the application, and start partitions at offsets that a replacement can repeat."""
         self._is_assigned_by_application = False
         if "on_assign" in self._listener:
-            self._listener["on_assign"](self, partitions)
-        if self._is_assigned_by_application or self._connection is None or not self._connection.is_on:
+            self._listener["on_assign"](self, [_copy(one) for one in partitions])  # changes count if it assigns them
+        if self._is_assigned_by_application or not self._may_be_replaced():
             return
         if self._progress.fix_the_end(consumer, partitions):
+            self._progress.begin(partitions)
             self._take(consumer, partitions)
 
     def _take(self, consumer: Any, partitions: list[Any]) -> None:

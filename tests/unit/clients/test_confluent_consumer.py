@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -13,6 +14,9 @@ from tests.support.stub_broker import StubBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+END = confluent_kafka.OFFSET_END
 
 
 class FakeConsumer:
@@ -170,26 +174,85 @@ def test_assignment_and_seek_continue_before_the_new_assignment(consumer: conflu
     assert offsets == {0: 5, 1: 2, 2: confluent_kafka.OFFSET_BEGINNING}
 
 
+@pytest.fixture
+def dynamic_consumer(consumer: confluent.Consumer, monkeypatch: pytest.MonkeyPatch) -> confluent.Consumer:
+    """A consumer that requests dynamic configs. The end of each partition is 9 when it is first looked up."""
+    ends = iter(range(9, 100))
+    monkeypatch.setattr(consumer, "_connection", SimpleNamespace(is_on=True))
+    monkeypatch.setattr(FakeConsumer, "get_watermark_offsets", lambda *_, **__: (0, next(ends)))
+    return consumer
+
+
 @pytest.mark.parametrize(
-    ("offset", "resumed"),
-    [
-        (confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_BEGINNING),
-        (confluent_kafka.OFFSET_END, confluent_kafka.OFFSET_INVALID),  # a later end would skip records
-    ],
+    ("offset", "resumed"), [(confluent_kafka.OFFSET_BEGINNING, confluent_kafka.OFFSET_BEGINNING), (END, 9)]
 )
-def test_seek_to_the_beginning_outlives_a_replacement(consumer: confluent.Consumer, offset: int, resumed: int) -> None:
+def test_seek_outlives_a_replacement(dynamic_consumer: confluent.Consumer, offset: int, resumed: int) -> None:
     # given
-    consumer.subscribe(["t"])
-    consumer._consumer.receive(0)
-    consumer.poll(0)
-    consumer.seek(confluent_kafka.TopicPartition("t", 0, offset))
+    dynamic_consumer.subscribe(["t"])
+    dynamic_consumer._consumer.receive(0)
+    dynamic_consumer.poll(0)
+    dynamic_consumer.seek(confluent_kafka.TopicPartition("t", 0, offset))
     # when
+    change(dynamic_consumer, "7000")
+    dynamic_consumer.poll(0)
+    dynamic_consumer._consumer.receive(0)
+    dynamic_consumer.poll(0)
+    # then
+    assert [one.offset for one in dynamic_consumer.assignment()] == [resumed]
+
+
+def test_seek_to_the_end_before_the_new_assignment_means_the_end_of_that_time(
+    dynamic_consumer: confluent.Consumer,
+) -> None:
+    dynamic_consumer.subscribe(["t"])
+    dynamic_consumer._consumer.assign([confluent_kafka.TopicPartition("t", 0, 5)])
+    change(dynamic_consumer, "7000")
+    dynamic_consumer.poll(0)
+    dynamic_consumer.seek(confluent_kafka.TopicPartition("t", 0, END))
+    dynamic_consumer._consumer.receive(0)
+    dynamic_consumer.poll(0)
+    assert offsets(dynamic_consumer) == {0: 9}
+
+
+@pytest.mark.parametrize("assign", ["assign", "incremental_assign"])
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", END), ("latest", confluent_kafka.OFFSET_INVALID)])
+def test_application_that_starts_at_the_end_stays_there_after_a_replacement(
+    dynamic_consumer: confluent.Consumer, assign: str, reset: str, offset: int
+) -> None:
+    """Neither the records before that end are returned, nor are those after it skipped."""
+    # given
+    assigned: list[Any] = []
+
+    def on_assign(client: confluent.Consumer, partitions: list[Any]) -> None:
+        for one in partitions:
+            one.offset = offset
+        getattr(client, assign)(partitions)
+        assigned.extend(partitions)
+
+    dynamic_consumer._progress = confluent_consumer.DeliveryProgress({"auto.offset.reset": reset})
+    dynamic_consumer.subscribe(["t"], on_assign=on_assign)
+    dynamic_consumer._consumer.receive(0)
+    dynamic_consumer.poll(0)
+    started_at = offsets(dynamic_consumer)
+    # when
+    change(dynamic_consumer, "7000")
+    dynamic_consumer.poll(0)
+    dynamic_consumer._consumer.receive(0)
+    dynamic_consumer.poll(0)
+    # then
+    assert (started_at, offsets(dynamic_consumer)) == ({0: 9}, {0: 9})
+    assert [one.offset for one in assigned] == [offset]  # the application's own objects
+
+
+def test_assignment_without_offset_does_not_resume_at_an_earlier_one(consumer: confluent.Consumer) -> None:
+    consumer.subscribe(["t"])
+    for offset in (5, confluent_kafka.OFFSET_INVALID):
+        consumer.assign([confluent_kafka.TopicPartition("t", 0, offset)])
     change(consumer, "7000")
     consumer.poll(0)
     consumer._consumer.receive(0)
     consumer.poll(0)
-    # then
-    assert [one.offset for one in consumer.assignment()] == [resumed]
+    assert offsets(consumer) == {0: confluent_kafka.OFFSET_INVALID}
 
 
 def resume_with(consumer: confluent.Consumer, *partitions: int, **listeners: Any) -> None:

@@ -178,6 +178,27 @@ def test_dry_run_reports_a_policy_that_denies_the_rollouts_topic(tmp_path: Path)
     assert output.rstrip().endswith("Let the policies allow it")
 
 
+def test_key_that_a_policy_adds_is_shown_and_reverted(tmp_path: Path) -> None:
+    # given
+    (rules := tmp_path / "rules.yaml").write_text(
+        "rules: [{name: house, effect: override, configs: {min.insync.replicas: {required: true, value: 1}}}]"
+    )
+    policy = {"alter.config.policy.class.name": "klamm.policy.rules:RulesPolicy", "policy.rules.file": str(rules)}
+    words = ("--topic", "t", "--add-config", "retention.ms=8000000", "--waves", "100%")
+    guard = ("--guard", "command: test $KLAMM_ROLLOUT_WAVE -eq 0", "--bake", "60s", *FAST)
+    with klamm.Broker(control=True, topics=["t"], config=policy) as broker:
+        # when
+        dry, shown = run(broker.bootstrap_servers, "start", *words, "--dry-run")
+        code, output = run(broker.bootstrap_servers, "start", *words, *guard)
+        record = of(broker.bootstrap_servers, "TOPIC:t")
+        left = own_values(broker.bootstrap_servers, ["t"], "retention.ms")
+    # then
+    assert (dry, "min.insync.replicas: unset -> 1" in shown) == (0, True), shown
+    assert (code, left) == (3, [None]), output
+    assert record["before"]["TOPIC:t"] == {"retention.ms": None, "min.insync.replicas": None}
+    assert "left alone: TOPIC:t: min.insync.replicas is 1, which a policy has set" in output
+
+
 def test_dry_run_shows_the_waves_and_leaves_configs_unchanged(servers: str, topics: list[str]) -> None:
     words = ("--topic", pattern(topics), "--add-config", "retention.ms=3600000", "--waves", "50%,100%")
     code, output = run(servers, "start", *words, "--dry-run")

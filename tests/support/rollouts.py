@@ -13,7 +13,7 @@ from klamm.rollout.runner import Runner
 from klamm.rollout.store import StaleRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from klamm.protocol.errors import KafkaApiError
     from klamm.rollout.guards import Guard
@@ -33,6 +33,8 @@ class RolloutWorld:
     outcomes: Iterator[GuardOutcome]
     """Outcome of each evaluation of a guard."""
     rejects: dict[str, KafkaApiError] = field(default_factory=dict)
+    policy: Callable[[Mapping[str, str | None]], Mapping[str, str | None]] = lambda _: {}
+    """Values that a policy stores in place of settings, or beside them."""
     down: set[str] = field(default_factory=set)
     """Entities that can neither be read nor written."""
     at_ms: int = 0
@@ -67,8 +69,10 @@ class RolloutWorld:
             unreadable={name: ConnectionLostError("down") for name in sorted(self.down.intersection(entities))},
         )
 
-    def write(self, settings: Values) -> None:
+    def write(self, settings: Values) -> Values:
+        settings = {entity: {**values, **self.policy(values)} for entity, values in settings.items()}
         self._call("write", lambda: self._write(settings))
+        return settings
 
     def _write(self, settings: Values) -> None:
         rejects = {**self.rejects, **{name: ConnectionLostError("down") for name in self.down}}

@@ -172,7 +172,7 @@ class Entities:
         """Set and remove configs. Each entity is changed completely or not at all.
 
         Returns:
-            Values that a policy of klamm stores in place of those in the settings.
+            The settings as they are stored: a policy of klamm may replace values, and add keys.
 
         Raises:
             RejectedSettingsError: The cluster rejects settings of some entities, or a broker does not respond.
@@ -201,9 +201,9 @@ class Entities:
 
 
 def _stored(settings: Values, results: Mapping[str, Any]) -> Values:
-    """Wait for all results and return the values that policies stored in place of the requested ones."""
+    """Wait for all results and return the settings with all values that policies stored."""
     reasons: dict[str, Exception] = {}
-    overrides: dict[str, Mapping[str, str | None]] = {}
+    stored = dict(settings)
     for entity, outcome in results.items():
         try:
             override: PolicyOverride | None = outcome.result()
@@ -213,10 +213,10 @@ def _stored(settings: Values, results: Mapping[str, Any]) -> Values:
             reasons[entity] = error
             continue
         if override is not None:
-            overrides[entity] = {key: override.values[key] for key in settings[entity] if key in override.values}
+            stored[entity] = {**settings[entity], **override.values}
     if reasons:
         raise RejectedSettingsError(reasons)
-    return overrides
+    return stored
 
 
 def _is_of_entity(entity: str, error: Exception) -> bool:

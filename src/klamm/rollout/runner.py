@@ -19,6 +19,7 @@ from klamm.rollout.record import (
     Values,
     advance,
     entities_so_far,
+    is_equal,
     plan_revert_of,
     values_before,
 )
@@ -40,8 +41,8 @@ class RolloutCluster(Protocol):
         """Return the values that are set on entities."""
         ...
 
-    def write(self, settings: Values) -> object:
-        """Set and remove configs."""
+    def write(self, settings: Values) -> Values:
+        """Set and remove configs. Return the settings as they are stored: a policy may replace values, and add keys."""
         ...
 
 
@@ -156,11 +157,13 @@ class Runner:
         if changed := plan_revert_of(concerned, current.values).left_alone:
             return self._write(record, RolloutEvent.PAUSE, reason="; ".join(changed))
         try:
-            self._cluster.write(wave.settings)
+            # Policies may have changed since the roll-out was planned.
+            stored = replace(wave, settings=self._cluster.write(wave.settings))
         except RejectedSettingsError as error:
             return self._write(record, RolloutEvent.FAILED, reason=f"rejected: {error}")
+        waves = (*record.waves[: record.wave], stored, *record.waves[record.wave + 1 :])
         event = RolloutEvent.FINISHED if wave.is_final else RolloutEvent.APPLIED
-        return self._write(record, event)
+        return self._write(replace(record, waves=waves), event, before=values_before([stored], current.values))
 
     def _bake(self, record: RolloutRecord) -> RolloutRecord:
         guards = _guards_of(record)
@@ -186,19 +189,33 @@ class Runner:
 
     def _revert(self, record: RolloutRecord) -> RolloutRecord:
         trouble = ""
+        kept: dict[str, dict[str, str | None]] = {}
+        """Values that policies stored instead of those before. They are what can be restored."""
         for _ in range(_MAX_PASSES):
             self._records.check(record)
             current = self._cluster.values(entities_so_far(record))
             # What cannot be read now cannot be compared. It is restored when the roll-out is resumed.
-            before = {entity: of for entity, of in record.before.items() if entity not in current.unreadable}
+            before = {
+                entity: {**of, **kept.get(entity, {})}
+                for entity, of in record.before.items()
+                if entity not in current.unreadable
+            }
             plan = plan_revert_of(replace(record, before=before), current.values)
             if not plan.settings and not current.unreadable:
-                return self._write(record, RolloutEvent.RESTORED, left_alone=plan.left_alone)
+                return self._write(record, RolloutEvent.RESTORED, left_alone=(*plan.left_alone, *_sentences(kept)))
             trouble = current.trouble
             if not plan.settings:
                 break
             try:
-                self._cluster.write(plan.settings)
+                stored = self._cluster.write(plan.settings)
+                for entity, wanted in plan.settings.items():
+                    values = {**current.values[entity], **wanted}
+                    differing = {
+                        key: value
+                        for key, value in stored[entity].items()
+                        if not is_equal(entity, key, values.get(key), value)
+                    }
+                    kept.setdefault(entity, {}).update(differing)
             except (RejectedSettingsError, KafkaApiError) as error:
                 trouble = "; ".join(filter(None, (trouble, str(error))))
         raise RevertError(
@@ -208,6 +225,15 @@ class Runner:
 
 
 _EVENTS: Final = {GuardOutcome.FAILED: RolloutEvent.FAILED, GuardOutcome.NO_DATA: RolloutEvent.NO_DATA}
+
+
+def _sentences(kept: Values) -> Sequence[str]:
+    """Return a sentence for each value that a policy stored instead of the one before."""
+    return [
+        f"{entity}: {key} is {'unset' if value is None else value}, which a policy has set"
+        for entity, of in kept.items()
+        for key, value in of.items()
+    ]
 
 
 def _guards_of(record: RolloutRecord) -> Sequence[Guard]:

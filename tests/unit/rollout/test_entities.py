@@ -6,7 +6,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from klamm.admin import AdminClient, ConfigResource, ResourceType
+from klamm.admin import AdminClient, ConfigResource, PolicyOverride, ResourceType
 from klamm.admin.results import AlterConfigsResult, DescribeConfigsResult
 from klamm.kafka_client.errors import ConnectionLostError
 from klamm.protocol.api import ApiKey
@@ -96,3 +96,17 @@ def test_cluster_that_does_not_respond_rejects_no_topic(error: Exception) -> Non
         Entities(admin).values(["TOPIC:t"])
     with pytest.raises(type(error)):
         Entities(admin).write({"TOPIC:t": {"retention.ms": "1"}})
+
+
+def test_keys_that_a_policy_adds_are_among_the_stored_settings() -> None:
+    # given
+    topic = ConfigResource(ResourceType.TOPIC, "t")
+    altered = AlterConfigsResult([topic])
+    override = PolicyOverride(reason="set right", values={"retention.ms": "5", "min.insync.replicas": "2"})
+    altered.values()[topic].set_result(override)
+    admin = create_autospec(AdminClient, instance=True)
+    admin.incremental_alter_configs.return_value = altered
+    # when
+    stored = Entities(admin).write({"TOPIC:t": {"retention.ms": "9", "flush.ms": None}}, validate_only=True)
+    # then
+    assert stored == {"TOPIC:t": {"retention.ms": "5", "flush.ms": None, "min.insync.replicas": "2"}}

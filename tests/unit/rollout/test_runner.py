@@ -165,6 +165,31 @@ def test_failed_guard_restores_client_configs_with_their_earlier_roll_out(start:
     assert present(rig) == {"USER:u": start}
 
 
+def test_key_that_a_policy_adds_since_the_plan_is_reverted() -> None:
+    # given
+    rig = world([PASSED, FAILED])
+    rig.policy = lambda values: {"p": "2"} if values.get("k") == "1" else {}
+    # when
+    record = rig.runner().run(rig.record)
+    # then
+    assert (record.state, record.left_alone) == (RolloutState.REVERTED, ())
+    assert record.waves[0].settings["TOPIC:a"] == {"k": "1", "p": "2"}
+    assert record.before["TOPIC:a"] == {"k": "0", "p": None}
+    assert present(rig) == START
+
+
+def test_revert_leaves_a_value_that_a_policy_requires() -> None:
+    # given
+    rig = world([PASSED, FAILED])
+    rig.policy = lambda values: {"p": "2"} if "k" in values else {}
+    # when
+    record = rig.runner().run(rig.record)
+    # then
+    assert record.state is RolloutState.REVERTED
+    assert record.left_alone == ("TOPIC:a: p is 2, which a policy has set",)
+    assert present(rig) == {**START, "TOPIC:a": {"k": "0", "p": "2"}}
+
+
 def test_rejected_setting_reverts_its_wave() -> None:
     rig = world()
     rig.rejects["TOPIC:b"] = InvalidConfigError("no")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from klamm.admin import ConfigResource, ResourceType
@@ -67,9 +68,10 @@ def planned(options: argparse.Namespace, admin: AdminClient, files: ClusterFiles
     entities = Entities(admin)
     waves, current = _waves(options, admin, entities, files)
     _check_guards(guards, options.metrics, waves, admin, bake_ms)
+    waves = _validated(entities, waves)
     record = RolloutRecord(
         id="",
-        waves=_validated(entities, waves),
+        waves=waves,
         bake_ms=bake_ms,
         check_ms=check_ms,
         guards=tuple(options.guard),
@@ -216,7 +218,7 @@ def _differing(wanted: Values, current: Values) -> dict[str, dict[str, str | Non
 
 
 def _validated(entities: Entities, waves: tuple[Wave, ...]) -> tuple[Wave, ...]:
-    """Return the waves with the values that policies store in place of the requested ones.
+    """Return the waves with the values that policies store in place of the requested ones, or beside them.
 
     Raises:
         RequestError: The cluster rejects a setting, or a value could not be restored.
@@ -226,14 +228,9 @@ def _validated(entities: Entities, waves: tuple[Wave, ...]) -> tuple[Wave, ...]:
     checked: list[Wave] = []
     for wave in waves:
         try:
-            stored = entities.write(wave.settings, validate_only=True)
+            checked.append(replace(wave, settings=entities.write(wave.settings, validate_only=True)))
         except RejectedSettingsError as error:
             raise RequestError(f"wave {wave.name}: {error}") from error
-        settings = {
-            entity: {key: stored.get(entity, {}).get(key, value) for key, value in values.items()}
-            for entity, values in wave.settings.items()
-        }
-        checked.append(Wave(name=wave.name, settings=settings, is_final=wave.is_final))
     return tuple(checked)
 
 

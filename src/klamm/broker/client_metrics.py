@@ -73,7 +73,7 @@ class ClientMetricsService:
         self._subscriptions: tuple[MetricsSubscription, ...] | None = None
         self._version = 0
         self._swept_ms = 0
-        self.series = MetricSeries(max_series) if has_page else None
+        self.series = MetricSeries(max_series, now_ms=now_ms) if has_page else None
         """Values for the page of metrics; None without such a page."""
         self.counts: Counter[str] = Counter()
         """Number of pushes by outcome: ``accepted``, or the name of the error."""

@@ -161,7 +161,7 @@ class Figures:
     unchanged: float | None = None
     """The same figure of the clients that are not changed yet."""
     trouble: str = ""
-    """Reason why there is no data."""
+    """Reason why there is no data, or too little for the guard to pass."""
     failure: str = ""
     """Reason why the guard fails whatever its figure is; empty if there is none."""
 
@@ -274,6 +274,8 @@ def judge(guard: Guard, figures: Figures) -> GuardResult:
         bound = limit.number * base
         reference = f" ({limit.number:g} x {base:g} {'unchanged' if is_beside else 'before'})"
     is_met = _OPERATORS[limit.operator](now, bound)
+    if is_met and figures.trouble:
+        return _no_data(guard, figures.trouble)
     outcome = GuardOutcome.PASSED if is_met else GuardOutcome.FAILED
     return GuardResult(
         guard=guard.text, outcome=outcome, reason=f"{now:g}, wanted {limit.operator} {bound:g}{reference}"

@@ -17,8 +17,10 @@ from klamm.admin import OffsetSpec
 from klamm.client_configs.entities import ClientConfigEntity
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.rollout.guards import LABEL, Figures, Guard, GuardKind, GuardOutcome, GuardResult, judge, statistic
+from klamm.rollout.record import RolloutState
 from klamm.rollout.waves import is_changed
-from klamm.telemetry.series import family_of
+from klamm.telemetry.instances import CLIENT_ID, CLIENT_INSTANCE_ID
+from klamm.telemetry.series import PUSH_AGE, family_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _SAMPLE: Final = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \S+)?")
 _TIMEOUT_S: Final = 10.0
 _COMMAND_TIMEOUT_S: Final = 60.0
+_MAX_SHOWN: Final = 10
 _NOT_RUN: Final = frozenset({126, 127})
 """Exit codes with which a shell reports that it cannot run a command."""
 Sample = tuple["dict[str, str]", float]
@@ -43,10 +46,12 @@ class Probe:
 
     Args:
         admin: Admin client of the cluster.
+        now_ms: Wall clock, in milliseconds since the epoch.
     """
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, *, now_ms: Callable[[], int]) -> None:
         self._admin = admin
+        self._now_ms = now_ms
         self._readers: Mapping[GuardKind, Callable[[Guard, RolloutRecord, int], Figures]] = {
             GuardKind.LAG: self._lag,
             GuardKind.UNDER_REPLICATED: self._under_replicated,
@@ -80,7 +85,8 @@ class Probe:
             figures = each[0].counters
         available = next((figure for figure in each if figure.now is not None), each[0])
         if guard.needs_baseline:
-            outcome = GuardOutcome.NO_DATA if available.now is None else GuardOutcome.PASSED
+            has_data = available.now is not None and not available.trouble
+            outcome = GuardOutcome.PASSED if has_data else GuardOutcome.NO_DATA
             result = GuardResult(guard=guard.text, outcome=outcome, reason=available.trouble or "figure before")
         else:
             result = judge(guard, available)
@@ -125,15 +131,30 @@ class Probe:
         return Figures(now=float(sum(len(each.isr) < len(each.replicas) for each in partitions)))
 
     def _clients(self, guard: Guard, record: RolloutRecord, wave: int) -> Figures:
+        """Return the figures of clients, with trouble until each changed client has pushed after the wave."""
         family = family_of(guard.subject)
+        # Until the pages are read, an age grows: a push from before the wave never seems to be later.
+        since_wave_s = (self._now_ms() - record.since_ms) / 1000 if record.state is RolloutState.BAKING else math.inf
+        pages = [_page(address) for address in record.metrics]
+        ages = [sample for page in pages for sample in samples(page, PUSH_AGE)]
+        pushing = {labels.get(CLIENT_INSTANCE_ID) for labels, age_s in ages if age_s <= since_wave_s}
         changed: list[float] = []
         unchanged: list[float] = []
-        for labels, value in self._samples(record, family):
+        silent: set[str] = set()
+        for labels, value in (sample for page in pages for sample in samples(page, family)):
             user = labels.get("principal", "").partition(":")[2]
-            application = ClientConfigEntity.of_client(user, labels.get("client_id", ""))
+            application = ClientConfigEntity.of_client(user, labels.get(CLIENT_ID, ""))
             if (belongs := is_changed(record, wave, application)) is not None:
                 (changed if belongs else unchanged).append(value)
+            if belongs and labels.get(CLIENT_INSTANCE_ID) not in pushing:
+                silent.add(labels.get(CLIENT_ID, ""))
         trouble = "" if changed else f"no changed client pushes {guard.subject}"
+        if silent and not ages:
+            trouble = f"the pages do not show when clients have pushed ({PUSH_AGE})"
+        elif silent:
+            trouble = (
+                f"changed clients have not pushed since the wave was written: {', '.join(sorted(silent)[:_MAX_SHOWN])}"
+            )
         return Figures(now=statistic(guard.stat, changed), unchanged=statistic(guard.stat, unchanged), trouble=trouble)
 
     def _metrics(self, guard: Guard, record: RolloutRecord, _: int) -> Figures:
@@ -144,10 +165,6 @@ class Probe:
                 f"no page of {', '.join(record.metrics)} has a sample of {guard.subject} with these labels"
             )
         return Figures(now=sum(available), counters=counters)
-
-    def _samples(self, record: RolloutRecord, name: str) -> Iterator[Sample]:
-        for address in record.metrics:
-            yield from samples(_page(address), name)
 
     def _prometheus(self, guard: Guard, *_: object) -> Figures:
         query = urllib.parse.urlencode({"query": guard.subject})

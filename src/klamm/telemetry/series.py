@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LONGEST_TEXT: Final = 256
 """Maximum length of a metric's name and of a label's value. Points with longer ones are dropped."""
 MAX_LABELS: Final = 16
+PUSH_AGE: Final = "klamm_client_metrics_push_age_seconds"
+"""Name on a metrics page of the time since a client instance pushed. An age needs no clocks that agree."""
 _KAFKA: Final = "org.apache.kafka."
 _PREFIX: Final = "kafka_client_"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -30,10 +32,14 @@ class MetricSeries:
 
     Args:
         most: Function that returns the maximum number of series. Further ones are dropped and counted.
+        now_ms: Clock, in milliseconds.
     """
 
-    def __init__(self, most: Callable[[], int]) -> None:
+    def __init__(self, most: Callable[[], int], *, now_ms: Callable[[], int]) -> None:
         self._most = most
+        self._now_ms = now_ms
+        self._pushed_ms: dict[UUID, int] = {}
+        """Time of the latest push of each instance, in milliseconds of the clock."""
         self.values_by_instance: dict[UUID, dict[tuple[str, Labels], float]] = {}
         self.labels_by_instance: dict[UUID, Mapping[str, str]] = {}
         self._counters: dict[UUID, set[str]] = {}
@@ -53,6 +59,7 @@ class MetricSeries:
         """
         most = self._most()
         self.labels_by_instance[instance] = labels
+        self._pushed_ms[instance] = self._now_ms()
         values = self.values_by_instance.setdefault(instance, {})
         for point in points:
             key = (point.name, point.labels)
@@ -70,10 +77,17 @@ class MetricSeries:
         """Remove the series of a client instance."""
         self.count -= len(self.values_by_instance.pop(instance, ()))
         self.labels_by_instance.pop(instance, None)
+        self._pushed_ms.pop(instance, None)
         self._counters.pop(instance, None)
 
     def write(self, page: Page) -> None:
-        """Add all series to a page, ordered by metric."""
+        """Add the time since the latest push of each client instance to a page, and all series, ordered by metric."""
+        now_ms = self._now_ms()
+        ages = [
+            (self.labels_by_instance[instance], (now_ms - pushed_ms) / 1000)
+            for instance, pushed_ms in self._pushed_ms.items()
+        ]
+        page.family(PUSH_AGE, "gauge", "Time since the latest push of a client.", ages)
         families: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
         counters = {family_of(name) for names in self._counters.values() for name in names}
         for instance, values in self.values_by_instance.items():

@@ -16,7 +16,7 @@ from klamm.admin import AdminClient
 from klamm.properties import SettingsError
 from klamm.rollout.guards import Figures, GuardKind, GuardOutcome, LimitBase, judge, parse_guard, statistic
 from klamm.rollout.probes import NoDataError, Probe, prometheus_values, samples
-from klamm.rollout.record import RolloutRecord, Wave
+from klamm.rollout.record import RolloutRecord, RolloutState, Wave
 
 PASSED, FAILED, NO_DATA = GuardOutcome.PASSED, GuardOutcome.FAILED, GuardOutcome.NO_DATA
 
@@ -178,7 +178,7 @@ def test_increase_is_counted_for_each_page_from_0_without_a_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # given
-    guard, probe = parse_guard(text), Probe(create_autospec(AdminClient))
+    guard, probe = parse_guard(text), Probe(create_autospec(AdminClient), now_ms=lambda: 0)
     record = RolloutRecord(
         id="a", waves=(Wave(name="1", settings={}),) * 3, bake_ms=1, check_ms=1, metrics=tuple(pages), wave=2
     )
@@ -195,6 +195,65 @@ def test_increase_is_counted_for_each_page_from_0_without_a_sample(
         results.append(probe.evaluate(guard, replace(record, baselines={text: before})).outcome)
     # then
     assert tuple(results) == outcomes
+
+
+LATENCY = "clients: producer.latency max < 10"
+
+
+def pushed(client_id: str, value: float, age_s: float) -> list[str]:
+    labels = f'client_id="{client_id}",client_instance_id="of {client_id}",principal="User:u"'
+    return [
+        f"klamm_client_metrics_push_age_seconds{{{labels}}} {age_s}",
+        f"kafka_client_producer_latency{{{labels}}} {value}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "outcome", "reason"),
+    [
+        ([*pushed("a", 5, 1.5), *pushed("b", 5, 0)], PASSED, "5, wanted < 10"),
+        (
+            [*pushed("a", 5, 1.501), *pushed("b", 5, 0)],
+            NO_DATA,
+            "changed clients have not pushed since the wave was written: a",
+        ),
+        ([*pushed("a", 5, 9), *pushed("b", 15, 0)], FAILED, "15, wanted < 10"),
+        ([*pushed("a", 5, 9), *pushed("a", 5, 0)], PASSED, "5, wanted < 10"),
+        (
+            pushed("a", 5, 0)[1:],
+            NO_DATA,
+            "the pages do not show when clients have pushed (klamm_client_metrics_push_age_seconds)",
+        ),
+        ([], NO_DATA, "no changed client pushes producer.latency"),
+    ],
+)
+def test_guard_on_clients_passes_only_if_all_of_them_pushed_since_the_wave(
+    page: list[str], outcome: GuardOutcome, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr("klamm.rollout.probes._get", lambda _: "\n".join(page).encode())
+    probe = Probe(create_autospec(AdminClient), now_ms=lambda: 2500)
+    waves = (Wave(name="100%", settings={"USER:u": {"acks": "all"}}),)
+    record = RolloutRecord(
+        id="a", waves=waves, bake_ms=1, check_ms=1, metrics=("a",), wave=0, state=RolloutState.BAKING, since_ms=1000
+    )
+    # when
+    result = probe.evaluate(parse_guard(LATENCY), record)
+    # then
+    assert (result.outcome, result.reason) == (outcome, reason)
+
+
+def test_push_of_any_age_is_a_figure_before_the_roll_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr("klamm.rollout.probes._get", lambda _: "\n".join(pushed("a", 5, 9)).encode())
+    record = RolloutRecord(
+        id="a", waves=(Wave(name="1", settings={"TOPIC:t": {"k": "1"}}),), bake_ms=1, check_ms=1, metrics=("a",)
+    )
+    # when
+    probe = Probe(create_autospec(AdminClient), now_ms=lambda: 0)
+    before, result = probe.before(parse_guard("clients: producer.latency max < 2x before"), record)
+    # then
+    assert (before, result.outcome) == ((5.0,), PASSED)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +274,7 @@ def test_broken_answer_of_a_server_is_no_data(answer: bytes) -> None:
         guard = parse_guard(f"prometheus: http://127.0.0.1:{server.getsockname()[1]} up < 1")
         record = RolloutRecord(id="a", waves=(Wave(name="100%", settings={}),), bake_ms=1, check_ms=1, wave=0)
         # when
-        result = Probe(create_autospec(AdminClient)).evaluate(guard, record)
+        result = Probe(create_autospec(AdminClient), now_ms=lambda: 0).evaluate(guard, record)
         thread.join()
     # then
     assert result.outcome is NO_DATA

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from klamm.monitoring.exposition import Page
 from klamm.telemetry.otlp import MetricPoint
-from klamm.telemetry.series import LONGEST_TEXT, MAX_LABELS, MetricSeries
+from klamm.telemetry.series import LONGEST_TEXT, MAX_LABELS, PUSH_AGE, MetricSeries
 
 A, B = UUID(int=1000), UUID(int=1001)
 
@@ -20,11 +20,12 @@ def counter(name: str, value: float, *, is_delta: bool) -> MetricPoint:
 def text(series: MetricSeries) -> list[str]:
     page = Page()
     series.write(page)
-    return [line for line in page.text().splitlines() if not line.startswith("# HELP")]
+    lines = [line for line in page.text().splitlines() if not line.startswith("# HELP")]
+    return [line for line in lines if PUSH_AGE not in line]
 
 
 def test_series_are_written_by_metric_with_the_labels_of_their_client() -> None:
-    series = MetricSeries(lambda: 10)
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
     series.take(
         A,
         {"client_id": "a"},
@@ -41,7 +42,7 @@ def test_series_are_written_by_metric_with_the_labels_of_their_client() -> None:
 
 
 def test_deltas_are_added_up_and_totals_replaced() -> None:
-    series = MetricSeries(lambda: 10)
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
     for _ in range(3):
         series.take(A, {}, [counter("d", 2, is_delta=True), counter("c", 7, is_delta=False), gauge("g", 1)])
     assert text(series) == [
@@ -56,7 +57,7 @@ def test_deltas_are_added_up_and_totals_replaced() -> None:
 
 def test_names_of_counters_are_forgotten_with_their_client() -> None:
     """The name of a gauge shows it. The names would otherwise fill the memory, however many series there may be."""
-    series = MetricSeries(lambda: 10)
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
     series.take(A, {}, [counter("a", 1, is_delta=False), counter("b", 1, is_delta=False)])
     series.take(B, {}, [counter("b", 2, is_delta=False)])
     series.forget(A)
@@ -71,7 +72,7 @@ def test_names_of_counters_are_forgotten_with_their_client() -> None:
 
 def test_number_of_series_is_limited_and_freed_by_disconnects() -> None:
     """K714-06."""
-    series = MetricSeries(lambda: 2)
+    series = MetricSeries(lambda: 2, now_ms=lambda: 0)
     series.take(A, {}, [gauge("one", 1), gauge("two", 1), gauge("three", 1), gauge("one", 5)])
     series.take(B, {}, [gauge("one", 1)])
     assert (series.count, series.dropped) == (2, 2)
@@ -84,8 +85,27 @@ def test_number_of_series_is_limited_and_freed_by_disconnects() -> None:
 
 
 def test_names_and_labels_are_limited() -> None:
-    series = MetricSeries(lambda: 10)
+    series = MetricSeries(lambda: 10, now_ms=lambda: 0)
     long = "x" * (LONGEST_TEXT + 1)
     many = [(f"label{i}", "v") for i in range(MAX_LABELS + 1)]
     series.take(A, {}, [gauge(long, 1), gauge("a", 1, ("k", long)), gauge("b", 1, *many), gauge("", 1)])
     assert (series.count, series.dropped) == (0, 4)
+
+
+def test_time_since_the_latest_push_of_each_client_is_written_until_it_is_forgotten() -> None:
+    # given
+    now_ms = 1000
+    series = MetricSeries(lambda: 10, now_ms=lambda: now_ms)
+    for instance, client_id in ((A, "a"), (B, "b")):
+        series.take(instance, {"client_id": client_id}, [gauge("g", 1)])
+    # when
+    now_ms = 3500
+    series.take(A, {"client_id": "a"}, [])
+    series.forget(B)
+    now_ms = 4000
+    page = Page()
+    series.write(page)
+    # then
+    assert [line for line in page.text().splitlines() if line.startswith(PUSH_AGE)] == [
+        PUSH_AGE + '{client_id="a"} 0.5'
+    ]

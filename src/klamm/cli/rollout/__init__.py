@@ -231,7 +231,7 @@ def _drive(options: argparse.Namespace, admin: AdminClient, store: RolloutStore,
         except OSError:  # the output is closed or its disk is full; no other process would drive the roll-out
             write_nothing_more()
 
-    runner = Runner(store, Entities(admin), Probe(admin), now_ms=wall_clock_ms, on_step=report)
+    runner = Runner(store, Entities(admin), Probe(admin, now_ms=wall_clock_ms), now_ms=wall_clock_ms, on_step=report)
     record = runner.run(record)
     print_result(options.output, to_document(record), lambda: [f"  left alone: {each}" for each in record.left_alone])
     if record.state is RolloutState.HELD:

@@ -5,7 +5,9 @@ Guard                                                  Figure
 =====================================================  ================================================================
 ``lag: GROUP < 1000``                                  records that the group has not read, over all partitions. The
                                                        guard also fails if an offset of the group falls behind the log
-                                                       start, because these records are lost for the group
+                                                       start, because these records are lost for the group. It does
+                                                       not pass if records of partitions without an offset of the group
+                                                       might violate the limit
 ``under-replicated < 1``                               partitions with fewer in-sync replicas than replicas
 ``clients: METRIC [STAT] < 1.2x before``               metric that clients push (KIP-714). STAT is ``p99`` (default) or
                                                        any other percentile, ``avg``, ``max``, ``min`` or ``sum``, over

@@ -13,8 +13,9 @@ import urllib.request
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from klamm.admin import OffsetSpec
+from klamm.admin import OffsetSpec, TopicPartition
 from klamm.client_configs.entities import ClientConfigEntity
+from klamm.display import counted
 from klamm.kafka_client.errors import CLUSTER_ERRORS
 from klamm.rollout.guards import LABEL, Figures, Guard, GuardKind, GuardOutcome, GuardResult, judge, statistic
 from klamm.rollout.record import RolloutState
@@ -101,12 +102,20 @@ class Probe:
             return Figures(now=None, trouble=str(error) or type(error).__name__)
 
     def _lag(self, guard: Guard, *_: object) -> Figures:
+        """Return the lag of a group, with trouble if partitions without an offset of it might violate the limit.
+
+        Whether the group has yet to read their records depends on its ``auto.offset.reset``, which no API shows.
+        """
         group = guard.subject
         committed = self._admin.list_group_offsets({group: None}, timeout_ms=_ms()).result()[group]
         if not committed:
             raise NoDataError(f"group {group} has no committed offsets")
+        described = self._admin.describe_topics({each.topic for each in committed}, timeout_ms=_ms()).all().result()
+        without = {
+            TopicPartition(name, each.partition) for name, topic in described.items() for each in topic.partitions
+        }.difference(committed)
         ends, starts = (
-            self._admin.list_offsets(dict.fromkeys(committed, spec), timeout_ms=_ms()).all().result()
+            self._admin.list_offsets(dict.fromkeys([*committed, *without], spec), timeout_ms=_ms()).all().result()
             for spec in (OffsetSpec.LATEST, OffsetSpec.EARLIEST)
         )
         lost = {
@@ -122,7 +131,14 @@ class Probe:
                 f" {partition.name} is {count:,} before the log start"
             )
         lag = sum(max(ends[partition].offset - offset.offset, 0) for partition, offset in committed.items())
-        return Figures(now=float(lag), failure=failure)
+        unread = {each: count for each in without if (count := ends[each].offset - starts[each].offset) > 0}
+        trouble = ""
+        if unread and (guard.limit.base is not None or not guard.limit.allows(lag + sum(unread.values()))):
+            trouble = (
+                f"group {group} has no committed offset in {counted(len(unread), 'partition')} with"
+                f" {sum(unread.values()):,} records, such as {min(unread).name}"
+            )
+        return Figures(now=float(lag), failure=failure, trouble=trouble)
 
     def _under_replicated(self, *_: object) -> Figures:
         names = self._admin.list_topics(include_internal=True, timeout_ms=_ms()).result()

@@ -9,10 +9,13 @@ import urllib.parse
 from dataclasses import replace
 from typing import Any
 from unittest.mock import create_autospec
+from uuid import UUID
 
 import pytest
 
-from klamm.admin import AdminClient
+from klamm.admin import AdminClient, OffsetAndMetadata, OffsetSpec, TopicDescription, TopicPartition
+from klamm.admin.results import DescribeTopicsResult, ListGroupOffsetsResult, ListOffsetsResult
+from klamm.admin.types import ListedOffset, PartitionDescription
 from klamm.properties import SettingsError
 from klamm.rollout.guards import Figures, GuardKind, GuardOutcome, LimitBase, judge, parse_guard, statistic
 from klamm.rollout.probes import NoDataError, Probe, prometheus_values, samples
@@ -195,6 +198,65 @@ def test_increase_is_counted_for_each_page_from_0_without_a_sample(
         results.append(probe.evaluate(guard, replace(record, baselines={text: before})).outcome)
     # then
     assert tuple(results) == outcomes
+
+
+def admin_with_group(committed: dict[int, int], starts: dict[int, int], ends: dict[int, int]) -> Any:
+    """Return a client of a cluster with a group ``g`` and one topic, by offsets of its partitions."""
+    partitions = [
+        PartitionDescription(partition=each, leader=1, leader_epoch=0, replicas=(1,), isr=(1,)) for each in ends
+    ]
+    groups, topics = ListGroupOffsetsResult(["g"]), DescribeTopicsResult(["t"])
+    offsets_of_group = {TopicPartition("t", each): OffsetAndMetadata(at) for each, at in committed.items()}
+    groups.values()["g"].set_result(offsets_of_group)
+    topics.values()["t"].set_result(
+        TopicDescription(name="t", topic_id=UUID(int=1), is_internal=False, partitions=tuple(partitions))
+    )
+
+    def listed(specs: dict[TopicPartition, int], **_: object) -> ListOffsetsResult:
+        offsets = ListOffsetsResult(specs)
+        for each, spec in specs.items():
+            offset = (ends if spec == OffsetSpec.LATEST else starts)[each.partition]
+            offsets.values()[each].set_result(ListedOffset(offset=offset, timestamp=-1, leader_epoch=0))
+        return offsets
+
+    admin: Any = create_autospec(AdminClient, instance=True)
+    admin.list_group_offsets.return_value = groups
+    admin.describe_topics.return_value = topics
+    admin.list_offsets.side_effect = listed
+    return admin
+
+
+@pytest.mark.parametrize(
+    ("text", "committed", "outcome", "reason"),
+    [
+        ("lag: g < 10", {0: 5, 1: 8}, PASSED, "4, wanted < 10"),
+        ("lag: g < 10", {0: 5}, NO_DATA, "group g has no committed offset in 1 partition with 8 records, such as t-1"),
+        ("lag: g < 10", {1: 8}, PASSED, "2, wanted < 10"),
+        ("lag: g < 2", {0: 5}, FAILED, "2, wanted < 2"),
+        ("lag: g < 10", {0: 1, 1: 8}, FAILED, "group g cannot read 1 records any more: its offset in t-0 is 1 before"),
+    ],
+)
+def test_partition_without_an_offset_of_the_group_has_unknown_lag(
+    text: str, committed: dict[int, int], outcome: GuardOutcome, reason: str
+) -> None:
+    # given
+    admin = admin_with_group(committed, starts={0: 2, 1: 2, 2: 5}, ends={0: 7, 1: 10, 2: 5})
+    record = RolloutRecord(id="a", waves=(Wave(name="100%", settings={}),), bake_ms=1, check_ms=1, wave=0)
+    # when
+    result = Probe(admin, now_ms=lambda: 0).evaluate(parse_guard(text), record)
+    # then
+    assert result.outcome is outcome, result
+    assert result.reason.startswith(reason)
+
+
+def test_lag_without_all_offsets_is_no_figure_before_the_roll_out() -> None:
+    # given
+    admin = admin_with_group({0: 5}, starts={0: 0, 1: 0}, ends={0: 7, 1: 10})
+    record = RolloutRecord(id="a", waves=(Wave(name="100%", settings={}),), bake_ms=1, check_ms=1)
+    # when
+    _, result = Probe(admin, now_ms=lambda: 0).before(parse_guard("lag: g < 2x before"), record)
+    # then
+    assert result.outcome is NO_DATA
 
 
 LATENCY = "clients: producer.latency max < 10"

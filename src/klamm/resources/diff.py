@@ -46,7 +46,8 @@ class Ownership:
     prune_keys: bool = False
     """Whether undeclared keys of declared resources are removed."""
     send_secrets: bool = False
-    """Whether secrets are sent although the cluster has some value: it does not show whether it is the same."""
+    """Whether secrets are sent although the cluster has some value: it does not show whether it is the same.
+    This concerns references to secrets, and all values that the cluster hides."""
 
     def covers(self, key: ResourceKey) -> bool:
         """Return whether the kind is pruned, and the name matches."""
@@ -189,7 +190,8 @@ def _changed(resource: Declared, now: Existing | None, ownership: Ownership) -> 
     values = (now or _ABSENT).values
     for key, value in resource.values.items():
         current = values.get(key)
-        if resource.ignores(key):
+        is_hidden = current is not None and current.is_own and current.is_sensitive
+        if resource.ignores(key) or (is_hidden and not ownership.send_secrets):
             continue
         if key == PARTITIONS and current is not None and int(value) < int(current.value or 0):
             problems.append(

@@ -231,15 +231,17 @@ def test_secret_is_sent_when_missing_or_on_request_and_never_shown() -> None:
 
 
 @pytest.mark.parametrize("key", ["listener.name.a.ssl.key.password", "sasl.jaas.config", "plugin.token"])
-def test_secret_in_the_file_itself_is_sent_and_never_shown(key: str) -> None:
+def test_secret_in_the_file_itself_is_sent_when_missing_or_on_request_and_never_shown(key: str) -> None:
     # given
     broker = Declared(kind=Kind.BROKER, name="1", values={key: "hunter2"})
     hidden = CurrentValue(value=None, origin="broker", is_own=True, is_sensitive=True)
     # when
     (new,) = plan_resources([broker], {broker.key: Existing(values={})})
-    (again,) = plan_resources([broker], {broker.key: Existing(values={key: hidden})})
+    (equal,) = plan_resources([broker], {broker.key: Existing(values={key: hidden})})
+    (again,) = plan_resources([broker], {broker.key: Existing(values={key: hidden})}, Ownership(send_secrets=True))
     # then
     assert lines(new) == [f"+ {key}: (secret) (file)"]
+    assert equal.is_in_line
     assert lines(again) == [f"~ {key}: (secret) (broker) -> (secret) (file)"]
     assert [change.new for diff in (new, again) for change in diff.changes] == ["hunter2", "hunter2"]
     plans = [

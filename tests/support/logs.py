@@ -9,11 +9,14 @@ from uuid import UUID
 
 from klamm.protocol.records import Record, decode_records, encode_batch, iter_batches
 from klamm.storage.log import LogManager, PartitionLog
-from klamm.storage.log.files import FilePool, fsync_path
+from klamm.storage.log.directories import BALLAST
+from klamm.storage.log.files import FilePool, fsync_path, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    import pytest
 
     from klamm.storage.log.files import Buffer
 
@@ -87,6 +90,20 @@ class CrashableLogs:
         for path in self.log.fsync_files():
             fsync_path(path)
         self.log.flushed(end_offset)
+
+
+def fill_disk(data_dir: Path, monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC) -> None:
+    """Make small files unwritable, as on a full disk, until the ballast releases some of its space."""
+    ballast = data_dir / BALLAST
+    size = ballast.stat().st_size if ballast.exists() else 0
+
+    def write(path: Path, text: str, *, durable: bool) -> None:
+        if not ballast.exists() or ballast.stat().st_size >= size:
+            raise OSError(code, os.strerror(code), str(path))
+        write_atomically(path, text, durable=durable)
+
+    for module in ("directories", "producers"):
+        monkeypatch.setattr(f"klamm.storage.log.{module}.write_atomically", write)
 
 
 def batch(*values: str | bytes | None, key: bytes | None = b"k", at: int = NOON_MS, **producer: int) -> memoryview:

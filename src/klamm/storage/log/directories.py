@@ -10,25 +10,28 @@ new UUID, so two directories never compete for one name.
 from __future__ import annotations
 
 import base64
+import errno
 import logging
 import os
 import re
 import shutil
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
 from klamm.protocol.errors import CorruptBatchError
 from klamm.storage.log.files import fsync_path, read_small, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from klamm.storage.log.segment import LogSegment
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
@@ -38,6 +41,10 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 OFFLINE: Final = "klamm-offline"
 """File in a partition directory after a failed fsync: the page cache may contain records that are not on disk."""
 PARTITION_METADATA: Final = "partition.metadata"
+BALLAST: Final = "klamm-ballast"
+BALLAST_BYTES: Final = 1024 * 1024
+"""Enough for the log start offsets of 20,000 partitions."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _VERSION: Final = "0"
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
@@ -91,6 +98,50 @@ class Checkpoints(NamedTuple):
     compacted: dict[str, int]
 
 
+class Ballast:
+    """File whose only purpose is its disk space. On a full disk, the removal of old records gets it.
+
+    Before a file of old records is renamed, the log start offset must be durable, and that takes new blocks. Without a
+    reserve, a full disk would stay full.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / BALLAST
+
+    def spend(self, step: Callable[[], Result]) -> Result:
+        """Return the result of a step. If the disk is full, release half of the file and repeat the step.
+
+        The rest is kept for the next attempt, because producers may take the released space first.
+
+        Raises:
+            OSError: The step failed for another reason, or nothing of the file is left.
+        """
+        while True:
+            try:
+                return step()
+            except OSError as error:
+                if error.errno not in _FULL or not self._release():
+                    raise
+
+    def _release(self) -> bool:
+        """Cut the file in half, and return whether that has released space."""
+        try:
+            with self._path.open("r+b", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
+                os.ftruncate(file.fileno(), size // 2)
+        except OSError:
+            return False
+        return size > 0
+
+    def refill(self) -> None:
+        """Extend the file to its full size, or as far as the disk has space."""
+        with suppress(OSError):
+            missing = BALLAST_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
+            if missing > 0:
+                with self._path.open("ab", buffering=0) as file:
+                    file.write(os.urandom(missing))  # zeros might be compressed or left out
+
+
 class CheckpointFiles:
     """The three checkpoint files. Several threads write them, but an older state never replaces a newer one."""
 
@@ -98,21 +149,33 @@ class CheckpointFiles:
         self._data_dir = data_dir
         self._lock = threading.Lock()
         self._written = 0
+        self._start_offsets: dict[str, int] | None = None
+        """Log start offsets in the file; None before the first write."""
+        self.ballast = Ballast(data_dir)
 
     def write(self, state: Checkpoints) -> None:
         """Write the files durably.
 
         Raises:
-            OSError: A file cannot be written.
+            OSError: A file cannot be written. On a full disk, new log start offsets have used up the ballast before.
         """
         with self._lock:
             if state.number < self._written:
                 return
-            # Start offsets first: after a crash in between, deleted records must not reappear.
-            write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
-            write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
-            write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
+            write = partial(self._write, state)
+            if state.start_offsets == self._start_offsets:  # frees nothing, so the ballast is left to a later state
+                write()
+            else:
+                self.ballast.spend(write)
+            self._start_offsets = state.start_offsets
             self._written = state.number  # only now: an older state must not count as written by a failed newer one
+            self.ballast.refill()
+
+    def _write(self, state: Checkpoints) -> None:
+        # Start offsets first: after a crash in between, deleted records must not reappear.
+        write_offsets(self._data_dir / LOG_START_OFFSETS, state.start_offsets)
+        write_offsets(self._data_dir / RECOVERY_POINTS, state.recovery_points)
+        write_offsets(self._data_dir / CLEANER_OFFSETS, state.compacted)
 
 
 def read_epochs(path: Path) -> list[EpochStart]:

@@ -8,6 +8,8 @@ also on a disk that reorders renames:
 3. Only then are the files renamed. The next start removes whatever is left of them, because it is below the log start
    offset.
 
+On a full disk, the first two steps use the space of the ``Ballast``.
+
 The broker's requests pause by ``TimeSlice``, which measures time. Storage cannot import it, so ``with_pauses`` counts.
 """
 
@@ -17,9 +19,10 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
-from klamm.protocol.errors import KafkaApiError, OffsetOutOfRangeError, StorageError
+from klamm.protocol.errors import KafkaApiError, OffsetOutOfRangeError
 from klamm.storage.log.config import NO_LIMIT
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from klamm.storage.log.config import HousekeepingSettings
+    from klamm.storage.log.directories import CheckpointFiles
     from klamm.storage.log.partition import PartitionLog
     from klamm.storage.log.segment import LogSegment
 
@@ -114,6 +118,8 @@ class KeptLogs(Protocol):
 
     The manager owns both, so they cannot import it.
     """
+
+    checkpoint_files: CheckpointFiles
 
     def loaded(self) -> Iterator[PartitionLog]:
         """Return the open logs."""
@@ -317,14 +323,18 @@ class Housekeeper:
         removed = 0
         async for log in with_pauses(logs):
             try:
-                while self._may_delete(log) and (
-                    count := apply_retention(log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE)
-                ):
+                while self._may_delete(log) and (count := self._apply_retention(log)):
                     removed += count
                     await asyncio.sleep(0)
             except Exception as error:  # noqa: BLE001 -- other logs are checked
                 self._reports.report(log.name, "cannot remove old segments", error)
         return removed
+
+    def _apply_retention(self, log: PartitionLog) -> int:
+        apply = partial(apply_retention, log, self._now_ms(), max_segments=_SEGMENTS_AT_ONCE)
+        if log.config.preallocate:  # a new segment of full size would use up the ballast in vain
+            return apply()
+        return self._logs.checkpoint_files.ballast.spend(apply)
 
     def _may_delete(self, log: PartitionLog) -> bool:
         """Return whether a log is in use and its configs are durable. If they are not, it is checked again later."""
@@ -353,7 +363,7 @@ def apply_retention(log: PartitionLog, now_ms: int, *, max_segments: int = 2**31
     the log start offset are always removed.
 
     Raises:
-        OSError: The new segment of a log that loses all of its segments cannot be created.
+        OSError: The new segment of a log that loses its only segment cannot be created.
     """
     doomed = 0
     size = log.size
@@ -389,7 +399,12 @@ def _is_surplus(log: PartitionLog, segment: LogSegment, size: int) -> bool:
 
 def _remove_first(log: PartitionLog, count: int) -> None:
     if count == len(log.segments):
-        log.roll()  # the name of the new, empty segment keeps the end offset
+        try:
+            log.roll()  # the name of the new, empty segment keeps the end offset
+        except OSError:
+            count -= 1  # on a full disk, the older segments make room for the new one
+            if not count:
+                raise
     log.doomed += log.segments[:count]
     del log.segments[:count]
     log.forget_positions()
@@ -409,7 +424,6 @@ def delete_records(log: PartitionLog, before_offset: int) -> int:
 
     Raises:
         OffsetOutOfRangeError: The offset is below -1 or above the high watermark.
-        StorageError: The new segment of a log that loses all of its segments cannot be created.
     """
     offset = log.high_watermark if before_offset == HIGH_WATERMARK else before_offset
     if not 0 <= offset <= log.high_watermark:
@@ -419,9 +433,6 @@ def delete_records(log: PartitionLog, before_offset: int) -> int:
     if offset > log.log_start_offset:
         log.log_start_offset = offset
         below = max(log.segment_index(offset), 0)
-        if below:
-            try:
-                _remove_first(log, below)
-            except OSError as error:
-                raise StorageError(f"Cannot delete records of {log.name}: {error}") from error
+        if below:  # never all segments: the last one contains the end offset
+            _remove_first(log, below)
     return log.log_start_offset

@@ -603,7 +603,8 @@ class LogManager:
     def _retire(self, log: PartitionLog, segment: LogSegment) -> None:
         if not log.is_deleted:
             try:
-                log.retire(segment)
+                # A longer name may take a new block of the directory.
+                self.checkpoint_files.ballast.spend(partial(log.retire, segment))
             except OSError as error:
                 self._reports.report(log.name, "cannot remove old segments", error)
 

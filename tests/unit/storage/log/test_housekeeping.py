@@ -12,9 +12,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from klamm.storage.log import HousekeepingSettings, LogConfig, LogManager, housekeeping
-from klamm.storage.log.directories import LOG_START_OFFSETS
+from klamm.storage.log.directories import BALLAST, BALLAST_BYTES, LOG_START_OFFSETS
+from klamm.storage.log.files import LogFile
 from klamm.storage.log.housekeeping import apply_retention, with_pauses
-from tests.support.logs import NOON_MS, TOPIC_ID, Clock, CrashableLogs, batch, read_all
+from tests.support.logs import NOON_MS, TOPIC_ID, Clock, CrashableLogs, batch, fill_disk, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +80,61 @@ def test_no_file_is_renamed_before_the_log_start_offset_is_durable(
     assert sorted((tmp_path / "t-0").glob("*.log")) == files[1:]
     assert crashable.log.doomed == []
     assert "t 0 2" in (tmp_path / LOG_START_OFFSETS).read_text()
+
+
+@pytest.mark.parametrize("count", [6, 2], ids=["three segments", "one segment"])
+async def test_retention_removes_files_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    # given
+    crashable = filled(tmp_path, count, step_ms=DAY_MS, retention_ms="-1", file_delete_delay_ms="0")
+    crashable.log.append(batch("x", producer_id=1, producer_epoch=0, base_sequence=0))  # the roll writes a snapshot
+    crashable.flush_log()
+    await crashable.manager.checkpoint()
+    # when
+    fill_disk(tmp_path, monkeypatch)
+    crashable.configs["retention.ms"] = "1000"
+    crashable.clock.now_ms += DAY_MS
+    crashable.manager.update_config(TOPIC_ID)
+    await crashable.manager.housekeeper.check()
+    # then
+    assert (crashable.log.log_start_offset, crashable.log.doomed) == (count + 1, [])
+    assert [path.name for path in (tmp_path / "t-0").glob("*.log*")] == [f"{count + 1:020d}.log"]
+    assert f"t 0 {count + 1}" in (tmp_path / LOG_START_OFFSETS).read_text()
+
+
+async def test_file_that_does_not_fit_its_directory_is_renamed_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    crashable = filled(tmp_path, 6, step_ms=DAY_MS, retention_ms=str(3 * DAY_MS))
+    await crashable.manager.checkpoint()
+    rename = LogFile.rename
+
+    def rename_with_room(file: LogFile, path: Path) -> None:
+        if (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(file, path)
+
+    # when
+    monkeypatch.setattr(LogFile, "rename", rename_with_room)
+    await crashable.manager.housekeeper.check()
+    # then
+    assert crashable.log.doomed == []
+    assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES // 2
+
+
+async def test_preallocated_log_does_not_spend_the_ballast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    crashable = filled(tmp_path, 5, step_ms=DAY_MS, retention_ms="1000", preallocate="true")
+    await crashable.manager.checkpoint()
+    # when
+    monkeypatch.setattr("klamm.storage.log.files.LogFile.reserve", MagicMock(side_effect=OSError(errno.ENOSPC, "full")))
+    await crashable.manager.housekeeper.check()
+    # then
+    assert crashable.log.log_start_offset == 4, "the older segments are removed"
+    assert crashable.log.doomed == []
+    assert (tmp_path / BALLAST).stat().st_size == BALLAST_BYTES
 
 
 def test_failed_rename_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import http.client
 import logging
+import os
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -124,16 +126,49 @@ class OtlpExport:
 def file_export(path: Path) -> OtlpExport:
     """Return an export that appends each push to a file: 4 bytes with its size, most significant first, and its bytes.
 
-    This is the format ``proto`` of the file exporter of OpenTelemetry's collector.
+    This is the format ``proto`` of the file exporter of OpenTelemetry's collector. A reader cannot find the next push
+    behind an incomplete one. So a failed write is taken back, and a file that does not end with a whole push, for
+    example after a kill, is renamed like one that is too large. Devices and pipes are only appended to, and so is the
+    file behind ``/dev/stdout``.
     """
+    lock = threading.Lock()  # the last attempt may overlap with an earlier one that was cancelled
+    is_whole = False
 
     def send(batch: Sequence[bytes]) -> None:
-        if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
-            path.replace(path.with_name(f"{path.name}.1"))
-        with path.open("ab") as file:
-            file.write(b"".join(len(data).to_bytes(4) + data for data in batch))
+        nonlocal is_whole
+        with lock:
+            file = path.resolve()
+            is_owned = (file.is_file() or not file.exists()) and not _is_descriptor(path)
+            size = file.stat().st_size if is_owned and file.exists() else 0
+            if size > MAX_FILE_BYTES or (size and not is_whole and not _has_whole_pushes(file)):
+                file.replace(file.with_name(f"{file.name}.1"))
+                size = 0
+            try:
+                with path.open("ab") as opened:
+                    opened.write(b"".join(len(data).to_bytes(4) + data for data in batch))
+            except OSError:
+                is_whole = False
+                if is_owned and file.exists():
+                    os.truncate(file, size)
+                raise
+            is_whole = True
 
     return OtlpExport(str(path), send)
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Return whether a path is a link to an open file, such as ``/dev/stdout``, which has other writers."""
+    return path.is_symlink() and path.absolute().parts[1] in {"dev", "proc"}
+
+
+def _has_whole_pushes(path: Path) -> bool:
+    """Return whether a file consists of whole pushes only."""
+    with path.open("rb") as file:
+        position, size = 0, os.fstat(file.fileno()).st_size
+        while position < size:
+            file.seek(position)
+            position += 4 + int.from_bytes(file.read(4))
+    return position == size
 
 
 def http_export(url: str) -> OtlpExport:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +19,12 @@ from tests.support.otlp import twenty_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 PUSH = twenty_metrics()
+
+
+def framed(push: bytes) -> bytes:
+    return len(push).to_bytes(4) + push
 
 
 class Collector(HTTPServer):
@@ -105,6 +112,83 @@ def test_large_export_file_is_rotated(tmp_path: Path, monkeypatch: pytest.Monkey
     for push in (b"one", b"two", b"three"):
         sent(file_export(path), push)
     assert (messages(path), messages(tmp_path / "metrics.1")) == ([b"three"], [b"two"])
+
+
+def test_partly_written_push_is_taken_back_before_the_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    path, open_file = tmp_path / "metrics.otlp", Path.open
+    path.write_bytes(framed(PUSH))
+    failures = [errno.ENOSPC, errno.EDQUOT]
+
+    class FullDisk(io.FileIO):
+        def write(self, data: Any) -> int:
+            super().write(data[: len(data) // 2])
+            code = failures.pop()
+            raise OSError(code, os.strerror(code))
+
+    def opened(path: Path, mode: str) -> Any:
+        return FullDisk(path, mode) if failures and mode == "ab" else open_file(path, mode)
+
+    monkeypatch.setattr(Path, "open", opened)
+    export = file_export(path)
+
+    async def run() -> None:
+        export.put(PUSH)
+        assert export.task is not None
+        await export.task
+
+    # when
+    asyncio.run(run())
+    # then
+    assert (path.read_bytes(), failures) == (framed(PUSH) * 2, [])
+
+
+@pytest.mark.parametrize("lost", [0, 1, len(PUSH), len(PUSH) + 1])
+def test_file_with_torn_end_is_rotated_by_the_next_process(tmp_path: Path, lost: int) -> None:
+    # given
+    earlier = (framed(PUSH) * 2)[: 2 * len(framed(PUSH)) - lost]
+    path = tmp_path / "metrics.otlp"
+    path.write_bytes(earlier)
+    # when
+    sent(file_export(path), PUSH, PUSH)
+    # then
+    rotated = tmp_path / "metrics.otlp.1"
+    assert path.read_bytes() == (b"" if lost else earlier) + framed(PUSH) * 2
+    assert rotated.exists() == bool(lost)
+    assert not lost or rotated.read_bytes() == earlier
+
+
+def test_pipe_and_open_file_are_appended_to_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open file such as ``/dev/stdout`` has other content, and is not renamed."""
+    # given
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 1)
+    pipe, log = tmp_path / "pipe", tmp_path / "log"
+    os.mkfifo(pipe)
+    log.write_bytes(b"Started")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    # when
+    with log.open("ab") as opened:
+        for path in (pipe, Path(f"/dev/fd/{opened.fileno()}")):
+            sent(file_export(path), PUSH)
+    # then
+    assert os.read(reader, 1 << 16) == framed(PUSH)
+    assert log.read_bytes() == b"Started" + framed(PUSH)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "pipe"]
+    os.close(reader)
+
+
+def test_link_stays_when_its_file_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 1)
+    link, path = tmp_path / "link", tmp_path / "metrics.otlp"
+    link.symlink_to(path)
+    export = file_export(link)
+    # when
+    sent(export, PUSH)
+    sent(export, PUSH)
+    # then
+    assert link.is_symlink()
+    assert path.read_bytes() == (tmp_path / "metrics.otlp.1").read_bytes() == framed(PUSH)
 
 
 async def test_http_export_batches_messages_and_retries_after_error(

@@ -261,13 +261,17 @@ class LeaderEpochs:
         """The newest epoch, -1 if there is none."""
         return self._entries[-1].epoch if self._entries else -1
 
-    def load(self, segments: Sequence[LogSegment], end_offset: int, begun: Sequence[EpochStart]) -> None:
+    def load(
+        self, segments: Sequence[LogSegment], start_offset: int, end_offset: int, begun: Sequence[EpochStart]
+    ) -> None:
         """Read the checkpoint file. If it is missing or damaged, rebuild it from the batches of the log.
 
         The file is written without an fsync, so after a power cut it may be an older one.
 
         Args:
             segments: The log.
+            start_offset: Log start offset. Epochs that end at or before it are removed, from the file by the next
+                ``assign``. Each start of the broker adds at most one epoch, so this happens often enough.
             end_offset: End of the log. Epochs that start at or after it are removed.
             begun: Epochs of the batches that recovery has read. Missing ones are added.
 
@@ -284,8 +288,8 @@ class LeaderEpochs:
             write_epochs(self.path, self._entries)
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         if len(kept) != len(self._entries):
-            self._entries = kept
             write_epochs(self.path, kept)
+        self._entries = kept[max(sum(entry.start_offset <= start_offset for entry in kept) - 1, 0) :]
         for entry in begun:
             self.assign(*entry)
 

@@ -121,7 +121,7 @@ def open_partition(
             now_ms=now_ms(),
             is_whole=is_whole,
         )
-        epochs.load(segments, end_offset, begun)
+        epochs.load(segments, log_start_offset, end_offset, begun)
         if OFFLINE in names:
             (directory / OFFLINE).unlink(missing_ok=True)
     return PartitionLog(

@@ -11,9 +11,9 @@ import pytest
 
 from klamm.protocol.errors import CorruptBatchError, OutOfOrderSequenceError
 from klamm.protocol.records import ControlType
-from klamm.storage.log import append_marker, offset_for_timestamp
+from klamm.storage.log import append_marker, delete_records, offset_for_timestamp
 from klamm.storage.log.cleaner import compact
-from klamm.storage.log.directories import EpochStart, write_offsets
+from klamm.storage.log.directories import EpochStart, read_epochs, write_offsets
 from klamm.storage.log.housekeeping import apply_retention
 from klamm.storage.log.partition import overlapping
 from tests.support.logs import NOON_MS, CrashableLogs, batch, read_all, records_in
@@ -121,6 +121,31 @@ def test_epochs_of_recovered_batches_are_added_to_an_outdated_file(tmp_path: Pat
     crashable.log.leader_epoch = 6
 
     assert [crashable.log.end_offset_for_epoch(epoch) for epoch in (0, 3, 5)] == [(0, 2), (3, 3), (5, 4)]
+
+
+@pytest.mark.parametrize(
+    ("start_offset", "kept"), [(0, [0, 2, 4]), (1, [0, 2, 4]), (2, [2, 4]), (3, [2, 4]), (5, [4]), (6, [4])]
+)
+def test_leader_epochs_below_the_log_start_are_removed_with_the_next_epoch(
+    tmp_path: Path, start_offset: int, kept: list[int]
+) -> None:
+    # given
+    crashable = CrashableLogs(tmp_path)
+    for epoch in (0, 2, 4):
+        crashable.log.leader_epoch = epoch
+        crashable.log.append(batch("a", "b"))
+    crashable.flush_log()
+    # when
+    delete_records(crashable.log, start_offset)
+    asyncio.run(crashable.manager.checkpoint())
+    crashable.open()
+    epoch = crashable.log.epochs.epoch_of(start_offset)
+    crashable.log.leader_epoch = 6
+    crashable.log.append(batch("b"))
+    # then
+    assert epoch == (max(kept) if start_offset == 6 else start_offset // 2 * 2)
+    assert [entry.epoch for entry in read_epochs(tmp_path / "t-0" / "leader-epoch-checkpoint")] == [*kept, 6]
+    assert crashable.log.end_offset_for_epoch(4) == EpochStart(4, 6)
 
 
 def test_new_leader_epochs_are_made_durable_with_the_next_checkpoint(tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ class ErrorReports:
         now_s = self._now_s()
         sentence = f"{name} {failed}"
         if now_s >= self._silent_until.get(sentence, now_s):
-            self._silent_until[sentence] = now_s + _REPEAT_S
+            current = {each: until for each, until in self._silent_until.items() if until > now_s}
+            self._silent_until = {**current, sentence: now_s + _REPEAT_S}
             is_expected = isinstance(error, OSError | KafkaApiError)
             logger.error("%s, will be retried: %s", sentence, error, exc_info=None if is_expected else error)
 

@@ -264,6 +264,15 @@ def test_duplicate_batch_waits_for_the_disk_like_the_first_one(
     assert crashable.log.end_offset == 2
 
 
+def test_errors_of_long_ago_take_no_memory() -> None:
+    now_s = 0.0
+    reports = ErrorReports(lambda: now_s)
+    for number in range(100):
+        now_s = number * 60.0
+        reports.report(f"t-{number}", "cannot be flushed", OSError("Input/output error"))
+    assert list(reports._silent_until) == [f"t-{number} cannot be flushed" for number in range(90, 100)]
+
+
 def test_persistent_error_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 0.0
     reports = ErrorReports(lambda: now_s)

@@ -369,7 +369,9 @@ class TransactionCoordinator:
             if rules.is_expired(transaction, now_ms, self._settings.expiration_ms)
         ]
         for name in expired:
-            del self._owners[self._transactions.pop(name).producer_id]
+            transaction = self._transactions.pop(name)
+            for producer_id in (transaction.producer_id, transaction.previous_producer_id):
+                self._owners.pop(producer_id, None)
         if expired:
             self._store.submit([DropTransaction(transactional_id=name) for name in expired]).add_done_callback(
                 log_failure
@@ -390,7 +392,11 @@ class TransactionCoordinator:
         return transaction
 
     def _put(self, transaction: Transaction, *others: Change) -> asyncio.Future[None]:
+        earlier = self._transactions.get(transaction.transactional_id)
+        if earlier is not None:
+            self._owners.pop(earlier.previous_producer_id, None)
         self._transactions[transaction.transactional_id] = transaction
+        self._owners[transaction.previous_producer_id] = transaction.transactional_id
         self._owners[transaction.producer_id] = transaction.transactional_id
         change = PutTransaction(transactional_id=transaction.transactional_id, payload=to_payload(transaction))
         future = self._store.submit([change, *others])

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from klamm.broker.groups.errors import CoordinatorNotAvailableError, NotCoordinatorError
+from klamm.broker.transactions import rules
 from klamm.broker.transactions.coordinator import TransactionCoordinator
 from klamm.broker.transactions.model import (
     ConcurrentTransactionsError,
@@ -474,6 +475,21 @@ async def test_unused_transactional_ids_expire(host: CoordinatorHost) -> None:
         host.coordinator.forget_expired()
         await host.restart()
         assert [item.transactional_id for item in host.coordinator.all()] == ["open"]
+
+
+async def test_rotated_producer_ids_are_forgotten(host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr(rules, "needs_new_producer_id", lambda *_: True)
+    async with running(host):
+        # when
+        ids = [(await host.coordinator.initialize("x", timeout_ms=1000, expected=None)).producer_id for _ in range(4)]
+        rotated = set(host.coordinator._owners)
+        host.crashable.clock.now_ms += int(str(TRANSACTION_CONFIG["transactional.id.expiration.ms"]))
+        host.coordinator.forget_expired()
+        # then
+        assert len(set(ids)) == 4
+        assert rotated == set(ids[-2:])
+        assert host.coordinator._owners == {}
 
 
 async def test_failed_write_leaves_the_transaction_unchanged(

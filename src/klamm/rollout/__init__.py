@@ -6,7 +6,7 @@
 ``guards``     Guards: parser and decision (pure)
 ``probes``     Figures that guards compare, read from clusters, metrics, Prometheus and commands
 ``entities``   Values of topics, brokers, quotas and client configs, read and written by the admin client
-``store``      Records of all roll-outs in their internal topic, with compare-and-set
+``store``      Records of the roll-outs in their internal topic, with compare-and-set
 ``runner``     Loop that drives one roll-out from state to state
 =============  =========================================================================================================
 

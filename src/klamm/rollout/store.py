@@ -8,7 +8,7 @@ has the reasons.
 Part       Contents
 =========  =============================================================================================================
 key        Id of the roll-out
-value      JSON: the whole record. ``version`` counts its writes.
+value      JSON: the whole record. ``version`` counts its writes. None: the roll-out ended long ago.
 =========  =============================================================================================================
 """
 
@@ -34,7 +34,7 @@ from klamm.retries import Backoff
 from klamm.rollout.record import RolloutRecord, conflict, from_document, to_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from klamm.admin import AdminClient
     from klamm.kafka_client.connection.transport import ConnectionSettings
@@ -44,6 +44,8 @@ Result = TypeVar("Result")
 
 TOPIC: Final = "__klamm_rollouts"
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024
+MAX_ENDED: Final = 100
+"""Number of ended roll-outs whose records are kept. Each new roll-out removes the older ones."""
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     # Every command reads the whole topic. Small segments are compacted soon.
@@ -89,6 +91,7 @@ class RolloutStore:
         self._topic = InternalTopic(settings, TOPIC)
         self._writer = TransactionalTopic(settings, TOPIC)
         self._records: dict[str, RolloutRecord] = {}
+        self._removed: set[str] = set()
         self._position = 0
 
     def close(self) -> None:
@@ -97,7 +100,7 @@ class RolloutStore:
         self._writer.close()
 
     def records(self) -> Sequence[RolloutRecord]:
-        """Return the records of all roll-outs, oldest first. There are none before the first roll-out."""
+        """Return the records of all roll-outs that are kept, oldest first. There are none before the first roll-out."""
         try:
             self._retry(self._load)
         except InternalTopicGoneError:
@@ -113,7 +116,7 @@ class RolloutStore:
         asyncio.run(create_internal_topics(self._admin, {TOPIC: TOPIC_CONFIGS}, validate_only=True))
 
     def add(self, record: RolloutRecord) -> RolloutRecord:
-        """Write the first record of a roll-out.
+        """Write the first record of a roll-out, and remove those of all but the newest ``MAX_ENDED`` ended ones.
 
         Raises:
             RolloutConflictError: A roll-out that has not ended changes one of the entities.
@@ -137,9 +140,12 @@ class RolloutStore:
 
         Raises:
             StaleRecordError: Another process has written the record since.
+            RolloutConflictError: The roll-out has ended and its record was removed.
         """
 
         def decide(records: Mapping[str, RolloutRecord]) -> RolloutRecord:
+            if old.id in self._removed:
+                raise RolloutConflictError(f"roll-out {old.id} has ended, and its record was removed")
             latest = records.get(old.id, old)
             if _mark(latest) not in {_mark(old), _mark(new)}:
                 raise StaleRecordError(latest)
@@ -177,6 +183,11 @@ class RolloutStore:
 
     def _apply(self, records: Sequence[Record], position: int) -> None:
         for record in records:
+            if record.value is None:
+                removed = (record.key or b"").decode(errors="replace")
+                self._records.pop(removed, None)
+                self._removed.add(removed)
+                continue
             try:
                 decoded = from_document(decode_document(record.value))
             except (RecordFormatError, ValueError) as error:
@@ -186,7 +197,7 @@ class RolloutStore:
         self._position = max(self._position, position)
 
     def _write(self, decide: Callable[[Mapping[str, RolloutRecord]], RolloutRecord]) -> RolloutRecord:
-        """Commit the record that a function decides on the latest records.
+        """Commit the record that a function decides on the latest records. A new one replaces the oldest ended ones.
 
         After an error the outcome of a commit is unknown. The next attempt ends the transaction and reads it.
         """
@@ -198,7 +209,9 @@ class RolloutStore:
             record = decide(self._records)
             latest = self._records.get(record.id)
             if latest is None or _mark(latest) != _mark(record):
-                self._writer.commit({TOPIC: [_encoded(record)]})
+                removed = () if latest else _too_old(self._records.values())
+                tombstones = [Record(each.id.encode(), None, timestamp=record.since_ms) for each in removed]
+                self._writer.commit({TOPIC: [_encoded(record), *tombstones]})
                 self._records[record.id] = record
             return record
 
@@ -220,6 +233,11 @@ class RolloutStore:
 def _mark(record: RolloutRecord) -> tuple[int, str]:
     """Return what identifies a write: no two processes write the same version of a record."""
     return record.version, record.runner
+
+
+def _too_old(records: Iterable[RolloutRecord]) -> Sequence[RolloutRecord]:
+    """Return the ended roll-outs whose records are not kept."""
+    return sorted((each for each in records if each.is_over), key=lambda each: each.since_ms)[:-MAX_ENDED]
 
 
 def _encoded(record: RolloutRecord) -> Record:

@@ -1,22 +1,114 @@
-"""The records of roll-outs: attempts to write them."""
+"""The records of roll-outs: attempts to write them, and the removal of old ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from klamm.client_configs.json_records import encode_document
 from klamm.gateway.upstream.internal_topic import InternalTopic, TransactionalTopic
 from klamm.kafka_client.connection.transport import ConnectionSettings
 from klamm.kafka_client.data.records import RecordsRejectedError
 from klamm.protocol.errors import ErrorCode
-from klamm.rollout.record import RolloutRecord, Wave, begun
-from klamm.rollout.store import RolloutStore
+from klamm.protocol.records import Record
+from klamm.rollout import store
+from klamm.rollout.record import RolloutRecord, RolloutState, Wave, begun, to_document
+from klamm.rollout.store import MAX_ENDED, TOPIC, RolloutConflictError, RolloutStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from klamm.protocol.records import Record
+WAVE = Wave(name="1", settings={"TOPIC:a": {"k": "1"}})
+
+
+def record_of(rollout_id: str, state: RolloutState = RolloutState.PLANNED, *, at_ms: int = 0) -> RolloutRecord:
+    record = RolloutRecord(id=rollout_id, waves=(WAVE,), bake_ms=1, check_ms=1, runner="r")
+    return replace(begun(record, at_ms=at_ms), state=state)
+
+
+class Topic:
+    """Log of the records, and a writer that fences the others."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def write(self, *records: RolloutRecord) -> None:
+        for record in records:
+            self._append(Record(record.id.encode(), encode_document(to_document(record))))
+
+    def remove(self, rollout_id: str) -> None:
+        self._append(Record(rollout_id.encode(), None))
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        return self.records[position:], len(self.records)
+
+    def commit(self, records: Mapping[str, Sequence[Record]]) -> None:
+        for record in records[TOPIC]:
+            self._append(record)
+
+    def _append(self, record: Record) -> None:
+        self.records.append(record._replace(offset=len(self.records)))
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
+    topic = Topic()
+    monkeypatch.setattr(InternalTopic, "load", lambda _: topic.read())
+    monkeypatch.setattr(TransactionalTopic, "take_over", lambda _, position: topic.read(position))
+    monkeypatch.setattr(TransactionalTopic, "commit", lambda _, records: topic.commit(records))
+    monkeypatch.setattr(store, "create_internal_topics", AsyncMock())
+    return topic
+
+
+@pytest.fixture
+def rollouts(topic: Topic) -> Iterator[RolloutStore]:
+    admin: Any = None
+    rollouts = RolloutStore(ConnectionSettings.of(("127.0.0.1:1",), {}, "test"), admin)
+    yield rollouts
+    rollouts.close()
+
+
+def test_new_roll_out_removes_the_oldest_ended_ones(
+    topic: Topic, rollouts: RolloutStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    # given
+    held = replace(record_of("held", RolloutState.HELD), waves=())
+    ended = [record_of(str(number), RolloutState.DONE, at_ms=number) for number in range(MAX_ENDED + 2)]
+    topic.write(held, *reversed(ended))
+    # when
+    rollouts.add(record_of("new", at_ms=1000))
+    # then
+    assert [(record.key, record.value is None) for record in topic.records[-3:]] == [
+        (b"new", False),
+        (b"0", True),
+        (b"1", True),
+    ]
+    assert [record.id for record in rollouts.records()] == ["held", *(record.id for record in ended[2:]), "new"]
+    assert not caplog.records
+
+
+def test_later_writes_of_a_roll_out_remove_none(topic: Topic, rollouts: RolloutStore) -> None:
+    # given
+    topic.write(*(record_of(str(number), RolloutState.DONE) for number in range(MAX_ENDED)))
+    record = rollouts.add(record_of("new"))
+    topic.write(record_of("ended", RolloutState.DONE))
+    # when
+    rollouts.replace(record, replace(record, version=2))
+    # then
+    assert [record.key for record in topic.records[-3:]] == [b"new", b"ended", b"new"]
+
+
+def test_removed_roll_out_is_not_continued(topic: Topic, rollouts: RolloutStore) -> None:
+    # given
+    record = rollouts.add(record_of("hung"))
+    topic.write(replace(record, state=RolloutState.REVERTED, version=2))
+    topic.remove("hung")
+    # then
+    with pytest.raises(RolloutConflictError, match="hung has ended"):
+        rollouts.replace(record, replace(record, state=RolloutState.APPLYING, version=2))
 
 
 def test_record_is_sent_again_until_it_is_always_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,8 +125,7 @@ def test_record_is_sent_again_until_it_is_always_rejected(monkeypatch: pytest.Mo
     monkeypatch.setattr(TransactionalTopic, "commit", reject)
     admin: Any = None
     rollouts = RolloutStore(ConnectionSettings.of(("127.0.0.1:1",), {}, "test"), admin)
-    wave = Wave(name="1", settings={"TOPIC:a": {"k": "1"}})
-    record = begun(RolloutRecord(id="1", waves=(wave,), bake_ms=1, check_ms=1, guards=(), runner="r"), at_ms=0)
+    record = record_of("1")
     # when
     with pytest.raises(RecordsRejectedError, match="MESSAGE_TOO_LARGE"):
         rollouts.replace(record, record)

@@ -56,6 +56,13 @@ class ConfigSchema:
         _ = name
         return None
 
+    def element(self, text: str) -> str:
+        """Return an element between two commas of a list as APPEND and SUBTRACT compare and store it.
+
+        Blanks around it are dropped, so that elements can be subtracted as a description shows them. Kafka keeps them.
+        """
+        return text.strip(JAVA_BLANKS)
+
     def reject_non_list(self, operation: ConfigOperation, name: str) -> KafkaApiError:
         """Return the error for APPEND or SUBTRACT on a non-list config: INVALID_REQUEST, as KIP-339 specifies."""
         return InvalidRequestError(f"Can't {operation.name} to key {name} because its type is not LIST.")
@@ -90,7 +97,7 @@ def plan_incremental_alter(
 
     APPEND and SUBTRACT on a list that the resource does not set start from the value in force, whatever its source, and
     the outcome becomes the resource's own value. Kafka starts from the built-in default even if the cluster has another
-    value. Blanks around list elements are dropped, so that elements can be subtracted as a description shows them.
+    value.
 
     Returns:
         Only the configs that differ from ``current``, in the order of the request.
@@ -167,21 +174,21 @@ def _outcome(current: Mapping[str, str], operation: AlterOperation, schema: Conf
         case ConfigOperation.APPEND | ConfigOperation.SUBTRACT as kind:
             if not schema.is_list(name):
                 raise schema.reject_non_list(ConfigOperation(kind), name)
-            base = _elements(current[name] if name in current else schema.list_in_force(name) or "")
+            base = _elements(current[name] if name in current else schema.list_in_force(name) or "", schema)
             elements = [element for element in base if element]
             if kind == ConfigOperation.APPEND:
-                return ",".join(_append(elements, _elements(value)))
-            return ",".join(_subtract(elements, _elements(value)))
+                return ",".join(_append(elements, _elements(value, schema)))
+            return ",".join(_subtract(elements, _elements(value, schema)))
         case unknown:
             raise InvalidRequestError(f"Unknown operations type {unknown}")
 
 
-def _elements(text: str) -> list[str]:
-    """Split a comma-separated list and strip blanks.
+def _elements(text: str, schema: ConfigSchema) -> list[str]:
+    """Split a comma-separated list.
 
     Trailing empty elements are dropped, but a lone empty element is kept.
     """
-    elements = [element.strip(JAVA_BLANKS) for element in text.split(",")]
+    elements = [schema.element(element) for element in text.split(",")]
     while len(elements) > 1 and not elements[-1]:
         elements.pop()
     return [] if elements == [""] and "," in text else elements

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from klamm.admin.types import ConfigResource, own_source
 from klamm.configs.definitions import is_secret
 from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
-from klamm.gateway.history.before import described_configs
+from klamm.gateway.history.before import described_configs, described_features
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn
 from klamm.gateway.policies.divided_requests import PartedApi
@@ -77,6 +77,7 @@ _SET_IN_GATEWAY: Final = (
 CONFIGURED: Final = frozenset(ResourceType) - {ResourceType.BROKER_LOGGER, ResourceType.UNKNOWN}
 """Types of resources that have configs. Loggers have levels."""
 _OPERATIONS: Final = frozenset(ConfigOperation)
+_OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
 _INHERITING: Final = (ResourceType.TOPIC, ResourceType.BROKER)
 
 
@@ -175,7 +176,7 @@ class AlteredConfigs(ChangeServer):
                 text = f"The gateway cannot read the configs, so no policy can decide: {facts.error_message}"
                 return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
             try:
-                decision = config_decision(part, facts.configs, extends_lists_in_force=facts.extends_lists_in_force)
+                decision = config_decision(part, facts.configs, is_klamm=facts.is_klamm)
             except KafkaApiError as error:  # the rules of the upstream for valid requests differ from those known here
                 return ApiError(error.error_code, error.error_message)
             details = alter_config_details(
@@ -213,15 +214,16 @@ def config_decision(
     resource: AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource,
     described: Mapping[str, ConfigEntry],
     *,
-    extends_lists_in_force: bool = False,
+    is_klamm: bool,
 ) -> ConfigDecision:
     """Return the change of a resource that a valid request makes.
 
     Args:
         resource: The resource's part of the request.
         described: Configs of the resource before the change.
-        extends_lists_in_force: Whether APPEND and SUBTRACT on a list that is not set start from its value in force, as
-            in klamm, and not from the built-in default.
+        is_klamm: Whether the upstream is klamm. There, APPEND and SUBTRACT on a list that is not set start from its
+            value in force, and drop blanks around elements. In Kafka, they start from the built-in default, and
+            `` delete`` is another element than ``delete``.
 
     Raises:
         KafkaApiError: The request is invalid, though the upstream accepted it.
@@ -235,7 +237,7 @@ def config_decision(
         for synonym in entry.synonyms
         if synonym.source is ConfigSource.DEFAULT_CONFIG and synonym.value is not None
     }
-    schema = UpstreamSchema(described=built_in | defaults if extends_lists_in_force else built_in)
+    schema = UpstreamSchema(described=built_in | defaults if is_klamm else built_in, is_klamm=is_klamm)
     replaced: frozenset[str] | None = None
     if isinstance(resource, AlterConfigsRequest.AlterConfigsResource):
         changes = plan_legacy_alter(before, [(config.name, config.value) for config in resource.configs], schema)
@@ -259,7 +261,7 @@ class _Facts:
     configs: Mapping[str, ConfigEntry]
     replication_factor: int | None
     """Smallest number of replicas of a partition; None if the resource is not a topic."""
-    extends_lists_in_force: bool
+    is_klamm: bool
     """See ``config_decision``."""
 
 
@@ -287,7 +289,7 @@ async def _read(
             facts[kind, name] = topic
         else:
             factor = None if topic is None else min(map(len, topic.replicas))
-            facts[kind, name] = _Facts(configs=described, replication_factor=factor, extends_lists_in_force=is_klamm)
+            facts[kind, name] = _Facts(configs=described, replication_factor=factor, is_klamm=is_klamm)
     return facts
 
 
@@ -322,7 +324,7 @@ async def _gateway_settings(request: Request, context: FilterContext) -> dict[tu
 
 def _extends_lists(resource: Resource) -> bool:
     return isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource) and any(
-        each.config_operation in {ConfigOperation.APPEND, ConfigOperation.SUBTRACT} for each in resource.configs
+        each.config_operation in _OF_LISTS for each in resource.configs
     )
 
 
@@ -348,28 +350,40 @@ def policy_of(api: AlterConfigsApi) -> PolicyApi:
 
 Values: TypeAlias = "Iterable[tuple[str, str | None, str | None]]"
 """Name, old and new value of changed configs."""
-_OF_LISTS: Final = frozenset({ConfigOperation.APPEND, ConfigOperation.SUBTRACT})
 
 
-async def _read_before(request: Request, context: FilterContext) -> Mapping[tuple[int, str], Mapping[str, ConfigEntry]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """State of the resources of a request before the change, as far as it could be read."""
+
+    configs: Mapping[tuple[int, str], Mapping[str, ConfigEntry]]
+    is_klamm: bool
+    """See ``config_decision``. False if the request extends no list."""
+
+
+async def _read_before(request: Request, context: FilterContext) -> _Before:
     """Return the present configs of the resources, as far as the request can change them."""
     wanted: dict[tuple[int, str], Collection[str] | None] = {}
-    include_synonyms = False
     for resource in request.resources:
         if resource.resource_type not in CONFIGURED:
             continue
         names = None
         if isinstance(resource, IncrementalAlterConfigsRequest.AlterConfigsResource):
             names = [config.name for config in resource.configs]
-            include_synonyms |= any(config.config_operation in _OF_LISTS for config in resource.configs)
         wanted[resource_key(resource)] = names
-    return await described_configs(context.admin, wanted, include_synonyms=include_synonyms)
+    if not any(map(_extends_lists, request.resources)):
+        return _Before(configs=await described_configs(context.admin, wanted), is_klamm=False)
+    features = await described_features(context.admin)
+    if features is None:  # without the rules of the upstream, the new values are unknown
+        return _Before(configs={}, is_klamm=False)
+    configs = await described_configs(context.admin, wanted, include_synonyms=True)
+    return _Before(configs=configs, is_klamm=CLIENT_CONFIGS_FEATURE in features)
 
 
 def changes(
     request: Request,
     response: AlterConfigsResponse | IncrementalAlterConfigsResponse | None,
-    before: Mapping[tuple[int, str], Mapping[str, ConfigEntry]],
+    before: _Before,
 ) -> Iterator[Change]:
     """Yield each config that a request names, and those that a replacement removes."""
     outcomes = Outcomes(None if response is None else response.responses, resource_key)
@@ -377,8 +391,9 @@ def changes(
         key = resource_key(resource)
         is_confirmed = outcomes.confirmed(key)
         if resource.resource_type in CONFIGURED and is_confirmed is not None:
-            values = _values(resource, before.get(key))
-            yield from config_changes(key, values, before.get(key, {}), is_confirmed=is_confirmed)
+            described = before.configs.get(key)
+            values = _values(resource, described, is_klamm=before.is_klamm)
+            yield from config_changes(key, values, described or {}, is_confirmed=is_confirmed)
 
 
 def config_changes(
@@ -401,11 +416,11 @@ def config_changes(
             yield Change(f"{kind.name}:{key[1]}", name, old, new, is_confirmed)
 
 
-def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None) -> Values:
+def _values(resource: Resource, described: Mapping[str, ConfigEntry] | None, *, is_klamm: bool) -> Values:
     if described is None:
         return _values_from_unknown(resource)
     try:
-        decision = config_decision(resource, described)
+        decision = config_decision(resource, described, is_klamm=is_klamm)
     except KafkaApiError:  # the rules of the upstream differ from those known here
         return _values_from_unknown(resource)
     result = decision.result

@@ -97,6 +97,16 @@ async def described_quotas(
         return None
 
 
+async def described_features(admin: AdminClient) -> Mapping[str, object] | None:
+    """Return the finalized features of the cluster by name; None if they cannot be read."""
+    try:
+        async with asyncio.timeout(READ_S):
+            return (await admin.describe_cluster()).features
+    except CLUSTER_ERRORS as error:
+        _log(error)
+        return None
+
+
 async def _in_time(
     look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key]
 ) -> dict[Key, Value]:

@@ -253,6 +253,8 @@ class UpstreamSchema(ConfigSchema):
 
     described: Mapping[str, str] = field(default_factory=dict)
     """Defaults from which APPEND and SUBTRACT on a list that is not set start: in Kafka the built-in ones."""
+    is_klamm: bool = False
+    """Whether the upstream is klamm, which drops blanks around the elements of a list. Kafka keeps them."""
 
     def is_list(self, name: str) -> bool:
         """Return True: the upstream rejects APPEND and SUBTRACT on other configs."""
@@ -262,6 +264,11 @@ class UpstreamSchema(ConfigSchema):
         """Return the default of a list. Of the cluster's default, only what is set is described."""
         definition = None if name in self.described else find_broker_config(name)
         return self.described.get(name) if definition is None else definition.default
+
+    def element(self, text: str) -> str:
+        """Return an element of a list as the upstream compares and stores it."""
+        # Not super(): a class with slots is created twice.
+        return ConfigSchema.element(self, text) if self.is_klamm else text
 
     def validate(self, *, touched: Mapping[str, str | None], result: Mapping[str, str]) -> None:
         """Accept the outcome, which the upstream has validated."""

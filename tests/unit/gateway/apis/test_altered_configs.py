@@ -231,6 +231,27 @@ def test_append_to_unset_list_starts_from_default_of_upstream(
     assert policies.asked[0].result == {key: stored}
 
 
+@pytest.mark.parametrize(
+    ("stored", "operation", "value", "is_klamm", "result"),
+    [
+        ("compact,delete", ConfigOperation.SUBTRACT, " delete", False, "compact,delete"),
+        ("compact,delete", ConfigOperation.SUBTRACT, " delete", True, "compact"),
+        ("compact, delete", ConfigOperation.SUBTRACT, "delete", False, "compact, delete"),
+        ("compact, delete", ConfigOperation.SUBTRACT, "compact, delete", False, ""),
+        ("compact", ConfigOperation.APPEND, " compact", False, "compact, compact"),
+    ],
+)
+def test_blanks_in_lists_count_as_in_the_upstream(
+    stored: str, operation: ConfigOperation, value: str, is_klamm: bool, result: str
+) -> None:
+    """A policy that saw another result than Kafka's could be bypassed with a blank."""
+    admin, policies = with_own(cleanup_policy=stored), FakePolicies()
+    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    change = incremental("a", ("cleanup.policy", operation, value), ("retention.ms", ConfigOperation.SET, "1"))
+    ask(IncrementalAlterConfigsRequest(resources=[change]), policies, FakeContext(alters(()), admin))
+    assert policies.asked[0].result == {"cleanup.policy": result, "retention.ms": "1"}
+
+
 def test_loggers_are_forwarded_without_a_policy_call() -> None:
     policies, admin = FakePolicies({"1"}), with_own()
     logger = incremental("1", ("root", ConfigOperation.SET, "INFO"), resource_type=ResourceType.BROKER_LOGGER)

@@ -11,6 +11,7 @@ import pytest
 
 from klamm.admin import ClientQuotaEntity, ClientQuotaFilter, ConfigEntry, ScramCredentialInfo
 from klamm.admin.results import DescribeConfigsResult, PerKeyResult
+from klamm.admin.types import ConfigSynonym
 from klamm.gateway.apis.table import RECORDED
 from klamm.gateway.history import before
 from klamm.gateway.history.recorded_api import Change
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from klamm.protocol.schema import Message
 
-SET, DELETE, APPEND = ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
 
 
@@ -125,6 +126,39 @@ def test_each_config_of_a_request_has_its_old_and_new_value() -> None:
         Change("TOPIC:a", "cleanup.policy", None, "delete,compact"),
         Change("TOPIC:b", "flush.ms", "5", "5"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "value", "is_klamm", "new"),
+    [
+        (SUBTRACT, " compact", False, "compact"),
+        (SUBTRACT, " compact", True, ""),
+        (APPEND, " compact", False, "compact, compact"),
+    ],
+)
+def test_list_has_the_value_that_the_upstream_computes(
+    operation: ConfigOperation, value: str, is_klamm: bool, new: str
+) -> None:
+    """Kafka keeps blanks around elements, klamm drops them."""
+    admin = FakeAdmin({}, {(TOPIC, "a"): {"cleanup.policy": "compact"}})
+    admin.features = {"client.configs": (1, 1)} if is_klamm else {}
+    request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("cleanup.policy", operation, value))])
+    assert changes(request, altered((TOPIC, "a")), admin) == [Change("TOPIC:a", "cleanup.policy", "compact", new)]
+
+
+def test_append_to_unset_list_starts_from_default_of_upstream() -> None:
+    inherited = (
+        ConfigSynonym("log.cleanup.policy", "compact", ConfigSource.STATIC_BROKER_CONFIG),
+        ConfigSynonym("log.cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG),
+    )
+    entry = ConfigEntry("cleanup.policy", "compact", source=ConfigSource.STATIC_BROKER_CONFIG, synonyms=inherited)
+    admin = FakeAdmin({})
+    admin.described = {(TOPIC, "a"): {entry.name: entry}}
+    request = IncrementalAlterConfigsRequest(resources=[incremental("a", ("cleanup.policy", APPEND, "x"))])
+    kafka = changes(request, altered((TOPIC, "a")), admin)
+    admin.features = {"client.configs": (1, 1)}
+    klamm = changes(request, altered((TOPIC, "a")), admin)
+    assert [change.new for change in (*kafka, *klamm)] == ["delete,x", "compact,x"]
 
 
 def test_replacement_removes_unnamed_configs() -> None:

@@ -54,7 +54,7 @@ class AcceptedConnections:
         self._opening: defaultdict[int, dict[asyncio.Task[None], float]] = defaultdict(dict)
         """Tasks by node id of the port, oldest first, with the time of their start on the loop's clock."""
         self._stand_ins: dict[int, list[Relay]] = {}
-        """Relays to other brokers, by node id of the broker that could not be reached."""
+        """Relays to other brokers, by node id of the broker that could not be reached or is not known yet."""
         self._handing_back: set[asyncio.Task[None]] = set()
         self._is_closed = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import Counter
@@ -64,6 +65,8 @@ class Upstream:
         self._logs_in = logs_in
         self._topology = topology
         self._connectors: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self._learning: asyncio.Task[None] | None = None
+        """Latest request of the topology for a client of an unknown broker; None before the first one."""
         self.admin = AdminClient.from_properties(
             settings.bootstrap_servers, {"client.id": CLIENT_ID, **properties}, timeout_ms=LEARN_TIMEOUT_MS
         )
@@ -116,16 +119,20 @@ class Upstream:
     async def connect(self, node_id: int, *, any_other: bool = False) -> tuple[Transport, UpstreamSession | None, bool]:
         """Open a connection to a broker. Return it with its session if the gateway logged in and the session expires.
 
-        The last value is whether another broker stands in for a known one.
+        The last value is whether another broker stands in. That of an unknown broker does so, too: the broker may have
+        joined the cluster, and only another gateway or process knows it yet.
 
         Args:
-            node_id: Node id of the broker. If it is unknown, any broker is used.
+            node_id: Node id of the broker. If it is unknown, and the upstream does not list it either, any broker is
+                used.
             any_other: Whether another broker is used if this one cannot be reached.
 
         Raises:
             OSError: No connection was established.
         """
         nodes = self._topology.nodes
+        if node_id not in nodes and not any_other:
+            await self._learn_together()
         candidates = []
         if node_id in nodes:
             candidates.append((nodes[node_id].host, nodes[node_id].port))
@@ -143,8 +150,15 @@ class Upstream:
                 last = ConnectionLostError(f"broker {node_id} at {host}:{port}: {error.strerror or error}")
             else:
                 self.attempts[address, True] += 1
-                return *opened, node_id in nodes and (host, port) != (nodes[node_id].host, nodes[node_id].port)
+                return *opened, node_id not in nodes or (host, port) != (nodes[node_id].host, nodes[node_id].port)
         raise last
+
+    async def _learn_together(self) -> None:
+        """Request the topology, or wait for the request of another client. Errors leave the topology as it is."""
+        if self._learning is None or self._learning.done():
+            self._learning = asyncio.create_task(self.learn())
+        with contextlib.suppress(*CLUSTER_ERRORS):
+            await asyncio.shield(self._learning)
 
     async def is_back(self, node_id: int) -> bool:
         """Return whether a broker is registered with the upstream and accepts a connection."""
@@ -185,6 +199,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close the admin client. Connections are closed by their owners."""
+        if self._learning is not None:
+            self._learning.cancel()
         for connector in self._connectors.values():
             connector.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.admin.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 from klamm.admin import ClusterDescription, Node
 from klamm.gateway.upstream import upstream as module
@@ -58,7 +59,7 @@ async def test_broker_that_does_not_respond_delays_its_own_connections_only(
     await upstream.close()
 
 
-async def test_another_broker_stands_in_until_a_known_one_is_back(
+async def test_another_broker_stands_in_until_its_own_one_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = {SILENT}
@@ -75,7 +76,7 @@ async def test_another_broker_stands_in_until_a_known_one_is_back(
     upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
     upstream.live = frozenset({PROMPT})
     stands_in = [(await upstream.connect(node_id, any_other=True))[2] for node_id in (SILENT, PROMPT, 77)]
-    assert stands_in == [True, False, False], "the last one is unknown, so no other connection will be better"
+    assert stands_in == [True, False, True], "the last one may have just joined"
     assert [await upstream.is_back(SILENT), await upstream.is_back(PROMPT)] == [False, True]
     refused.clear()
     assert not await upstream.is_back(SILENT), "it is not registered yet"
@@ -84,19 +85,71 @@ async def test_another_broker_stands_in_until_a_known_one_is_back(
     await upstream.close()
 
 
+def upstream_of(topology: Topology, monkeypatch: pytest.MonkeyPatch, nodes: list[Node]) -> Upstream:
+    """Return an upstream that lists these nodes, also those that are added later."""
+    upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
+
+    async def describe_cluster(**_: Any) -> ClusterDescription:
+        await asyncio.sleep(0)  # others run until the response arrives
+        return ClusterDescription(cluster_id="c", controller_id=5, nodes=tuple(nodes), features={})
+
+    monkeypatch.setattr(upstream.admin, "describe_cluster", Mock(side_effect=describe_cluster))
+    return upstream
+
+
+def node(node_id: int, host: str = "127.0.0.1") -> Node:
+    return Node(id=node_id, host=host, port=node_id, rack=None)
+
+
+async def test_broker_that_joined_is_learned_before_its_clients_are_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another gateway, or another process of this one, has told the clients about it."""
+    # given
+    ports: list[int] = []
+
+    def connect(_host: str, port: int, _settings: ConnectionSettings) -> Any:
+        ports.append(port)
+        return Opened()
+
+    monkeypatch.setattr(module, "connect", connect)
+    nodes = [node(PROMPT)]
+    upstream = upstream_of(Topology(tmp_path), monkeypatch, nodes)
+    await upstream.learn()
+    nodes.append(node(7))
+    # when
+    opened = await asyncio.gather(*(upstream.connect(7) for _ in range(5)))
+    # then
+    assert ([is_stand_in for *_, is_stand_in in opened], ports) == ([False] * 5, [7] * 5)
+    assert cast("Mock", upstream.admin.describe_cluster).call_count == 2, "one request for all clients"
+    await upstream.close()
+
+
+async def test_unknown_broker_is_stood_in_for_while_the_upstream_does_not_list_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    monkeypatch.setattr(module, "connect", lambda *_: Opened())
+    nodes = [node(PROMPT)]
+    upstream = upstream_of(Topology(tmp_path), monkeypatch, nodes)
+    assert (await upstream.connect(7))[2]
+    assert not await upstream.is_back(7)
+    # when
+    nodes.append(node(7))
+    await upstream.learn()
+    # then
+    assert await upstream.is_back(7)
+    await upstream.close()
+
+
 async def test_brokers_with_impossible_addresses_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They would make the whole file of the topology unreadable, and raise errors other than OSError on connections."""
     at = ((-1, "a", 9092), (1, "a", 70_000), (2, "a", 0), (3, "a\0", 9092), (4, "", 9092), (5, "b", 9092))
-    nodes = tuple(Node(id=node_id, host=host, port=port, rack=None) for node_id, host, port in at)
+    nodes = [Node(id=node_id, host=host, port=port, rack=None) for node_id, host, port in at]
     topology = Topology(tmp_path)
-    upstream = Upstream(ConnectionSettings(bootstrap_servers=("127.0.0.1:1",), client_id="c"), {}, topology)
-
-    async def describe_cluster(*, timeout_ms: int) -> ClusterDescription:
-        return ClusterDescription(cluster_id="c", controller_id=5, nodes=nodes, features={})
-
-    monkeypatch.setattr(upstream.admin, "describe_cluster", describe_cluster)
+    upstream = upstream_of(topology, monkeypatch, nodes)
     await upstream.learn()
     assert list(topology.nodes) == [5]
     assert caplog.text.count("The upstream says that broker") == len(nodes) - 1

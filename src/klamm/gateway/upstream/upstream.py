@@ -133,12 +133,13 @@ class Upstream:
         nodes = self._topology.nodes
         if node_id not in nodes and not any_other:
             await self._learn_together()
-        candidates = []
-        if node_id in nodes:
-            candidates.append((nodes[node_id].host, nodes[node_id].port))
-        if any_other or not candidates:
-            others = [(at.host, at.port) for at in nodes.values()]
-            candidates += _RANDOM.sample(others, len(others))
+        ids = [node_id] if node_id in nodes else []
+        uses_any = any_other or not ids
+        if uses_any:
+            ids += _RANDOM.sample(list(nodes), len(nodes))
+            ids.sort(key=lambda each: each not in self.live)  # the host of a broker that is gone may drop packets
+        candidates = [(nodes[each].host, nodes[each].port) for each in ids]
+        if uses_any:
             candidates += [at for server in self._settings.bootstrap_servers if (at := split_address(server))]
         last: OSError = ConnectionLostError("no broker is known")
         for host, port in dict.fromkeys(candidates):

@@ -7,6 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 
+import pytest
+
 from klamm.admin import ClusterDescription, Node
 from klamm.gateway.upstream import upstream as module
 from klamm.gateway.upstream.topology import Topology
@@ -15,8 +17,6 @@ from klamm.kafka_client.connection.transport import ConnectionSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 SILENT, PROMPT = 1, 2
 
@@ -139,6 +139,32 @@ async def test_unknown_broker_is_stood_in_for_while_the_upstream_does_not_list_i
     await upstream.learn()
     # then
     assert await upstream.is_back(7)
+    await upstream.close()
+
+
+async def test_brokers_that_are_not_listed_are_tried_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is gone drops packets: each attempt to reach it would cost seconds."""
+    # given
+    ports: list[int] = []
+
+    def connect(_host: str, port: int, _settings: ConnectionSettings) -> Any:
+        ports.append(port)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(module, "connect", connect)
+    topology = Topology(tmp_path)
+    for port in (3, 4, 5, 6):
+        topology.learn(port, "127.0.0.1", port)
+    upstream = upstream_of(topology, monkeypatch, [node(5), node(6)])
+    await upstream.learn()
+    # when
+    for node_id in (3, 6):
+        with pytest.raises(OSError, match=r"broker [36] at"):
+            await upstream.connect(node_id, any_other=True)
+    # then
+    first, second = ports[:5], ports[5:]
+    assert (set(first[:2]), first[2:]) == ({5, 6}, [3, 4, 1])
+    assert (second[:2], set(second[2:4])) == ([6, 5], {3, 4})
     await upstream.close()
 
 

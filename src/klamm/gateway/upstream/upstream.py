@@ -72,7 +72,9 @@ class Upstream:
         )
         """Admin client with the gateway's own credentials."""
         self.attempts: Final[Counter[tuple[str, bool]]] = Counter()
-        """Number of connections for clients by address of the broker, and by whether they were established."""
+        """Number of connections for clients by address of the broker, and by whether they were established.
+        Addresses that no broker has any more are left out.
+        """
         self.is_reachable = False
         """Whether the latest request of the gateway itself was answered."""
         self.failure: str | None = None
@@ -104,6 +106,17 @@ class Upstream:
                 self._topology.learn(node.id, node.host, node.port)
             except ProtocolError as error:  # the others are served all the same
                 logger.warning("%s", error)
+        self._forget_left_addresses()
+
+    def _forget_left_addresses(self) -> None:
+        """Drop threads and counters of addresses that no broker has any more. Connections in progress go on."""
+        kept = {(at.host, at.port) for at in self._topology.nodes.values()}
+        kept |= {at for server in self._settings.bootstrap_servers if (at := split_address(server))}
+        for left in self._connectors.keys() - kept:
+            self._connectors.pop(left).shutdown(wait=False)
+        names = {str(Address(host=host, port=port)) for host, port in kept}
+        for key in [each for each in self.attempts if each[0] not in names]:
+            del self.attempts[key]
 
     async def keep_learning(self, interval_s: float) -> None:
         """Request the topology at regular intervals, until cancelled. Errors are logged."""

@@ -168,6 +168,27 @@ async def test_brokers_that_are_not_listed_are_tried_last(tmp_path: Path, monkey
     await upstream.close()
 
 
+async def test_addresses_that_brokers_have_left_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one has threads and counters, and a broker may get a new address at each start."""
+    # given
+    monkeypatch.setattr(module, "connect", lambda *_: Opened())
+    nodes = [node(5, "10.0.0.1")]
+    upstream = upstream_of(Topology(tmp_path), monkeypatch, nodes)
+    await upstream.learn()
+    await upstream.connect(5)
+    threads = [each for each in threading.enumerate() if each.name.startswith("klamm-connect-10.0.0.1:")]
+    nodes[:] = [node(5, "10.0.0.2")]
+    # when
+    await upstream.learn()
+    await upstream.connect(5)
+    # then
+    assert list(upstream.attempts) == [("10.0.0.2:5", True)]
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 60)
+    assert [thread.is_alive() for thread in threads] == [False]
+    await upstream.close()
+
+
 async def test_brokers_with_impossible_addresses_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

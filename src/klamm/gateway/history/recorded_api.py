@@ -9,12 +9,12 @@ from klamm.protocol.errors import ErrorCode
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 
     from klamm.gateway.relay.filter import FilterContext
     from klamm.protocol.schema import Message
 
-_IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
+IN_DOUBT: Final = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION})
 """Errors after which the upstream may have made the change, or may still make it: a broker that forwards the request
 to the controller returns them when the controller does not respond in time.
 """
@@ -50,14 +50,19 @@ class Outcomes:
     def __init__(self, parts: Iterable[Any] | None, *keys: Callable[[Any], Hashable]) -> None:
         self._error_codes = None if parts is None else {key(part): part.error_code for part in parts for key in keys}
 
-    def confirmed(self, key: Hashable) -> bool | None:
-        """Return whether the change is confirmed; False if its outcome is in doubt; None if it was not made."""
+    def confirmed(self, key: Hashable, *, in_doubt: Collection[int] = IN_DOUBT) -> bool | None:
+        """Return whether the change is confirmed; False if its outcome is in doubt; None if it was not made.
+
+        Args:
+            key: Key of the part.
+            in_doubt: Errors after which the change may have been made.
+        """
         if self._error_codes is None:
             return False
         error_code = self._error_codes.get(key)
         if error_code == ErrorCode.NONE:
             return True
-        return False if error_code in _IN_DOUBT else None
+        return False if error_code in in_doubt else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

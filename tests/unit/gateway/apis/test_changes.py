@@ -439,6 +439,46 @@ def test_quotas_have_their_numbers_as_text() -> None:
     )
 
 
+def quota_responses(*outcomes: tuple[dict[str, str], ErrorCode]) -> AlterClientQuotasResponse:
+    return AlterClientQuotasResponse(
+        entries=[
+            AlterClientQuotasResponse.EntryData(
+                error_code=error_code,
+                entity=[
+                    AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity.items()
+                ],
+            )
+            for entity, error_code in outcomes
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("error_code", "values"),
+    [(ErrorCode.INVALID_REQUEST, ["6", "7"]), (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])],
+)
+def test_quotas_of_an_entity_that_a_request_repeats_are_not_confirmed(error_code: ErrorCode, values: list[str]) -> None:
+    """Kafka makes the first change, and reports that it ignores the duplicate entity."""
+    entries = [quota_entry("anna", ("x", 6.0)), quota_entry("anna", ("x", 7.0)), quota_entry("bob", ("x", 8.0))]
+    response = quota_responses(({"user": "anna"}, error_code), ({"user": "bob"}, error_code))
+    recorded = changes(AlterClientQuotasRequest(entries=entries), response, LostAdmin())
+    assert recorded == [Change("QUOTA:user=anna", "x", "[unknown]", value, is_confirmed=False) for value in values]
+
+
+def test_rejected_entity_of_an_unknown_type_hides_no_quota() -> None:
+    entry = quota_entry("anna", ("x", 6.0))
+    other = AlterClientQuotasRequest.EntryData(
+        entity=[*entry.entity, AlterClientQuotasRequest.EntityData(entity_type="nose", entity_name="red")],
+        ops=entry.ops,
+    )
+    response = quota_responses(
+        ({"user": "anna"}, ErrorCode.NONE), ({"nose": "red", "user": "anna"}, ErrorCode.INVALID_REQUEST)
+    )
+    recorded = changes(AlterClientQuotasRequest(entries=[entry, other]), response, LostAdmin())
+    assert recorded == [Change("QUOTA:user=anna", "x", "[unknown]", "6")]
+
+
 def test_credentials_have_iterations_and_no_password() -> None:
     class Admin:
         def describe_user_scram_credentials(self, users: Any) -> PerKeyResult[str, Any]:

@@ -106,7 +106,8 @@ class EmbeddedServer(ABC):
     def start(self) -> Self:
         """Start the server and return when it responds. Does nothing if it is running.
 
-        A server that ran before restarts on the same ports with the same data, unless ``stop`` removed them.
+        A server that ran before restarts on the same ports with the same data, unless ``stop`` removed them. If that
+        fails, its data remain, so that another call can recover them.
 
         Raises:
             BrokerStartError: The server exited, or did not respond in time.
@@ -115,6 +116,7 @@ class EmbeddedServer(ABC):
         if self.is_running:
             return self
         self._check_owner()
+        is_first_start = self._starter is None
         if self._data_dir is None:
             prefix = "klamm-" if self._name == "broker" else f"klamm-{self._name}-"
             self._data_dir = Path(tempfile.mkdtemp(prefix=prefix))
@@ -124,7 +126,8 @@ class EmbeddedServer(ABC):
         try:
             self._addresses = self._start(self._data_dir)
         except BaseException:
-            self._remove_temporary_dir()
+            if is_first_start:
+                self._remove_temporary_dir()
             raise
         return self
 

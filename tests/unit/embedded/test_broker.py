@@ -92,6 +92,22 @@ def test_killed_broker_restarts_with_acknowledged_data() -> None:
         assert topics(broker) == {"kept"}
 
 
+def test_failed_restart_keeps_the_data() -> None:
+    with klamm.Broker() as broker:
+        # given
+        create_topic(broker, "kept")
+        broker.kill()
+        host, port = broker.bootstrap_servers.split(":")
+        with socket.create_server((host, int(port))), pytest.raises(klamm.BrokerStartError):
+            broker.start()
+        # when
+        broker.start()
+        # then
+        assert topics(broker) == {"kept"}
+        directory = broker.data_dir
+    assert not directory.exists()
+
+
 def rebalance_delay_ms(admin: AdminClient) -> str | None:
     resource = ConfigResource(ResourceType.BROKER, "1")
     return admin.describe_configs([resource]).all().result()[resource]["group.initial.rebalance.delay.ms"].value

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -178,8 +179,20 @@ class EmbeddedServer(ABC):
         self.stop()
 
     async def __aenter__(self) -> Self:
-        """Start the server in a thread, so that the event loop is not blocked."""
-        return await asyncio.to_thread(self.start)
+        """Start the server in a thread, so that the event loop is not blocked.
+
+        If the call is cancelled, it waits until the server responds, and stops it.
+        """
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            while not starting.done():  # a thread cannot be cancelled
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([starting])
+            if starting.exception() is None:
+                await asyncio.to_thread(self.stop)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -325,6 +326,34 @@ def test_broker_ends_with_its_killed_parent(how: str) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(parent.pid, signal.SIGKILL)
+
+
+async def test_broker_is_stopped_if_its_start_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it is cancelled again: nobody else would stop it."""
+    # given
+    calls: list[str] = []
+    is_starting, may_start = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def start(broker: klamm.Broker) -> klamm.Broker:
+        loop.call_soon_threadsafe(is_starting.set)
+        may_start.wait(10)
+        calls.append("started")
+        return broker
+
+    monkeypatch.setattr(klamm.Broker, "start", start)
+    monkeypatch.setattr(klamm.Broker, "stop", lambda _: calls.append("stopped"))
+    entering = asyncio.create_task(klamm.Broker().__aenter__())
+    await is_starting.wait()
+    # when
+    for _ in range(2):
+        entering.cancel()
+        await asyncio.sleep(0)
+    may_start.set()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    # then
+    assert calls == ["started", "stopped"]
 
 
 def test_broker_imports_modules_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,9 +139,11 @@ class EmbeddedServer(ABC):
         """
         if self._is_of_other_process():
             return
-        if self._child is not None:
-            self._child.end(timeout_s)
-        self._remove_temporary_dir()
+        try:
+            if self._child is not None:
+                self._child.end(timeout_s)
+        finally:  # also after another Ctrl-C
+            self._remove_temporary_dir()
 
     def kill(self) -> None:
         """Kill the server's process immediately (SIGKILL). Its data remain, so that ``start()`` can recover them.

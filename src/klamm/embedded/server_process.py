@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -94,23 +95,24 @@ class TiedProcess:
     def end(self, timeout_s: float) -> int:
         """End the process and return its exit code. Further calls do nothing more.
 
+        If the wait is interrupted, such as by Ctrl-C, the process is killed.
+
         Args:
             timeout_s: Time in seconds that it may take to stop after SIGTERM before it is killed. 0 kills it
                 immediately.
         """
-        if self.process.poll() is None:
-            if timeout_s > 0:
+        try:
+            if timeout_s > 0 and self.process.poll() is None:
                 self.process.terminate()
-            else:
-                self.process.kill()
-            try:
-                self.process.wait(timeout_s or None)
-            except subprocess.TimeoutExpired:
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(timeout_s)
+        finally:
+            if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        self._cut()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self._cut()
         return self.process.returncode
 
     def _cut(self) -> None:
@@ -212,6 +214,8 @@ class ServerProcess:
 
     def end(self, timeout_s: float) -> None:
         """End the process like ``TiedProcess.end``, and keep only the end of its log."""
-        self._tied.end(timeout_s)
-        self._last_words = self.log_text()
-        self._log.close()
+        try:
+            self._tied.end(timeout_s)
+        finally:
+            self._last_words = self.log_text()
+            self._log.close()

@@ -328,6 +328,27 @@ def test_broker_ends_with_its_killed_parent(how: str) -> None:
                 os.killpg(parent.pid, signal.SIGKILL)
 
 
+def test_interrupted_stop_leaves_no_directory_and_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by Ctrl-C, which pytest answers with the end of its fixtures, and another Ctrl-C."""
+    # given
+    broker = klamm.Broker().start()
+    assert broker._child is not None
+    directory, process, wait = broker.data_dir, broker._child.process, broker._child.process.wait
+
+    def interrupted(timeout: float | None = None) -> int:
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return wait()
+
+    monkeypatch.setattr(process, "wait", interrupted)
+    # when
+    with pytest.raises(KeyboardInterrupt):
+        broker.stop()
+    # then
+    assert not directory.exists()
+    assert process.returncode is not None
+
+
 async def test_broker_is_stopped_if_its_start_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it is cancelled again: nobody else would stop it."""
     # given

@@ -12,10 +12,10 @@
 ``@pytest.mark.klamm(topics=["orders"], config={...})`` changes the arguments of ``klamm.Broker`` for ``klamm_broker``
 in a test, a class or a module. On ``klamm_module_broker`` and ``klamm_session_broker`` it creates missing topics.
 
-All brokers have ``control=True``. After each test, the faults of the shared brokers are removed, stopped broker ids are
-started, a paused one resumes, and one that the test has stopped or killed starts again. The report of a failed test
-shows, for every broker that the test uses as a fixture or started, the injected faults, its last requests and the end
-of its log.
+All brokers have ``control=True``, unless their arguments change it. After each test, the faults of the shared brokers
+are removed, stopped broker ids are started, a paused one resumes, and one that the test has stopped or killed starts
+again. The report of a failed test shows, for every broker that the test uses as a fixture or started, the injected
+faults, its last requests and the end of its log.
 """
 
 from __future__ import annotations
@@ -269,6 +269,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Any:
 def _remove_faults(broker: Broker) -> None:
     if not broker.is_running:
         broker.start()
+        return
+    if not broker._has_control:  # it has no faults, and cannot be asked
         return
     try:
         broker.resume()

@@ -308,6 +308,38 @@ def test_shared_broker_serves_the_next_test_after_a_late_request_or_a_kill(pytes
     result.assert_outcomes(passed=4)
 
 
+def test_shared_broker_without_control_runs_on_after_a_test(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def klamm_broker_options():
+            return {"control": False}
+        """
+    )
+    pytester.makepyfile(
+        """
+        pids = []
+
+        def test_first(klamm_session_broker):
+            pids.append(klamm_session_broker.pid)
+
+        def test_second(klamm_session_broker):
+            assert [klamm_session_broker.pid] == pids
+            klamm_session_broker.kill()
+
+        def test_third(klamm_session_broker):
+            assert klamm_session_broker.is_running
+        """
+    )
+    # when
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=3)
+
+
 @pytest.mark.long
 def test_xdist_workers_and_tests_are_isolated(pytester: pytest.Pytester) -> None:
     # given

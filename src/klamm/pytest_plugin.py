@@ -10,7 +10,8 @@
 - ``klamm_broker_options``: arguments of ``klamm.Broker`` for the first three. Override it to change them.
 
 ``@pytest.mark.klamm(topics=["orders"], config={...})`` changes the arguments of ``klamm.Broker`` for ``klamm_broker``
-in a test, a class or a module. On ``klamm_module_broker`` and ``klamm_session_broker`` it creates missing topics.
+in a test, a class or a module; topics and configs are added to those of ``klamm_broker_options``. On
+``klamm_module_broker`` and ``klamm_session_broker`` it creates missing topics.
 
 All brokers have ``control=True``, unless their arguments change it. After each test, the faults of the shared brokers
 are removed, stopped broker ids are started, a paused one resumes, and one that the test has stopped or killed starts
@@ -27,6 +28,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
@@ -45,7 +47,9 @@ _MODULE: Final = "klamm.embedded.broker"
 _SHARED: Final = ("klamm_module_broker", "klamm_session_broker")
 _MARKER: Final = "klamm"
 _MERGED: Final = frozenset({"topics", "config"})
-"""Arguments of which the markers of a test, its class and its module add up, by name of the topic or config."""
+"""Arguments of which the options and the markers of a test, its class and its module add up, by name of the topic or
+config."""
+_NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 _SHOWN_LINES: Final = 20
 """Last requests of a broker in the report of a failed test. Equal ones in a row share a line."""
 _MAX_CHARACTERS: Final = 100
@@ -59,14 +63,26 @@ def _broker(**options: Any) -> Broker:
 
 
 @contextmanager
-def _running(fixture: str, **options: Any) -> Iterator[Broker]:
-    """Yield the running broker of a fixture. A wrong argument or a failed start fails the test, without a traceback."""
+def _running(fixture: str, options: Mapping[str, Any], marked: Mapping[str, Any] = _NO_ARGUMENTS) -> Iterator[Broker]:
+    """Yield the running broker of a fixture. A wrong argument or a failed start fails the test, without a traceback.
+
+    Args:
+        fixture: Name of the fixture.
+        options: Arguments of ``klamm.Broker``.
+        marked: Arguments of the test's markers. Topics and configs add up with those of ``options``.
+    """
+    from klamm.embedded.controls import new_topics  # noqa: PLC0415
     from klamm.embedded.server_process import BrokerStartError  # noqa: PLC0415
 
     reason = ""
     with ExitStack() as stack:
         try:
-            broker = stack.enter_context(_broker(**options))
+            arguments = {**options, **marked}
+            if "config" in marked:
+                arguments["config"] = {**(options.get("config") or {}), **marked["config"]}
+            if "topics" in marked:
+                arguments["topics"] = {**new_topics(options.get("topics", ())), **marked["topics"]}
+            broker = stack.enter_context(_broker(**arguments))
         except (BrokerStartError, TypeError, ValueError) as error:
             reason = str(error)
         else:
@@ -115,7 +131,7 @@ def _marked(node: pytest.Item) -> dict[str, Any]:
 
 
 def _check(marker: pytest.Mark) -> dict[str, Any]:
-    """Return the topics of a marker as a mapping, if it has any.
+    """Return the topics of a marker as a mapping, if it has this argument.
 
     A marker with an argument that a broker cannot take fails the test, with a message and no traceback.
     """
@@ -138,7 +154,7 @@ def _check(marker: pytest.Mark) -> dict[str, Any]:
         reason = str(error)
     if reason:  # outside of the handler: pytest would show the original error, too
         _fail(reason, ())
-    return {"topics": topics} if topics else {}
+    return {"topics": topics} if "topics" in marker.kwargs else {}
 
 
 def _fail(fault: str, allowed: Iterable[str]) -> NoReturn:
@@ -150,10 +166,7 @@ def _fail(fault: str, allowed: Iterable[str]) -> NoReturn:
 @pytest.fixture
 def klamm_broker(klamm_broker_options: Mapping[str, Any], request: pytest.FixtureRequest) -> Iterator[Broker]:
     """Provide a running, empty broker; it is stopped and its data are removed after the test."""
-    marked = _marked(request.node)
-    config = {**klamm_broker_options.get("config", {}), **marked.pop("config", {})}
-    options = {**klamm_broker_options, **marked, **({"config": config} if config else {})}
-    with _running("klamm_broker", **options) as broker:
+    with _running("klamm_broker", klamm_broker_options, _marked(request.node)) as broker:
         yield broker
 
 
@@ -178,10 +191,10 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 @contextmanager
-def _shared(fixture: str, pytestconfig: pytest.Config, **options: Any) -> Iterator[Broker]:
+def _shared(fixture: str, pytestconfig: pytest.Config, options: Mapping[str, Any]) -> Iterator[Broker]:
     """Yield the running broker of a fixture, whose faults are removed after each test."""
     brokers = pytestconfig.stash.setdefault(_SHARED_BROKERS, [])
-    with _running(fixture, **options) as broker:
+    with _running(fixture, options) as broker:
         brokers.append(broker)
         try:
             yield broker
@@ -192,14 +205,14 @@ def _shared(fixture: str, pytestconfig: pytest.Config, **options: Any) -> Iterat
 @pytest.fixture(scope="module")
 def klamm_module_broker(klamm_broker_options: Mapping[str, Any], pytestconfig: pytest.Config) -> Iterator[Broker]:
     """Provide one broker to the tests of a module; they share its topics."""
-    with _shared("klamm_module_broker", pytestconfig, **klamm_broker_options) as broker:
+    with _shared("klamm_module_broker", pytestconfig, klamm_broker_options) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def klamm_session_broker(klamm_broker_options: Mapping[str, Any], pytestconfig: pytest.Config) -> Iterator[Broker]:
     """Provide one broker to all tests of the run; they share its topics. With pytest-xdist, each worker has its own."""
-    with _shared("klamm_session_broker", pytestconfig, **klamm_broker_options) as broker:
+    with _shared("klamm_session_broker", pytestconfig, klamm_broker_options) as broker:
         yield broker
 
 

@@ -117,6 +117,37 @@ def test_marker_changes_the_broker_and_a_failure_shows_faults_and_requests(pytes
     result.stdout.fnmatch_lines(["*a shared broker takes topics only*"])
 
 
+def test_topics_of_a_marker_are_added_to_those_of_the_options(pytester: pytest.Pytester) -> None:
+    # given
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def klamm_broker_options():
+            return {"topics": ["everywhere", "orders"]}
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.klamm(topics={"orders": 3, "payments": 1})
+        def test_topics_add_up(klamm_broker):
+            assert klamm_broker.has_topic("everywhere") and klamm_broker.has_topic("payments")
+            assert klamm_broker.partition_count("orders") == 3
+
+        @pytest.mark.klamm(topics=[])
+        def test_marker_without_topics_keeps_them(klamm_broker):
+            assert klamm_broker.has_topic("everywhere")
+        """
+    )
+    # when
+    result = pytester.runpytest_inprocess("-q", "-p", "no:randomly")
+    # then
+    result.assert_outcomes(passed=2)
+
+
 def test_failed_command_or_assertion_shows_only_the_line_of_the_test(pytester: pytest.Pytester) -> None:
     # given
     pytester.makepyfile(

@@ -422,7 +422,7 @@ class TransactionCoordinator:
 
     def _submit_decision(self, prepared: Transaction) -> asyncio.Future[None]:
         """Submit a decision with its group offsets. When it is on disk, the markers are written."""
-        future = self._put(prepared, *self.decisions.note(prepared))
+        future = self._put(prepared, self.decisions.note(prepared))
         is_commit = prepared.state is TransactionState.PREPARE_COMMIT
         self._offsets.end_transaction(prepared.producer_id, is_commit=is_commit)
         # The markers are written from this callback, not by the request: a client that disconnects must not leave its

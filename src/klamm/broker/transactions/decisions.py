@@ -134,8 +134,12 @@ class Decisions:
         for number in self._decisions.keys() - self._pending.values() - self._ends.keys():
             self._ends[number] = self._present_ends(self._decisions[number])
 
-    def note(self, prepared: Transaction) -> Sequence[Change]:
-        """Remember a decision, and return the changes to submit with it; none if the transaction has no records.
+    def note(self, prepared: Transaction) -> Change:
+        """Remember a decision, and return the change to submit with it.
+
+        Even a transaction without records is remembered, until the next ``settle``. Otherwise a start that finds the
+        transaction incomplete would take the previous decision of the transactional id for the one that still lacks
+        markers, and would not write a lost marker of that previous decision again.
 
         Args:
             prepared: The decided transaction. None of its markers is written yet.
@@ -145,8 +149,6 @@ class Decisions:
             first = self._first_offset(partition, prepared.producer_id)
             if first != NO_OFFSET:
                 firsts[partition] = first
-        if not firsts:
-            return ()
         self._number += 1
         decision = TransactionDecision(
             number=self._number,
@@ -160,7 +162,7 @@ class Decisions:
         )
         self._decisions[decision.number] = decision
         self._pending[decision.transactional_id] = decision.number
-        return (PutDecision(number=decision.number, payload=_to_payload(decision)),)
+        return PutDecision(number=decision.number, payload=_to_payload(decision))
 
     def lacks_markers(self, decision: TransactionDecision) -> bool:
         """Return whether the markers of a decision are still to be written by the coordinator for the first time."""

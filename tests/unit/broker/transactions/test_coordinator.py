@@ -195,6 +195,31 @@ async def test_lost_marker_is_written_again_after_later_transactions(
         assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
 
 
+@pytest.mark.parametrize("knows_v2", [True, False], ids=["v2", "old"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("added", [{"partitions": {PARTITION}}, {"groups": {"g"}}], ids=["partition", "group"])
+async def test_lost_marker_is_written_again_if_a_later_empty_transaction_is_being_ended(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch, added: dict[str, Any], commit: bool, knows_v2: bool
+) -> None:
+    async with running(host):
+        # given
+        identity = await host.begin("a")
+        host.crashable.flush_log()
+        identity = await host.finish(identity, commit=commit, knows_v2=knows_v2)
+        await host.coordinator.add("x", identity, **added)
+        with monkeypatch.context() as patch:
+            patch.setattr(host.coordinator, "on_decided", lambda *_: None)
+            await host.finish(identity, commit=not commit, knows_v2=knows_v2)
+        # when: the power is cut before the second transaction is complete
+        position = host.crashable.log.segments[-1].position_of(1)  # of the marker
+        assert position is not None
+        host.crashable.log.segments[-1].truncate(position)
+        await host.restart()
+        # then
+        assert committed_values(host.crashable.log) == (["a"] if commit else [])
+        assert host.crashable.log.last_stable_offset == host.crashable.log.end_offset
+
+
 async def _with_lost_marker(host: CoordinatorHost, *, commit: bool, knows_v2: bool) -> ProducerIdentity:
     """End a transaction, stop, and cut the power: the disk has the record ``first``, but not the marker behind it."""
     identity = await host.begin("first")
@@ -308,9 +333,11 @@ async def test_decision_is_removed_once_its_markers_are_durable(host: Coordinato
         await host.coordinator.decisions.settle()
         await host.store.submit([])
         assert (host.store.load_decisions(), log.recovery_point) == ([], log.end_offset)
-        # and: a transaction without records has nothing to lose
+        # and: a transaction without records has no marker to wait for
         await host.coordinator.add("x", identity, partitions={PARTITION})
         await host.finish(identity)
+        await host.coordinator.decisions.settle()
+        await host.store.submit([])
         assert host.store.load_decisions() == []
 
 

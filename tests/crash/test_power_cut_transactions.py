@@ -99,5 +99,5 @@ def test_checker_detects_forgotten_transaction_decisions(scratch: Path) -> None:
 
 def test_checker_detects_records_without_fsync(scratch: Path) -> None:
     """A control: logs are acknowledged without an fsync."""
-    with mock.patch("klamm.storage.log.flusher._fsync_all"):
+    with mock.patch("klamm.storage.log.flusher.fsync_path"):
         assert _violations_in(scratch)

@@ -127,6 +127,7 @@ FLUSHED_TOGETHER: Final = 16
 MANY_LOGS: Final = 500
 """Number of changed logs from which a sync of the whole file system takes less time than an fsync of each file. Other
 programs' unwritten data are written with it."""
+_NOT_RUN: Final = OSError("The files have not been made durable")
 T = TypeVar("T")
 Result = TypeVar("Result")
 
@@ -138,8 +139,8 @@ class RecoveryState:
     log: PartitionLog
     recovery_point: int
     files: tuple[Path, ...]
-    error: OSError | None = None
-    """Error of the fsync; None if it succeeded or has not run yet."""
+    error: OSError | None = _NOT_RUN
+    """Error of the fsync; None once it has succeeded."""
 
 
 class Flusher:
@@ -195,14 +196,26 @@ class Flusher:
             except OSError as error:
                 logger.info("The file system is not synced as a whole, but file by file: %s", error)
             else:
-                flushes = [flush for flush, is_done in zip(flushes, are_done, strict=True) if not is_done]
+                for flush, is_done in zip(flushes, are_done, strict=True):
+                    if is_done:
+                        flush.error = None
+                flushes = [flush for flush in flushes if flush.error is not None]
         await self.fsync(flushes)
 
     async def fsync(self, items: Sequence[_Flush | RecoveryState]) -> None:
-        """Make the files of logs durable, in several threads if there are many."""
-        running = [self.run(_fsync_all, part) for part in in_parts(items)]
-        if running:
-            await to_its_end(asyncio.gather(*running))
+        """Make the files of logs durable, in several threads if there are many.
+
+        If a thread cannot be started or fails, the error is raised when the other threads have ended. Until then, no
+        other flush of these logs may begin.
+        """
+        running: list[asyncio.Future[None]] = []
+        try:
+            running.extend(self.run(_fsync_all, part) for part in in_parts(items))
+        finally:
+            if running:
+                await to_its_end(asyncio.ensure_future(asyncio.wait(running)))
+        for work in running:
+            work.result()
 
     def _settle(self, flushes: Iterable[_Flush]) -> None:
         for flush in flushes:
@@ -269,10 +282,13 @@ class _Flush:
         self.end_offset = log.end_offset
         self.files: Sequence[Path] = ()
         self.error: OSError | None = None
+        """Why the files are not durable; None if there are none or once they are durable."""
         try:
             if log.failure is not None:
                 raise FsyncError(errno.EIO, f"the log is offline since {log.failure}", str(log.directory))
             self.files = tuple(dict.fromkeys((*log.fsync_files(), *besides)))
+            if self.files:
+                self.error = _NOT_RUN
         except OSError as error:
             self.error = error
 
@@ -288,3 +304,5 @@ def _fsync_all(items: Iterable[_Flush | RecoveryState]) -> None:
             except OSError as error:
                 item.error = error
                 break
+        else:
+            item.error = None

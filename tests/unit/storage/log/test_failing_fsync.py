@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -15,11 +15,13 @@ import pytest
 from klamm.protocol.errors import StorageError
 from klamm.storage.log.directories import CLEAN_SHUTDOWN, OFFLINE
 from klamm.storage.log.files import FsyncError
+from klamm.storage.log.flusher import Flusher
 from klamm.storage.log.housekeeping import ErrorReports
 from tests.support.logs import TOPIC_ID, CrashableLogs, batch, read_all
 from tests.support.transactions import ABORT, end, write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from klamm.storage.log import PartitionLog
@@ -119,6 +121,55 @@ async def test_unopenable_file_is_flushed_later(crashable: CrashableLogs, monkey
             await crashable.manager.flush(crashable.log)
     await crashable.manager.flush(crashable.log)
     assert (crashable.manager.offline_count, crashable.log.recovery_point) == (0, 1)
+
+
+async def test_flush_without_a_thread_does_not_advance_the_recovery_point(
+    crashable: CrashableLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    # when
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await crashable.manager.flush(crashable.log)
+    # then
+    assert crashable.log.recovery_point == 0
+    await crashable.manager.flush(crashable.log)
+    assert crashable.log.recovery_point == 1
+
+
+async def test_flush_without_a_second_thread_waits_for_the_first(
+    crashable: CrashableLogs, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given: each log is flushed in its own thread, and only one thread starts
+    monkeypatch.setattr("klamm.storage.log.flusher.FLUSHED_TOGETHER", 1)
+    threads = Flusher(crashable.data_dir)
+    parts = []
+    run = threads.run
+
+    def run_once(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> asyncio.Future[None]:
+        parts.append(items)
+        if len(parts) > 1:
+            raise RuntimeError("can't start new thread")
+        return run(work, items)
+
+    monkeypatch.setattr(threads, "run", run_once)
+    disk.broken = "t-0/"
+    disk.released.clear()
+    # when
+    flushing = asyncio.create_task(threads.flush_together([crashable.log, other(crashable)]))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    disk.released.set()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await flushing
+    # then: the error of the first log, which the kernel reports only once, is not lost
+    assert crashable.log.failure is not None
+    assert (other(crashable).failure, other(crashable).recovery_point) == (None, 0)
+    threads.close()
 
 
 def test_restart_reads_offline_log_from_disk(

@@ -91,7 +91,7 @@ _SETTLED_AT_ONCE = 10_000
 _MARKERS_AT_ONCE = 64
 """Largest number of partitions whose markers are written in one turn of the event loop."""
 _RETRY_S = 1.0
-"""Delay before markers that could not be written to disk are retried, in seconds."""
+"""Delay before a transaction is completed whose markers or last commit the disk rejected, in seconds."""
 
 
 class TransactionCoordinator:
@@ -135,7 +135,7 @@ class TransactionCoordinator:
         self._started_ms = now_ms()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
-        """Next attempts to write markers that the disk rejected, by transactional id. At most one for each id."""
+        """Next attempts to complete a transaction after the disk failed, by transactional id. At most one for each."""
         self.decisions = Decisions(store, logs)
         self._reports = ErrorReports()
         self._settling: asyncio.Task[None] | None = None
@@ -185,7 +185,9 @@ class TransactionCoordinator:
         for completion in self._completions.values():
             completion.cancel()
         if self._is_running:  # see ``on_decided``
-            self._complete_decided()
+            # Not at once: completing them needs a commit, and if that fails too, this method is called again.
+            for name in filter(self._is_ending, self._transactions):
+                self._complete_later(name)
         self.decisions.all_written()
 
     def _end_lost(self, log: PartitionLog) -> None:
@@ -437,9 +439,15 @@ class TransactionCoordinator:
             self._complete(transactional_id, is_replay=False)
 
     def _complete_decided(self) -> None:
-        for name, transaction in tuple(self._transactions.items()):
-            if transaction.state.is_ending:
-                self._complete(name, is_replay=True, is_sliced=False)
+        for name in tuple(filter(self._is_ending, self._transactions)):
+            self._complete(name, is_replay=True, is_sliced=False)
+
+    def _complete_later(self, transactional_id: str) -> None:
+        if (retry := self._retries.pop(transactional_id, None)) is not None:
+            retry.cancel()
+        self._retries[transactional_id] = asyncio.get_running_loop().call_later(
+            _RETRY_S, partial(self._complete, transactional_id, is_replay=True)
+        )
 
     def _complete(self, transactional_id: str, *, is_replay: bool, is_sliced: bool = True) -> None:
         """Write the markers of a decided transaction; those that the disk rejects are retried.
@@ -480,10 +488,7 @@ class TransactionCoordinator:
         transactional_id = transaction.transactional_id
         if error is not None:
             self._reports.report(f"The transaction of {transactional_id}", "lacks markers", error)
-            loop = asyncio.get_running_loop()
-            self._retries[transactional_id] = loop.call_later(
-                _RETRY_S, partial(self._complete, transactional_id, is_replay=True)
-            )
+            self._complete_later(transactional_id)
             return
         self.decisions.markers_written(transactional_id)
         if len(self.decisions) % _SETTLED_AT_ONCE == 0:

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import Mock
 from uuid import UUID
 
@@ -23,9 +23,10 @@ from klamm.broker.transactions.model import (
     TransactionPartition,
     TransactionState,
 )
-from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError
+from klamm.protocol.errors import InvalidProducerIdMappingError, InvalidTxnStateError, StorageError
 from klamm.protocol.types import ProducerIdentity
 from klamm.storage.metadata.store import MetadataStore
+from klamm.storage.metadata.writer import CommitWriter
 from tests.support.data_path import TRANSACTION_CONFIG, NoOffsets, ProducerIds
 from tests.support.logs import TOPIC_ID, CrashableLogs, FailingPool
 from tests.support.transactions import ABORT, committed_values, end, write
@@ -554,30 +555,78 @@ async def test_repeated_addition_waits_for_the_commit_of_the_first(
         assert host.state() is TransactionState.EMPTY
 
 
+class _Retry(NamedTuple):
+    """A scheduled attempt to complete a transaction. The test runs it."""
+
+    handle: asyncio.TimerHandle
+    run: Callable[[], None]
+
+
+@contextmanager
+def _recorded_retries(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Retry]]:
+    """Record the attempts that are scheduled, and let none of them become due."""
+    call_later, retries = asyncio.get_running_loop().call_later, list[_Retry]()
+
+    def recorded(delay_s: float, run: Callable[[], None]) -> asyncio.TimerHandle:
+        retries.append(_Retry(call_later(delay_s, run), run))
+        return retries[-1].handle
+
+    with monkeypatch.context() as patch:
+        patch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 3600.0)
+        patch.setattr(asyncio.get_running_loop(), "call_later", recorded)
+        yield retries
+
+
 async def test_failed_commits_leave_one_retry_of_missing_markers(
     host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(host):
         identity = await host.begin("a")
-        host.crashable.pool.room = 0
-        await host.finish(identity)
-        call_later, retries = asyncio.get_running_loop().call_later, list[asyncio.TimerHandle]()
-
-        def recorded(*arguments: Any) -> asyncio.TimerHandle:
-            retries.append(call_later(*arguments))
-            return retries[-1]
-
-        with monkeypatch.context() as patch:
-            patch.setattr("klamm.broker.transactions.coordinator._RETRY_S", 3600.0)
-            patch.setattr(asyncio.get_running_loop(), "call_later", recorded)
+        with _recorded_retries(monkeypatch) as retries:
+            host.crashable.pool.room = 0
+            await host.finish(identity)
             for _ in range(3):  # commits of others fail
                 host.coordinator.reload()
-            assert [retry.cancelled() for retry in retries] == [True, True, False]
+            assert [retry.handle.cancelled() for retry in retries] == [True, True, True, False]
             # and: none is left that could meet the next transaction
             host.crashable.pool.room = None
-            host.coordinator.reload()
-        assert all(retry.cancelled() for retry in retries)
+            retries[-1].run()
+        assert all(retry.handle.cancelled() for retry in retries)
         assert host.state() is TransactionState.COMPLETE_COMMIT
+
+
+async def test_failed_commit_of_a_completed_transaction_is_retried_after_a_delay(
+    host: CoordinatorHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(host):
+        # given: the decision is committed, and from then on the disk is full
+        identity = await host.begin("a")
+        commit, batches, has_failed = CommitWriter._commit, list[object](), asyncio.Event()
+
+        def commit_once(writer: CommitWriter, *arguments: Any) -> None:
+            batches.append(arguments)
+            if len(batches) > 1:
+                raise sqlite3.OperationalError("database or disk is full")
+            commit(writer, *arguments)
+
+        def reload(_: StorageError) -> None:
+            host.coordinator.reload()
+            has_failed.set()
+
+        host.store.on_failure = reload
+        # when
+        with _recorded_retries(monkeypatch) as retries:
+            with monkeypatch.context() as patch:
+                patch.setattr(CommitWriter, "_commit", commit_once)
+                await host.finish(identity)
+                await has_failed.wait()
+                states = [host.state()]
+            retries[-1].run()
+        await host.store.submit([])
+        # then
+        assert (len(batches), len(retries)) == (2, 1)
+        assert [*states, host.state()] == [TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT]
+        assert committed_values(host.crashable.log) == ["a"]
 
 
 async def test_stopped_coordinator_is_not_available(host: CoordinatorHost) -> None:

@@ -615,6 +615,8 @@ class LogManager:
                 moved.append(RecoveryState(log, log.recovery_point, log.save_recovery_state(recorded)))
             except OSError as error:
                 self._reports.report(log.name, "cannot save its indexes and producers", error)
+        elif recorded > log.checkpointed_point:  # the state is saved, but the checkpoint could not be written
+            moved.append(RecoveryState(log, recorded, ()))
 
     @property
     def flush_failures(self) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,6 +136,27 @@ def test_compaction_waits_until_a_start_would_trust_the_closed_segments(
     asyncio.run(crashable.manager.cleaner.clean())
 
     assert trusted == [6]
+
+
+def test_compaction_continues_after_a_checkpoint_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given
+    crashable = CrashableLogs(tmp_path, segment_bytes="170", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    for value in "abcdef":
+        crashable.log.append(batch(value))
+    asyncio.run(crashable.manager.flush(crashable.log))
+    failing = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    with monkeypatch.context() as patch:
+        patch.setattr(crashable.manager.checkpoint_files, "write", failing)
+        with pytest.raises(OSError, match="No space left"):
+            asyncio.run(crashable.manager.checkpoint())
+    assert crashable.log.checkpointed_point == 0
+    # when: nothing more is appended
+    saved = asyncio.run(crashable.manager.cleaner.clean())
+    # then
+    assert crashable.log.checkpointed_point == 6
+    assert saved > 0
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -353,10 +353,10 @@ def _take_places(log: PartitionLog, group: Sequence[LogSegment], disk: Disk) -> 
         segment.give_up()  # a response that still reads the old segment must fail rather than read the new file
     try:
         put_away = segment_swap.take_places(log.directory, disk)
+        new = log.segment_at(group[0].base_offset, created_ms=max(segment.modified_ms for segment in group))
     except OSError as error:
-        # The files are not those of the segments any more, until a start has completed the swap.
+        # The files are not those of the segments any more, until a start has completed the swap and opened the new one.
         log.take_offline(error, cause="compacted files could not take their places")
         raise
     log.retire_files(put_away)
-    new = log.segment_at(group[0].base_offset, created_ms=max(segment.modified_ms for segment in group))
     log.segments[index : index + len(group)] = [new]

@@ -358,6 +358,23 @@ def test_log_is_offline_until_a_start_after_a_swap_that_failed_in_between(tmp_pa
     assert latest(read_all(crashable.log)) == before
 
 
+def test_log_is_offline_if_a_compacted_segment_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    crashable = compacted(tmp_path, min_cleanable_dirty_ratio="0")
+    filled_segments(crashable, 5, keys=3)
+    before = latest(read_all(crashable.log))
+    failing = MagicMock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
+    monkeypatch.setattr(crashable.log, "segment_at", failing)
+    # when
+    with pytest.raises(OSError, match="Input/output error"):
+        asyncio.run(compact(crashable.log, NOON_MS))
+    # then
+    with pytest.raises(StorageError, match="offline since compacted files could not take their places"):
+        read_all(crashable.log)
+    crashable.open()
+    assert latest(read_all(crashable.log)) == before
+
+
 def test_crash_after_any_replacement_step_keeps_the_latest_values(tmp_path: Path) -> None:
     """All of them, one after the other, on the same shape of log."""
     for steps in range(200):

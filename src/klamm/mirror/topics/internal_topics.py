@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from klamm.kafka_client.errors import CLUSTER_ERRORS, api_error, error_text
-from klamm.mirror.cluster_admin import create_internal_topic
+from klamm.mirror.cluster_admin import create_internal_topic, topic_configs
 from klamm.mirror.naming import HEARTBEATS_TOPIC
 from klamm.mirror.settings.definitions import SyncsLocation
+from klamm.protocol.errors import InvalidConfigError, KafkaApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_POLICY: Final = "cleanup.policy"
+_COMPACT: Final = "compact"
+
 
 def create_offsets_topic(target: AdminClient, settings: FlowSettings, place: Place) -> None:
     """Create the topic for source offsets, without which nothing is copied.
 
     Raises:
-        KafkaApiError: The topic does not exist and could not be created.
+        KafkaApiError: The topic does not exist and could not be created, or it is not compacted. Its retention would
+            then remove source offsets (Connect's TopicAdmin.verifyTopicCleanupPolicyOnlyCompact).
         ConnectionError, TimeoutError: The target is unavailable.
     """
     factor = settings.source_offsets_replication_factor
@@ -43,6 +48,16 @@ def create_offsets_topic(target: AdminClient, settings: FlowSettings, place: Pla
             rejected.error_code,
             f"{settings.source_offsets_topic} could not be created with "
             f"offset.storage.replication.factor={factor}: {error_text(rejected)}",
+        )
+    name = settings.source_offsets_topic
+    configs = topic_configs(target, [name])[name]
+    if isinstance(configs, KafkaApiError):
+        logger.warning(
+            "%s: whether %s is compacted cannot be read: %s", settings.name, name, error_text(configs)
+        )  # fmt: skip
+    elif (policy := configs.get(_POLICY)) is not None and policy.value != _COMPACT:
+        raise InvalidConfigError(
+            f"{_POLICY} of {name} is {policy.value}, which removes source offsets. Set it to {_COMPACT}"
         )
 
 

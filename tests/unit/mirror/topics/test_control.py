@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from klamm.admin import ConfigEntry, ConfigSource, KafkaApiError
-from klamm.kafka_client.errors import ConnectionLostError
+from klamm.kafka_client.errors import ConnectionLostError, error_text
 from klamm.mirror.filters import DefaultTopicFilter
 from klamm.mirror.progress.flow_progress import (
     FlowFailedError,
@@ -30,6 +30,7 @@ from klamm.mirror.topics.control import Assignment, FlowControl
 from klamm.mirror.topics.plan_output import plan_flow
 from klamm.mirror.topics.remote_topics import RemoteTopics
 from klamm.mirror.topics.states import FlowStates
+from klamm.protocol.errors import InvalidConfigError
 from klamm.security.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from tests.support.mirror_fakes import FakeCluster, done, rejection
 
@@ -467,6 +468,35 @@ def test_missing_offsets_topic_without_create_right_is_rejected() -> None:
     target.rejects[POSITIONS] = rejection("CLUSTER_AUTHORIZATION_FAILED", "")
     with pytest.raises(KafkaApiError, match=POSITIONS):
         Run(FakeCluster(), target).control.turn()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_offsets_topic_that_is_not_only_compacted_stops_the_flow_for_an_operator(policy: str) -> None:
+    target = FakeCluster(**{POSITIONS: 1})
+    target.configs[POSITIONS] = {"cleanup.policy": policy}
+    run = Run(FakeCluster(orders=1), target)
+    with pytest.raises(
+        InvalidConfigError, match=f"cleanup.policy of {POSITIONS} is {policy}.* Set it to compact"
+    ) as why:
+        run.control.turn()
+    assert needs_person(error_text(why.value))
+    assert run.published == []
+    # when
+    target.configs[POSITIONS] = {"cleanup.policy": "compact"}
+    run.control.turn()
+    # then
+    assert run.published
+
+
+def test_offsets_topic_whose_configs_may_not_be_read_is_used_with_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = FakeCluster(**{POSITIONS: 1})
+    monkeypatch.setattr(target, "entries", lambda _: rejection("TOPIC_AUTHORIZATION_FAILED"))
+    run = Run(FakeCluster(orders=1), target, **{"sync.topic.configs.enabled": "false"})
+    run.control.turn()
+    assert run.published
+    assert f"whether {POSITIONS} is compacted cannot be read: TOPIC_AUTHORIZATION_FAILED" in caplog.text
 
 
 def test_flow_waits_for_unavailable_cluster_and_resumes() -> None:

@@ -146,10 +146,8 @@ class Cleaner:
                     self._logs.take_offline(log, error)
             except StoppedError:
                 raise
-            except Exception:
-                # Like Kafka, continue with the other logs.
-                logger.exception("%s cannot be compacted", log.name)
-                log.is_uncleanable = True
+            except Exception as error:  # noqa: BLE001 -- like Kafka, continue with the other logs
+                self._reports.report(log.name, "cannot be compacted", error)
             passes += log.compacted_up_to != before
         if passes:
             await self._logs.checkpoint()

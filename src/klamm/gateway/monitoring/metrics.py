@@ -159,11 +159,8 @@ class GatewayMetrics:
         page.family(
             "klamm_gateway_upstream_connections",
             "gauge",
-            "Open connections by node id of the broker.",
-            [
-                ({"node_id": str(node_id)}, count)
-                for node_id, count in sorted(Counter(relay.peer.node_id for relay in shared.connections).items())
-            ],
+            f"Open connections by node id of the broker. Node ids that no broker has count as {OTHER}.",
+            [({"node_id": node_id}, count) for node_id, count in sorted(self._connections_by_broker().items())],
         )
         if app.bypass.members is not None:
             page.family(
@@ -172,3 +169,9 @@ class GatewayMetrics:
                 "Members of groups that are connected to the brokers past the gateway.",
                 [({"client_id": client_id}, count) for client_id, count in sorted(app.bypass.members.items())],
             )
+
+    def _connections_by_broker(self) -> Counter[str]:
+        """Count open connections by node id. Clients choose the node ids in the names that they connect to."""
+        nodes = self._app.topology.nodes
+        node_ids = (relay.peer.node_id for relay in self._app.shared.connections)
+        return Counter(str(node_id) if node_id in nodes else OTHER for node_id in node_ids)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from klamm.gateway.app import GatewayApp
+from klamm.gateway.frames.peer import Peer
 from klamm.gateway.monitoring.metrics import GatewayMetrics
 from klamm.gateway.settings import read_settings
 from klamm.gateway.upstream.topology import FILE_NAME
@@ -27,3 +29,22 @@ async def test_ignored_topology_file_is_reported(content: str | None, is_ignored
     app = GatewayApp(settings)
     app.topology.load()
     assert f"\nklamm_gateway_topology_file_ignored {is_ignored}\n" in GatewayMetrics(app, settings).page()
+
+
+async def test_connections_of_unknown_brokers_share_one_series(tmp_path: Path) -> None:
+    """Clients choose the node id in the host name that they connect to."""
+    # given
+    settings = read_settings({"upstream.bootstrap.servers": "kafka-1:9092", "data.dir": str(tmp_path)})
+    app = GatewayApp(settings)
+    app.topology.learn(1, "kafka-1", 9092)
+    # when
+    for node_id in (1, 1, 0, 483920117):
+        peer = Peer(host="127.0.0.1", port=1, node_id=node_id)
+        app.shared.connections.add(Mock(peer=peer))
+    # then
+    page = GatewayMetrics(app, settings).page()
+    series = [line for line in page.splitlines() if line.startswith("klamm_gateway_upstream_connections{")]
+    assert series == [
+        'klamm_gateway_upstream_connections{node_id="(other)"} 2',
+        'klamm_gateway_upstream_connections{node_id="1"} 2',
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from functools import partial
 from typing import TYPE_CHECKING
@@ -179,10 +178,18 @@ class Forwarder:
             self._relay.exchanges.append(dropped)
 
     def patch_request(self, api: RelayedApi, head: RequestHead, frame: memoryview, body: int) -> None:
-        """Write enforced values into a request. The upstream rejects a malformed one."""
+        """Write enforced values into a request.
+
+        A malformed one is not left to the upstream: Kafka accepts lengths of more than 32 bits, for example.
+
+        Raises:
+            ProtocolError: The request is malformed, or the frame ends before the values.
+        """
         if self._watch is not None and api.patch_request is not None:
-            with contextlib.suppress(IndexError, struct.error, ProtocolError):
+            try:
                 api.patch_request(self._watch, head, frame, body)
+            except (IndexError, struct.error) as error:
+                raise ProtocolError(f"A request with key {api.key} ends before its enforced value") from error
 
     def patch_response(self, api: RelayedApi, client_id: str | None, frame: memoryview) -> Sequence[Piece]:
         """Write enforced values into a response frame.

@@ -191,6 +191,16 @@ async def test_join_in_parts_is_handled_like_a_whole_one() -> None:
         assert (9_000).to_bytes(4) in await rig.upstream.read_frame()
 
 
+@pytest.mark.parametrize("length", [b"\x82\x80\x80\x80\x10", b"\xff\x7f"], ids=["33 bits", "beyond the frame"])
+async def test_join_whose_session_timeout_cannot_be_read_closes_the_connection(length: bytes) -> None:
+    """Kafka's brokers drop the 33rd bit of a length, and would accept the requested timeout."""
+    join = JoinGroupRequest(group_id="g", session_timeout_ms=1_000, member_id="", protocol_type="consumer")
+    body = request_frame(join, 9, 7, "app")[4:].replace(b"\x02g", length + b"g", 1)
+    with RelayRig(shared_objects(watched(FixedWatch()))) as rig:
+        await rig.client.send(len(body).to_bytes(4) + body)
+        assert await rig.upstream.read(1) == b"", "closed without a request"
+
+
 @pytest.mark.parametrize(
     "filters", [{}, passing(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)], ids=["relayed", "decoded"]
 )

@@ -9,7 +9,7 @@ import inspect
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -104,6 +104,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the workers of pytest-xdist collect each file when they run it, and the long tests use Spark's archive."""
     config.pluginmanager.register(placeholders)
     offer_spark_archive(is_offered=_IS_SOAK or config.getoption("long"))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let ``caplog.text`` keep its format.
+
+    pytest adds its handler to all loggers that do not propagate. pyspark's loggers of errors are among them, from the
+    first error on, and set the format of each handler to their own.
+    """
+    logs: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+    logs.caplog_handler.setFormatter = lambda _: None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ from tests.support.process_state import restored
 
 if TYPE_CHECKING:
     import pytest
+from pyspark.logger import PySparkLogger
 
 
 def test_environment_paths_signals_and_logging_are_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -42,3 +43,9 @@ def test_environment_paths_signals_and_logging_are_restored(monkeypatch: pytest.
     assert logger.level == logging.getLogger("klamm.test.state.new").level == logging.NOTSET
     assert (root.handlers, root.filters) == (handlers, filters)
     assert (Path.cwd(), sys.path, signal.getsignal(signal.SIGUSR2)) == (directory, path, handler)
+
+
+def test_format_of_recorded_logs_outlasts_an_error_of_spark(caplog: pytest.LogCaptureFixture) -> None:
+    PySparkLogger("errors").addHandler(caplog.handler)
+    logging.getLogger("tests.state").error("text")
+    assert caplog.text.startswith("ERROR ")

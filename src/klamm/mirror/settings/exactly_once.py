@@ -15,7 +15,6 @@ from klamm.mirror.settings.definitions import (
     OFFSETS,
     SHARDS,
     TASKS_MAX,
-    WORKER_GROUP,
     WORKER_SUPPORT,
     Boundary,
     ConnectorSupport,
@@ -23,6 +22,7 @@ from klamm.mirror.settings.definitions import (
     Offsets,
     WorkerSupport,
 )
+from klamm.mirror.settings.key_reader import worker_group
 from klamm.properties import SettingsError, parse_int
 
 if TYPE_CHECKING:
@@ -145,9 +145,8 @@ def _exactly_once(reader: KeyReader, source_alias: str, producer: ClientProperti
         interval_ms = shortest_ms = reader.get(BOUNDARY_MS)
     key = "transaction.timeout.ms"
     timeout_ms = parse_int(producer.origins.get(key, key), producer.get(key, "60000"), at_least=1)
-    group = reader.get(WORKER_GROUP, default=f"{source_alias}-mm2")
     return ExactlyOnce(
-        id_prefix=f"{group}-klamm-{source_alias}",
+        id_prefix=f"{worker_group(reader, source_alias)}-klamm-{source_alias}",
         shards=reader.get(SHARDS) or min(reader.get(TASKS_MAX) or 1, _MAX_SHARDS_BY_TASKS),
         interval=timedelta(milliseconds=interval_ms),
         shortest=timedelta(milliseconds=shortest_ms),

@@ -34,6 +34,7 @@ from klamm.mirror.settings.key_reader import (
     KeyReader,
     aliases_in_names,
     own_class,
+    source_offsets_topics,
 )
 from klamm.mirror.settings.replica import parse_replica
 from klamm.properties import SettingsError
@@ -209,7 +210,7 @@ def parse_flow(properties: Mapping[str, str], source: ClusterSettings, target: C
     preserves = delivery.preserves_offsets
     replica, replica_warnings = parse_replica(reader, target, preserves_offsets=preserves)
     syncs_topic = None if preserves else _syncs_topic(reader, policy, source_alias, target_alias)
-    source_offsets_topic, worker_offsets_topic = _source_offsets_topics(reader, source.alias)
+    source_offsets_topic, worker_offsets_topic = source_offsets_topics(reader, source.alias)
     groups, warnings = parse_groups(
         reader,
         checkpoints_topic=policy.checkpoints_topic(source_alias),
@@ -275,16 +276,6 @@ def _deletions(reader: KeyReader) -> DeletionSettings:
         grace=timedelta(seconds=reader.get(definitions.TOPIC_DELETIONS_GRACE_S)),
         max_per_hour=reader.get(definitions.TOPIC_DELETIONS_PER_HOUR),
     )
-
-
-def _source_offsets_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
-    """Return the flow's offsets topic and the worker's, if that is another one.
-
-    The precedence is that of KIP-618 (``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``).
-    """
-    workers = reader.get(definitions.OFFSETS_TOPIC, default=naming.source_offsets_topic(source_alias))
-    own = reader.get(definitions.FLOW_OFFSETS_TOPIC)
-    return (own, workers) if own not in ("", workers) else (workers, None)
 
 
 def _source_offsets_topic_configs(reader: KeyReader) -> Mapping[str, str]:

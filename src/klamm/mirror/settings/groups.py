@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from klamm.lazy_dataclass import dataclass
 from klamm.mirror.filters import DefaultGroupFilter
-from klamm.mirror.naming import source_offsets_topic
 from klamm.mirror.settings import definitions
-from klamm.mirror.settings.key_reader import JAVA_PACKAGE, KeyReader, aliases_in_names, own_class
+from klamm.mirror.settings.key_reader import (
+    JAVA_PACKAGE,
+    KeyReader,
+    aliases_in_names,
+    own_class,
+    source_offsets_topics,
+    worker_group,
+)
 from klamm.properties import SettingsError, parse_bool
 
 if TYPE_CHECKING:
@@ -134,9 +140,8 @@ def _identity(reader: KeyReader, source: ClusterSettings, source_alias: str, tar
     entry = reader.find("enabled")
     if entry is None or not parse_bool(*entry):
         return ""
-    group = reader.get(definitions.WORKER_GROUP, default=f"{source.alias}-mm2")
-    workers = reader.get(definitions.OFFSETS_TOPIC, default=source_offsets_topic(source.alias))
-    offsets_topic = reader.get(definitions.FLOW_OFFSETS_TOPIC) or workers
+    group = worker_group(reader, source.alias)
+    offsets_topic, _ = source_offsets_topics(reader, source.alias)
     return hashlib.sha256("\n".join((source_alias, target_alias, offsets_topic, group)).encode()).hexdigest()[:8]
 
 

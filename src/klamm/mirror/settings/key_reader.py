@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from klamm.mirror.naming import source_offsets_topic
 from klamm.mirror.settings import definitions
 from klamm.mirror.settings.definitions import KeyPlace, Repetition, Setting, Value
 from klamm.properties import SettingsError, with_prefix
@@ -99,6 +100,21 @@ def aliases_in_names(reader: KeyReader, source: str, target: str) -> tuple[str, 
         SettingsError: An alias has characters that are not valid in topic names.
     """
     return reader.get(definitions.SOURCE_ALIAS, default=source), reader.get(definitions.TARGET_ALIAS, default=target)
+
+
+def worker_group(reader: KeyReader, source_alias: str) -> str:
+    """Return ``group.id`` of Connect's worker, with MirrorMaker's default."""
+    return reader.get(definitions.WORKER_GROUP, default=f"{source_alias}-mm2")
+
+
+def source_offsets_topics(reader: KeyReader, source_alias: str) -> tuple[str, str | None]:
+    """Return the flow's offsets topic and the worker's, if that is another one.
+
+    The precedence is that of KIP-618 (``SourceConnectorConfig.OFFSETS_TOPIC_CONFIG``).
+    """
+    workers = reader.get(definitions.OFFSETS_TOPIC, default=source_offsets_topic(source_alias))
+    own = reader.get(definitions.FLOW_OFFSETS_TOPIC)
+    return (own, workers) if own not in ("", workers) else (workers, None)
 
 
 class FlowKeys(Mapping[str, str]):

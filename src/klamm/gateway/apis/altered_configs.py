@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from klamm.admin.types import ConfigResource, own_source
 from klamm.configs.definitions import is_secret
 from klamm.configs.operations import ConfigDecision, plan_incremental_alter, plan_legacy_alter
-from klamm.gateway.history.before import described_configs, described_features
+from klamm.gateway.history.before import described_configs, in_time
 from klamm.gateway.history.recorded_api import Change, Outcomes, RecordedApi
 from klamm.gateway.policies.decisions import Allowed, ask_policy, decide_part, divide, forward_in_turn
 from klamm.gateway.policies.divided_requests import PartedApi
@@ -373,11 +373,11 @@ async def _read_before(request: Request, context: FilterContext) -> _Before:
         wanted[resource_key(resource)] = names
     if not any(map(_extends_lists, request.resources)):
         return _Before(configs=await described_configs(context.admin, wanted), is_klamm=False)
-    features = await described_features(context.admin)
-    if features is None:  # without the rules of the upstream, the new values are unknown
+    is_klamm = await in_time(lambda: _is_klamm(context))
+    if is_klamm is None:  # without the rules of the upstream, the new values are unknown
         return _Before(configs={}, is_klamm=False)
     configs = await described_configs(context.admin, wanted, include_synonyms=True)
-    return _Before(configs=configs, is_klamm=CLIENT_CONFIGS_FEATURE in features)
+    return _Before(configs=configs, is_klamm=is_klamm)
 
 
 def changes(

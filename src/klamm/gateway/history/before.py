@@ -18,7 +18,7 @@ from klamm.protocol.errors import KafkaApiError
 from klamm.protocol.types import ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from klamm.admin import AdminClient, ConfigEntry, ScramCredentialInfo, TopicDescription
     from klamm.admin.results import PerKeyResult
@@ -53,25 +53,20 @@ async def described_configs(
         keys = {each: names[each] for each in some}
         return admin.describe_configs(keys, include_synonyms=include_synonyms, is_current=True)
 
-    described = await _in_time(look_up, names)
+    described = await _read_all(look_up, names)
     return {(int(resource.type), resource.name): configs for resource, configs in described.items()}
 
 
 async def described_topics(admin: AdminClient, names: Iterable[str]) -> dict[str, TopicDescription]:
     """Return the descriptions of topics."""
-    return await _in_time(partial(admin.describe_topics, is_current=True), dict.fromkeys(names))
+    return await _read_all(partial(admin.describe_topics, is_current=True), dict.fromkeys(names))
 
 
 async def described_credentials(
     admin: AdminClient, users: Iterable[str]
 ) -> dict[str, tuple[ScramCredentialInfo, ...] | KafkaApiError]:
     """Return the SCRAM credentials of users. Users without credentials have the error RESOURCE_NOT_FOUND."""
-    try:
-        async with asyncio.timeout(READ_S):
-            return await outcomes(admin.describe_user_scram_credentials(dict.fromkeys(users)))
-    except CLUSTER_ERRORS as error:
-        _log(error)
-        return {}
+    return await in_time(lambda: outcomes(admin.describe_user_scram_credentials(dict.fromkeys(users)))) or {}
 
 
 async def described_quotas(
@@ -88,26 +83,21 @@ async def described_quotas(
             for kind, name in entity
         ]
         wanted = ClientQuotaFilter(tuple(conditions), strict=True)
+    described = await in_time(lambda: admin.describe_client_quotas(wanted, is_current=True))
+    return None if described is None else {entity.parts: quotas for entity, quotas in described.items()}
+
+
+async def in_time(look_up: Callable[[], Awaitable[Value]]) -> Value | None:
+    """Return what the upstream responds to a request; None if it fails or takes too long."""
     try:
         async with asyncio.timeout(READ_S):
-            described = await admin.describe_client_quotas(wanted, is_current=True)
-            return {entity.parts: quotas for entity, quotas in described.items()}
+            return await look_up()
     except CLUSTER_ERRORS as error:
         _log(error)
         return None
 
 
-async def described_features(admin: AdminClient) -> Mapping[str, object] | None:
-    """Return the finalized features of the cluster by name; None if they cannot be read."""
-    try:
-        async with asyncio.timeout(READ_S):
-            return (await admin.describe_cluster()).features
-    except CLUSTER_ERRORS as error:
-        _log(error)
-        return None
-
-
-async def _in_time(
+async def _read_all(
     look_up: Callable[[Collection[Key]], PerKeyResult[Key, Value]], keys: Collection[Key]
 ) -> dict[Key, Value]:
     """Return the values that can be read. The first request without a response in time is the last one."""
